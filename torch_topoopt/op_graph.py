@@ -1,0 +1,114 @@
+"""OpGraph: what one training iteration computes and communicates, independent of any cluster.
+
+One `Operator` is the unit that a strategy places: a leaf module of the model, or a function called
+between modules. It stands for its forward and its backward pass. All figures are for the whole
+batch of `batch_size` samples on one accelerator; a strategy that splits the batch over k servers
+divides FLOPs and activation bytes by k, and leaves parameter bytes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch_topoopt.data_model import Document, DocumentError
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that an operator reads from an earlier one.
+
+    `size_bytes` is its activation size; the backward pass returns `gradient_bytes` to the producer
+    (0 where no gradient flows, e.g. integer indices).
+    """
+
+    producer: int
+    size_bytes: int
+    gradient_bytes: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One placeable unit of the model.
+
+    `splittable` says that the first dimension of its output is the batch, so servers can share it.
+    `memory_bytes` is what passes through an accelerator's memory in the forward pass (inputs,
+    outputs and parameters), for a roofline estimate; `saved_bytes` is kept for the backward pass.
+    `parameter_gradient_bytes` is what an AllReduce of this operator carries (trainable parameters
+    only; 0 if the parameters are shared with, and counted at, an earlier operator).
+    """
+
+    name: str
+    kind: str
+    forward_flops: int
+    backward_flops: int
+    parameter_bytes: int
+    parameter_gradient_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    memory_bytes: int
+    splittable: bool
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class OpGraph(Document):
+    """One training iteration of one model, operators in topological order."""
+
+    KIND: ClassVar[str] = "OpGraph"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    model: str
+    batch_size: int
+    operators: tuple[Operator, ...]
+
+    def validate(self) -> Self:
+        if self.batch_size < 1:
+            raise DocumentError(f"batch_size: {self.batch_size} is not at least 1")
+        if not self.operators:
+            raise DocumentError("operators: an OpGraph needs at least one operator")
+        names: set[str] = set()
+        for i, operator in enumerate(self.operators):
+            where = f"operators[{i}] ({operator.name})"
+            if not operator.name or operator.name in names:
+                raise DocumentError(f"{where}.name: must be unique and not empty")
+            names.add(operator.name)
+            for field in _SIZES:
+                if getattr(operator, field) < 0:
+                    raise DocumentError(f"{where}.{field}: {getattr(operator, field)} is negative")
+            for operand in operator.operands:
+                if not 0 <= operand.producer < i:
+                    raise DocumentError(
+                        f"{where}.operands: producer {operand.producer} is not an earlier operator"
+                    )
+                if operand.size_bytes < 0 or operand.gradient_bytes < 0:
+                    raise DocumentError(f"{where}.operands: sizes must not be negative")
+        return self
+
+    @property
+    def forward_flops(self) -> int:
+        return sum(operator.forward_flops for operator in self.operators)
+
+    @property
+    def backward_flops(self) -> int:
+        return sum(operator.backward_flops for operator in self.operators)
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(operator.parameter_bytes for operator in self.operators)
+
+    @property
+    def parameter_gradient_bytes(self) -> int:
+        return sum(operator.parameter_gradient_bytes for operator in self.operators)
+
+
+_SIZES = (
+    "forward_flops",
+    "backward_flops",
+    "parameter_bytes",
+    "parameter_gradient_bytes",
+    "output_bytes",
+    "saved_bytes",
+    "memory_bytes",
+)
