@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 
 def register() -> None:
-    pass
+    """Registers the backend "topoopt"; what goes wrong is a warning, for torch must still import."""
+    try:
+        from torch_topoopt import backend
+
+        backend.register()
+        backend.check_build()
+    except Exception as error:
+        warnings.warn(f'torch_topoopt: backend "topoopt" is not available: {error}', stacklevel=2)

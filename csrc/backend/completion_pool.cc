@@ -1,0 +1,48 @@
+#include "backend/completion_pool.h"
+
+#include <signal.h>
+
+#include <utility>
+
+namespace topoopt {
+
+CompletionPool::~CompletionPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void CompletionPool::run(std::function<void()> function) {
+  std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(function));
+  if (idle_ < waiting_.size()) {
+    // Signals belong to the interpreter's main thread.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    threads_.emplace_back([this] { loop(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_one();
+}
+
+void CompletionPool::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    --idle_;
+    if (waiting_.empty()) return;
+    const auto function = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    function();
+    lock.lock();
+  }
+}
+
+}  // namespace topoopt

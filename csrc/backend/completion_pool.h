@@ -1,0 +1,37 @@
+// Threads that complete futures. A future's callbacks may issue collectives and wait for them (some
+// DDP communication hooks do), so they run neither on the reactor thread nor behind one another: a
+// thread is added whenever all are busy.
+
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace topoopt {
+
+class CompletionPool {
+ public:
+  CompletionPool() = default;
+  ~CompletionPool();  // finishes what was given
+
+  CompletionPool(const CompletionPool&) = delete;
+  CompletionPool& operator=(const CompletionPool&) = delete;
+
+  void run(std::function<void()> function);
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  size_t idle_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,114 @@
+// The c10d backend "topoopt": tensors in, operations of a Group out.
+//
+// Tensors must be dense and on the CPU. One that is not contiguous is copied and, if it receives
+// data, written back when the operation is over.
+
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "backend/session.h"
+#include "backend/work.h"
+#include "collectives/group.h"
+
+namespace topoopt {
+
+class ProcessGroupTopoopt final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout) : Backend::Options("topoopt", timeout) {}
+  };
+
+  ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
+                      std::chrono::milliseconds timeout);
+  ~ProcessGroupTopoopt() override;
+
+  const std::string getBackendName() const override { return "topoopt"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}  // every group starts at 0
+  uint64_t getSequenceNumberForGroup() override { return group_->sequenceNumber(); }
+  c10d::ErrorType getError() override;
+  void enableCollectivesTiming() override {}
+  void abort() override;
+  void shutdown() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int target, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  using Finishers = std::vector<std::function<void()>>;
+
+  // One call: its work, what to do with the results before the work is complete, and the callback
+  // for each of the operations that it consists of. Finishers are added before their operation is
+  // started, and run when all operations are over.
+  struct Call {
+    c10::intrusive_ptr<TopooptWork> work;
+    std::shared_ptr<Finishers> finishers;
+    Done done;
+    std::chrono::milliseconds limit;
+  };
+
+  Call begin(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs,
+             std::chrono::milliseconds asked, size_t operations = 1);
+  void checkRank(int64_t rank, const char* what) const;
+  bool isRoot(int64_t root) const { return root == getRank(); }
+
+  // Each starts one operation of a call.
+  void startAllReduce(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op);
+  void startAllGather(const Call& call, const at::Tensor& output, const at::Tensor& input);
+  void startAllGather(const Call& call, const Tensors& outputs, const at::Tensor& input);
+  void startReduceScatter(const Call& call, const at::Tensor& output, const at::Tensor& input,
+                          std::vector<size_t> counts, const c10d::ReduceOp& op);
+  void startReduceScatter(const Call& call, const at::Tensor& output, const at::Tensor& input,
+                          const c10d::ReduceOp& op);
+  void startExchange(const Call& call, const char* name, const at::Tensor& input,
+                     std::vector<size_t> send_bytes, const at::Tensor& output,
+                     std::vector<size_t> receive_bytes);
+  WorkPtr receive(Tensors& tensors, int source, int tag);
+
+  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<Group> group_;
+  std::atomic<int64_t> timeout_ms_;
+  std::atomic<bool> shut_down_{false};
+};
+
+}  // namespace topoopt

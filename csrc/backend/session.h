@@ -1,0 +1,47 @@
+// What the process groups of this process share: the endpoint, and the threads that complete
+// futures. The last group to shut down takes leave of the other ranks.
+
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend/completion_pool.h"
+#include "transport/endpoint.h"
+
+namespace topoopt {
+
+class Session {
+ public:
+  // `closed` is called once, after the links have come to rest and before they close, with why the
+  // session could not end in good order, or "".
+  Session(EndpointConfig config, std::function<void(const std::string&)> closed);
+  ~Session();
+
+  const std::shared_ptr<Endpoint>& endpoint() const { return endpoint_; }
+  const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
+
+  void groupOpened();
+  // Not on the reactor thread, and without the GIL.
+  void groupClosed(std::chrono::milliseconds limit);
+
+  // Tells all ranks that this one has failed, and closes at once.
+  void fail(const std::string& why);
+
+  bool closed() const;
+
+ private:
+  bool beginClosing();
+
+  const std::shared_ptr<Endpoint> endpoint_;
+  const std::shared_ptr<CompletionPool> pool_;
+  const std::function<void(const std::string&)> on_closed_;
+  mutable std::mutex mutex_;
+  int open_groups_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,139 @@
+#include "backend/tensors.h"
+
+namespace topoopt {
+namespace {
+
+DataType dataTypeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kByte:
+      return DataType::kUint8;
+    case at::kChar:
+      return DataType::kInt8;
+    case at::kShort:
+      return DataType::kInt16;
+    case at::kInt:
+      return DataType::kInt32;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kHalf:
+      return DataType::kFloat16;
+    case at::kBFloat16:
+      return DataType::kBfloat16;
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kBool:
+      return DataType::kBool;
+    default:
+      TORCH_CHECK_TYPE(false, "topoopt cannot reduce tensors of type ", tensor.scalar_type(),
+                       "; it can move them, but sums need a standard integer or float type");
+  }
+}
+
+ReduceOp bitwise(const at::Tensor& tensor, ReduceOp op, const char* name) {
+  TORCH_CHECK_TYPE(!tensor.is_floating_point(), "ReduceOp.", name, " needs integers, not ",
+                   tensor.scalar_type());
+  return op;
+}
+
+at::Tensor premultiplier(const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.is_floating_point(), "ReduceOp.PREMUL_SUM needs floats, not ",
+                   tensor.scalar_type());
+  const auto* supplement = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(supplement != nullptr, "ReduceOp.PREMUL_SUM carries no factor");
+  if (supplement->tensor_factor.defined()) return supplement->tensor_factor.to(tensor.options());
+  return at::scalar_tensor(supplement->double_factor, tensor.options());
+}
+
+}  // namespace
+
+void checkTensor(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "topoopt: ", what,
+                    " takes dense tensors, got layout ", tensor.layout());
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "topoopt: ", what, " takes CPU tensors, got one on ",
+                    tensor.device(), "; move it to the CPU first");
+}
+
+void checkSingle(const std::vector<at::Tensor>& tensors, const char* what) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "topoopt: ", what, " takes one tensor, got ",
+                    tensors.size());
+  checkTensor(tensors[0], what);
+}
+
+void checkSameType(const at::Tensor& a, const at::Tensor& b, const char* what) {
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "topoopt: ", what,
+                   " needs tensors of one type, got ", a.scalar_type(), " and ", b.scalar_type());
+}
+
+at::Tensor asReal(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (!tensor.is_complex()) return tensor;
+  TORCH_CHECK_TYPE(c10d::isComplexViewAsRealAllowed(op),
+                   "topoopt: this reduction is not defined for complex numbers");
+  return at::view_as_real(tensor);
+}
+
+Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const DataType type = dataTypeOf(tensor);
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return {type, ReduceOp::kSum, false, {}};
+    case c10d::ReduceOp::AVG:
+      TORCH_CHECK_TYPE(type != DataType::kBool, "ReduceOp.AVG is not defined for booleans");
+      return {type, ReduceOp::kSum, true, {}};
+    case c10d::ReduceOp::PRODUCT:
+      return {type, ReduceOp::kProduct, false, {}};
+    case c10d::ReduceOp::MIN:
+      return {type, ReduceOp::kMin, false, {}};
+    case c10d::ReduceOp::MAX:
+      return {type, ReduceOp::kMax, false, {}};
+    case c10d::ReduceOp::BAND:
+      return {type, bitwise(tensor, ReduceOp::kBitAnd, "BAND"), false, {}};
+    case c10d::ReduceOp::BOR:
+      return {type, bitwise(tensor, ReduceOp::kBitOr, "BOR"), false, {}};
+    case c10d::ReduceOp::BXOR:
+      return {type, bitwise(tensor, ReduceOp::kBitXor, "BXOR"), false, {}};
+    case c10d::ReduceOp::PREMUL_SUM:
+      return {type, ReduceOp::kSum, false, premultiplier(op, tensor)};
+    default:
+      TORCH_CHECK_VALUE(false, "topoopt: unknown reduce operation");
+  }
+}
+
+at::Tensor flatLike(const at::Tensor& like, int64_t elements) {
+  return at::empty({elements}, like.options());
+}
+
+at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  at::Tensor flat = flatLike(tensors[0], elements);
+  int64_t at = 0;
+  for (const at::Tensor& tensor : tensors) {
+    flat.narrow(0, at, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+    at += tensor.numel();
+  }
+  return flat;
+}
+
+void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
+  int64_t at = 0;
+  for (const at::Tensor& tensor : tensors) {
+    tensor.copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+    at += tensor.numel();
+  }
+}
+
+std::vector<size_t> sizesInElements(const std::vector<at::Tensor>& tensors) {
+  std::vector<size_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(static_cast<size_t>(tensor.numel()));
+  return sizes;
+}
+
+std::vector<size_t> sizesInBytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<size_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(tensor.nbytes());
+  return sizes;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,46 @@
+// From tensors to plain memory: checks, element types, reductions.
+
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "common/reduce.h"
+
+namespace topoopt {
+
+// What a c10d reduction means for the elements of one tensor: multiply by `factor`, reduce, divide
+// by the group's size if `average`.
+struct Reduction {
+  DataType type;
+  ReduceOp op;
+  bool average = false;
+  std::optional<at::Tensor> factor;
+};
+
+// Each raises ValueError or TypeError naming `what`, the operation, and the offending argument.
+void checkTensor(const at::Tensor& tensor, const char* what);
+void checkSingle(const std::vector<at::Tensor>& tensors, const char* what);
+void checkSameType(const at::Tensor& a, const at::Tensor& b, const char* what);
+
+// Complex numbers as pairs of real ones, if `op` allows it (sums and averages do).
+at::Tensor asReal(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
+Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
+// A contiguous uninitialised 1-d tensor with the type of `like`.
+at::Tensor flatLike(const at::Tensor& like, int64_t elements);
+
+// The elements of all tensors, one after the other, in a new tensor.
+at::Tensor flatten(const std::vector<at::Tensor>& tensors);
+
+// Copies consecutive parts of `flat` to the tensors, in order.
+void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors);
+
+std::vector<size_t> sizesInElements(const std::vector<at::Tensor>& tensors);
+std::vector<size_t> sizesInBytes(const std::vector<at::Tensor>& tensors);
+
+}  // namespace topoopt

@@ -1,0 +1,114 @@
+#include "backend/work.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace topoopt {
+namespace {
+
+// What Python sees is torch.distributed.DistBackendError, a RuntimeError.
+std::exception_ptr asTorchError(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    return error;
+  } catch (const std::exception& exception) {
+    return std::make_exception_ptr(c10::DistBackendError(
+        c10::SourceLocation{__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+        std::string("topoopt: ") + exception.what()));
+  }
+}
+
+}  // namespace
+
+TopooptWork::TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type,
+                         const char* title, std::vector<at::Tensor> inputs,
+                         std::vector<at::Tensor> outputs, uint64_t number)
+    : Work(rank, type, title, inputs),
+      pool_(std::move(pool)),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      number_(number) {}
+
+void TopooptWork::complete(std::exception_ptr error, std::function<void()> finisher) {
+  if (error) return finishWork(asTorchError(error));
+  if (!finisher) return finishWork(nullptr);
+  const auto self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this);
+  pool_->run([self, finisher = std::move(finisher)] {
+    try {
+      finisher();
+    } catch (const std::exception&) {
+      return self->finishWork(asTorchError(std::current_exception()));
+    }
+    self->finishWork(nullptr);
+  });
+}
+
+void TopooptWork::finishWork(std::exception_ptr error) {
+  // The future is taken before anybody can see the work completed, so that exactly one of this
+  // function and getFuture() completes it.
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard lock(mutex_);
+    exception_ = error;
+    completed_ = true;
+    future = future_;
+    if (recordFunctionEndCallback_) {
+      recordFunctionEndCallback_();
+      recordFunctionEndCallback_ = nullptr;
+    }
+  }
+  cv_.notify_all();
+  if (!future) return;
+  pool_->run([self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this), future] {
+    self->completeFuture(future);
+  });
+}
+
+void TopooptWork::completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+  if (exception_) {
+    future->setError(exception_);
+  } else {
+    future->markCompleted(c10::IValue(outputs_));
+  }
+}
+
+bool TopooptWork::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto completed = [this] { return completed_; };
+  if (timeout == kNoTimeout) {
+    cv_.wait(lock, completed);
+  } else if (!cv_.wait_for(lock, timeout, completed)) {
+    C10_THROW_ERROR(DistBackendError, "topoopt: wait: Timed out after " +
+                                          std::to_string(timeout.count()) +
+                                          " ms; the operation goes on");
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+int TopooptWork::sourceRank() const {
+  std::lock_guard lock(mutex_);
+  TORCH_CHECK(source_ >= 0, "sourceRank: only a receive knows where its message came from");
+  return source_;
+}
+
+std::vector<at::Tensor> TopooptWork::result() { return outputs_; }
+
+c10::intrusive_ptr<c10::ivalue::Future> TopooptWork::getFuture() {
+  std::unique_lock lock(mutex_);
+  if (!future_) {
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (completed_) {
+      const auto future = future_;
+      lock.unlock();
+      completeFuture(future);
+      return future;
+    }
+  }
+  return future_;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,49 @@
+// One operation in flight, as PyTorch sees it.
+
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "backend/completion_pool.h"
+
+namespace topoopt {
+
+class TopooptWork final : public c10d::Work {
+ public:
+  // `inputs` and `outputs` stay alive as long as the work; `title` names the profiler record.
+  TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type, const char* title,
+              std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, uint64_t number);
+
+  // Reactor thread: completes the work. If all went well and there is a `finisher` (copies results
+  // to where the caller wants them), it runs first, on a thread of the pool.
+  void complete(std::exception_ptr error, std::function<void()> finisher);
+
+  // Memory that must live until the operation is over.
+  void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
+  void setSource(int rank) { source_ = rank; }
+
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return number_; }
+
+ private:
+  void finishWork(std::exception_ptr error);
+  void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
+
+  const std::shared_ptr<CompletionPool> pool_;
+  const std::vector<at::Tensor> inputs_;
+  const std::vector<at::Tensor> outputs_;
+  std::vector<at::Tensor> kept_;
+  const uint64_t number_;
+  int source_ = -1;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made when asked for
+};
+
+}  // namespace topoopt

@@ -1,0 +1,35 @@
+// Element types and the arithmetic of reductions, on plain memory.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace topoopt {
+
+enum class DataType : uint8_t {
+  kUint8,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+  kBool,
+};
+
+enum class ReduceOp : uint8_t { kSum, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+
+size_t elementSize(DataType type);
+
+// target[i] = target[i] op operand[i] for `count` elements; the ranges must not overlap.
+// Sums and products of 16-bit floats are rounded once per call, after computing in 32 bits.
+// Throws std::invalid_argument for a bitwise operation on floating-point elements.
+void reduceInto(DataType type, ReduceOp op, void* target, const void* operand, size_t count);
+
+// data[i] = data[i] / divisor; integers truncate towards zero.
+void divideBy(DataType type, void* data, size_t count, int divisor);
+
+}  // namespace topoopt

@@ -1,0 +1,547 @@
+#include "transport/endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "common/errors.h"
+
+namespace topoopt {
+namespace {
+
+// Acknowledges all frames of a flow, also those that are still on their way.
+constexpr uint64_t kEverything = UINT64_MAX;
+
+// What a frame counts against the window; headers count, so that empty messages are bounded too.
+size_t costOf(size_t payload_bytes) { return payload_bytes + sizeof(FrameHeader); }
+
+// The flow of a frame for this rank, from its source; an acknowledgement is about the flow of the
+// same name in the other direction.
+FlowId flowOf(const FrameHeader& header) { return {header.source, header.channel, header.stream}; }
+
+std::exception_ptr peerLost(const std::string& why) {
+  return std::make_exception_ptr(PeerLostError(why));
+}
+
+}  // namespace
+
+Endpoint::Endpoint(EndpointConfig config) : config_(std::move(config)) {
+  for (const LinkSpec& spec : config_.links) {
+    links_.push_back(std::make_unique<SocketLink>(reactor_, spec.fd, spec.name, spec.sends,
+                                                  static_cast<SocketLink::Observer*>(this)));
+  }
+  buildRoutes();
+  reactor_.run([this] {
+    for (auto& link : links_) link->start();
+  });
+}
+
+Endpoint::~Endpoint() { stop(); }
+
+void Endpoint::fail(const std::string& why) {
+  reactor_.run([&] { failAll(why, true); });
+}
+
+void Endpoint::stop() {
+  if (std::exchange(stopped_, true)) return;
+  reactor_.run([this] {
+    failAll("the endpoint was closed", false);
+    for (auto& link : links_) link->close();
+  });
+  reactor_.stop();
+}
+
+// For every pair whose bytes can pass through this rank: the link each route takes from here.
+void Endpoint::buildRoutes() {
+  std::map<int, std::vector<SocketLink*>> neighbours;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (config_.links[i].sends) neighbours[links_[i]->name().target].push_back(links_[i].get());
+  }
+  for (const RouteSpec& route : config_.routes) {
+    auto& hops = hops_[{route.ranks.front(), route.ranks.back()}];
+    Hop hop{nullptr, route.weight};
+    const auto here = std::find(route.ranks.begin(), route.ranks.end(), config_.rank);
+    if (here != route.ranks.end() && here + 1 != route.ranks.end()) {
+      const auto found = neighbours.find(*(here + 1));
+      if (found == neighbours.end()) {
+        throw std::invalid_argument("a route needs a link from server " +
+                                    std::to_string(config_.rank) + " to server " +
+                                    std::to_string(*(here + 1)) + ", which is not in the plan");
+      }
+      hop.link = found->second[hops.size() % found->second.size()];
+    }
+    hops.push_back(hop);
+  }
+  for (const auto& [neighbour, links] : neighbours) {
+    auto& hops = hops_[{config_.rank, neighbour}];
+    if (!hops.empty()) continue;
+    for (SocketLink* link : links) hops.push_back({link, 1.0 / static_cast<double>(links.size())});
+  }
+}
+
+const std::vector<Endpoint::Hop>& Endpoint::hopsTo(int source, int target) const {
+  static const std::vector<Hop> none;
+  const auto found = hops_.find({source, target});
+  return found == hops_.end() ? none : found->second;
+}
+
+// ---- sending -----------------------------------------------------------------------------------
+
+void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint,
+                    Done done) {
+  if (!failure_.empty()) return done(peerLost(failure_));
+  if (left_.contains(flow.peer)) {
+    return done(peerLost("rank " + std::to_string(flow.peer) + " has left the job"));
+  }
+  if (hopsTo(config_.rank, flow.peer).empty()) {
+    return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
+  }
+  OutFlow& out = out_[flow];
+  auto state = std::make_shared<SendState>(SendState{bytes, std::move(done)});
+  out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, false, out.next_number++,
+                         fingerprint, std::move(state)});
+  pump(flow, out);
+}
+
+// The route that is furthest behind its weight.
+size_t Endpoint::chooseRoute(OutFlow& flow, const std::vector<Hop>& hops, size_t bytes) const {
+  if (hops.size() == 1) return 0;
+  flow.used.resize(hops.size(), 0.0);
+  const auto least = std::min_element(flow.used.begin(), flow.used.end());
+  const size_t route = static_cast<size_t>(least - flow.used.begin());
+  *least += static_cast<double>(bytes + 1) / hops[route].weight;
+  return route;
+}
+
+void Endpoint::pump(const FlowId& id, OutFlow& flow) {
+  const std::vector<Hop>& hops = hopsTo(config_.rank, id.peer);
+  while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
+    OutMessage& message = flow.pending.front();
+    const size_t payload = std::min<size_t>(message.bytes - message.framed, kMaxPayloadBytes);
+    const size_t route = chooseRoute(flow, hops, payload);
+    OutFrame frame;
+    frame.header.source = static_cast<uint16_t>(config_.rank);
+    frame.header.target = static_cast<uint16_t>(id.peer);
+    frame.header.channel = id.channel;
+    frame.header.stream = id.stream;
+    frame.header.route = static_cast<uint32_t>(route);
+    frame.header.message = message.number;
+    frame.header.message_bytes = message.bytes;
+    frame.header.offset = message.framed;
+    frame.header.payload_bytes = static_cast<uint32_t>(payload);
+    frame.header.fingerprint = message.fingerprint;
+    frame.payload = message.data + message.framed;
+    frame.sent = [state = message.state, payload] {
+      state->unsent_bytes -= payload;
+      if (state->unsent_bytes == 0) std::exchange(state->done, nullptr)(nullptr);
+    };
+    message.framed += payload;
+    flow.sent += costOf(payload);
+    if (message.framed == message.bytes) flow.pending.pop_front();
+    // Last: the link may write at once, and what follows from that may call send again.
+    hops[route].link->send(std::move(frame));
+  }
+}
+
+// ---- receiving ---------------------------------------------------------------------------------
+
+Endpoint::Posted* Endpoint::postedFor(InFlow& flow, uint64_t message) {
+  if (message < flow.base || message - flow.base >= flow.posted.size()) return nullptr;
+  return &flow.posted[message - flow.base];
+}
+
+bool Endpoint::matches(const FlowId& id, size_t bytes, uint32_t fingerprint, size_t message_bytes,
+                       uint32_t message_fingerprint, const Done& done) {
+  if (bytes == message_bytes && fingerprint == message_fingerprint) return true;
+  std::string why = "rank " + std::to_string(id.peer) + " and rank " +
+                    std::to_string(config_.rank) + " disagree: ";
+  why += bytes == message_bytes
+             ? "they are in different operations, or give them different arguments"
+             : "one sent " + std::to_string(message_bytes) + " bytes, the other expects " +
+                   std::to_string(bytes);
+  done(std::make_exception_ptr(MismatchError(why)));
+  return false;
+}
+
+void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint32_t fingerprint,
+                       Done done) {
+  if (!failure_.empty()) return done(peerLost(failure_));
+  InFlow& flow = in_[id];
+  const uint64_t number = flow.base + flow.posted.size();
+  const auto early = flow.early.find(number);
+  if (early == flow.early.end() && left_.contains(id.peer)) {
+    return done(peerLost("rank " + std::to_string(id.peer) + " has left the job"));
+  }
+  if (early != flow.early.end() && !matches(id, bytes, fingerprint, early->second.message_bytes,
+                                            early->second.fingerprint, done)) {
+    return;
+  }
+  flow.posted.push_back({static_cast<std::byte*>(data), bytes, fingerprint, std::move(done)});
+  if (early == flow.early.end()) return;
+  Posted& posted = flow.posted.back();
+  size_t cost = 0;
+  for (const auto& [offset, payload] : early->second.frames) {
+    if (!payload.empty()) std::memcpy(posted.data + offset, payload.data(), payload.size());
+    posted.received += payload.size();
+    cost += costOf(payload.size());
+  }
+  flow.early.erase(early);
+  posted.complete = posted.received == posted.bytes;
+  consumed(id, flow, cost);
+  completeFront(id);
+}
+
+void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream,
+                          void* data, size_t bytes, uint32_t fingerprint,
+                          std::function<void(int)> from, Done done) {
+  if (!failure_.empty()) return done(peerLost(failure_));
+  for (int peer : peers) {
+    const FlowId id{peer, channel, stream};
+    const auto flow = in_.find(id);
+    if (flow == in_.end()) continue;
+    const uint64_t next = flow->second.base + flow->second.posted.size();
+    if (!flow->second.early.contains(next)) continue;
+    from(peer);
+    return receive(id, data, bytes, fingerprint, std::move(done));
+  }
+  any_.push_back({peers, channel, stream, static_cast<std::byte*>(data), bytes, fingerprint,
+                  std::move(from), std::move(done)});
+}
+
+// A frame of `id` arrived without a receive: gives it to the oldest receiveAny that accepts it.
+void Endpoint::bindAnyReceives(const FlowId& id, InFlow& flow) {
+  for (auto any = any_.begin(); any != any_.end(); ++any) {
+    if (any->channel != id.channel || any->stream != id.stream) continue;
+    if (std::find(any->peers.begin(), any->peers.end(), id.peer) == any->peers.end()) continue;
+    if (!flow.early.contains(flow.base + flow.posted.size())) return;
+    AnyReceive taken = std::move(*any);
+    any_.erase(any);
+    taken.from(id.peer);
+    return receive(id, taken.data, taken.bytes, taken.fingerprint, std::move(taken.done));
+  }
+}
+
+// Completes the receives at the head of the flow that have all their bytes, in order.
+void Endpoint::completeFront(const FlowId& id) {
+  for (;;) {
+    // Looked up anew: a callback may change the table.
+    const auto found = in_.find(id);
+    if (found == in_.end()) return;
+    InFlow& flow = found->second;
+    if (flow.posted.empty() || !flow.posted.front().complete) return;
+    const Done done = std::move(flow.posted.front().done);
+    flow.posted.pop_front();
+    ++flow.base;
+    done(nullptr);
+  }
+}
+
+void Endpoint::consumed(const FlowId& id, InFlow& flow, size_t cost) {
+  flow.consumed += cost;
+  if (flow.ack_at_once || flow.consumed - flow.acked >= config_.window_bytes / 4) {
+    flow.acked = flow.consumed;
+    acknowledge(id, flow.consumed);
+  }
+}
+
+void Endpoint::acknowledge(const FlowId& id, uint64_t consumed) {
+  FrameHeader header;
+  header.type = FrameType::kAck;
+  header.channel = id.channel;
+  header.stream = id.stream;
+  header.message_bytes = consumed;
+  sendTo(id.peer, header);
+}
+
+// A control frame without payload, over the first route.
+void Endpoint::sendTo(int target, FrameHeader header) {
+  header.source = static_cast<uint16_t>(config_.rank);
+  header.target = static_cast<uint16_t>(target);
+  const auto& hops = hopsTo(config_.rank, target);
+  if (hops.empty() || hops.front().link->dead()) return;
+  OutFrame frame;
+  frame.header = header;
+  hops.front().link->sendControl(std::move(frame));
+}
+
+std::byte* Endpoint::onHeader(SocketLink& link, const FrameHeader& header) {
+  Arriving& arriving = arriving_[&link];
+  arriving.direct = false;
+  if (header.type == FrameType::kData && header.target == config_.rank) {
+    const auto flow = in_.find(flowOf(header));
+    if (flow != in_.end()) {
+      const Posted* posted = postedFor(flow->second, header.message);
+      if (posted && posted->bytes == header.message_bytes &&
+          posted->fingerprint == header.fingerprint &&
+          header.offset + header.payload_bytes <= posted->bytes) {
+        arriving.direct = true;
+        return posted->data + header.offset;
+      }
+    }
+  }
+  arriving.own.resize(header.payload_bytes);
+  return arriving.own.data();
+}
+
+void Endpoint::onFrame(SocketLink& link, const FrameHeader& header) {
+  Arriving& arriving = arriving_[&link];
+  if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
+    const std::string text(reinterpret_cast<const char*>(arriving.own.data()), arriving.own.size());
+    return onFlooded(link, header, text);
+  }
+  if (header.target != config_.rank) return relay(header, std::move(arriving.own));
+  switch (header.type) {
+    case FrameType::kData:
+      return onData(header, arriving);
+    case FrameType::kAck: {
+      const FlowId id = flowOf(header);
+      const auto flow = out_.find(id);
+      if (flow == out_.end()) return;
+      flow->second.acked =
+          std::min(flow->second.sent, std::max(flow->second.acked, header.message_bytes));
+      pump(id, flow->second);
+      return continueLeaving();
+    }
+    case FrameType::kAckRequest: {
+      const FlowId id = flowOf(header);
+      if (closed_channels_.contains(id.channel)) return acknowledge(id, kEverything);
+      InFlow& flow = in_[id];
+      flow.ack_at_once = true;
+      flow.acked = flow.consumed;
+      return acknowledge(id, flow.consumed);
+    }
+    default:
+      return failAll("link " + link.name().text() + " carried a frame of unknown type", true);
+  }
+}
+
+void Endpoint::onData(const FrameHeader& header, Arriving& arriving) {
+  if (closed_channels_.contains(header.channel)) return acknowledge(flowOf(header), kEverything);
+  const FlowId id = flowOf(header);
+  InFlow& flow = in_[id];
+  Posted* posted = postedFor(flow, header.message);
+  if (posted) {
+    if (!arriving.direct) {
+      // It was posted, or bound, while the payload was still being read; or the ends disagree.
+      const Done done = posted->done;
+      if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
+                   done)) {
+        return;
+      }
+      if (header.payload_bytes > 0) {
+        std::memcpy(posted->data + header.offset, arriving.own.data(), header.payload_bytes);
+      }
+    }
+    posted->received += header.payload_bytes;
+    posted->complete = posted->received == posted->bytes;
+    consumed(id, flow, costOf(header.payload_bytes));
+    return completeFront(id);
+  }
+  Early& early = flow.early[header.message];
+  early.message_bytes = header.message_bytes;
+  early.fingerprint = header.fingerprint;
+  early.frames.emplace_back(header.offset, std::move(arriving.own));
+  arriving.own.clear();
+  bindAnyReceives(id, flow);
+}
+
+void Endpoint::relay(const FrameHeader& header, std::vector<std::byte> payload) {
+  const auto& hops = hopsTo(header.source, header.target);
+  if (header.route >= hops.size() || hops[header.route].link == nullptr) {
+    return failAll("rank " + std::to_string(config_.rank) + " is not on route " +
+                       std::to_string(header.route) + " from rank " +
+                       std::to_string(header.source) + " to rank " + std::to_string(header.target),
+                   true);
+  }
+  OutFrame frame;
+  frame.header = header;
+  frame.owned = std::move(payload);
+  SocketLink& link = *hops[header.route].link;
+  if (header.type == FrameType::kData) {
+    link.send(std::move(frame));
+  } else {
+    link.sendControl(std::move(frame));
+  }
+}
+
+// ---- channels and failures ---------------------------------------------------------------------
+
+void Endpoint::openChannel(uint32_t channel, std::function<void(std::exception_ptr)> failed) {
+  if (!failure_.empty()) return failed(peerLost(failure_));
+  if (closed_channels_.contains(channel)) {
+    return failed(peerLost("another rank has already failed in this group"));
+  }
+  channels_[channel] = std::move(failed);
+}
+
+void Endpoint::closeChannel(uint32_t channel) {
+  if (!closed_channels_.insert(channel).second) return;
+  channels_.erase(channel);
+  for (auto& link : links_) link->dropOwn(channel);
+  for (auto& [id, flow] : in_) {
+    if (id.channel != channel) continue;
+    for (const Posted& posted : flow.posted) {
+      for (auto& link : links_) link->redirect(posted.data, posted.data + posted.bytes);
+    }
+    if (flow.consumed != flow.acked || !flow.early.empty()) acknowledge(id, kEverything);
+  }
+  std::erase_if(in_, [&](const auto& entry) { return entry.first.channel == channel; });
+  std::erase_if(any_, [&](const AnyReceive& any) { return any.channel == channel; });
+  // What was sent completely but not yet consumed is still waited for when this rank leaves.
+  for (auto& [id, flow] : out_) {
+    if (id.channel == channel) flow.pending.clear();
+  }
+}
+
+void Endpoint::failChannel(uint32_t channel, const std::string& why, bool tell) {
+  closeChannel(channel);
+  std::erase_if(out_, [&](const auto& entry) { return entry.first.channel == channel; });
+  if (tell && failures_seen_.emplace(channel, config_.rank).second) {
+    FrameHeader header;
+    header.type = FrameType::kFailure;
+    header.source = static_cast<uint16_t>(config_.rank);
+    header.channel = channel;
+    flood(header, why, nullptr);
+  }
+}
+
+void Endpoint::failAll(const std::string& why, bool tell) {
+  if (!failure_.empty()) return;
+  failure_ = why;
+  if (tell && failures_seen_.emplace(kAllChannels, config_.rank).second) {
+    FrameHeader header;
+    header.type = FrameType::kFailure;
+    header.source = static_cast<uint16_t>(config_.rank);
+    header.channel = kAllChannels;
+    flood(header, why, nullptr);
+  }
+  // The callbacks close or fail channels themselves.
+  const auto channels = channels_;
+  for (const auto& [channel, failed] : channels) failed(peerLost(why));
+  resolveLeaving(why);
+}
+
+void Endpoint::onLost(SocketLink& link, const std::string& why) {
+  // Not at once: this may be in the middle of a send.
+  const std::string text = "lost the link " + link.name().text() + ": " + why;
+  reactor_.post([this, text] {
+    if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
+    failAll(text, true);
+  });
+}
+
+void Endpoint::flood(FrameHeader header, const std::string& text, const SocketLink* except) {
+  const size_t bytes = std::min<size_t>(text.size(), 1024);
+  header.payload_bytes = static_cast<uint32_t>(bytes);
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (!config_.links[i].sends || links_[i].get() == except || links_[i]->dead()) continue;
+    OutFrame frame;
+    frame.header = header;
+    const auto* data = reinterpret_cast<const std::byte*>(text.data());
+    frame.owned.assign(data, data + bytes);
+    links_[i]->sendControl(std::move(frame));
+  }
+}
+
+void Endpoint::onFlooded(SocketLink& link, const FrameHeader& header, const std::string& text) {
+  if (header.type == FrameType::kLeave) {
+    if (left_.contains(header.source)) return;
+    flood(header, text, &link);
+    return markLeft(header.source);
+  }
+  if (!failures_seen_.emplace(header.channel, header.source).second) return;
+  flood(header, text, &link);
+  const std::string why = "rank " + std::to_string(header.source) + " failed: " + text;
+  if (header.channel == kAllChannels) return failAll(why, false);
+  const auto channel = channels_.find(header.channel);
+  if (channel == channels_.end()) return closeChannel(header.channel);
+  const auto failed = channel->second;
+  failed(peerLost(why));
+}
+
+// ---- leaving -----------------------------------------------------------------------------------
+
+// A rank only leaves when all that it sent is consumed, so what waits for it now waits in vain.
+void Endpoint::markLeft(int rank) {
+  left_.insert(rank);
+  std::set<uint32_t> waiting;
+  for (auto& [id, flow] : in_) {
+    if (id.peer == rank && !flow.posted.empty()) waiting.insert(id.channel);
+  }
+  for (auto& [id, flow] : out_) {
+    if (id.peer != rank) continue;
+    flow.acked = flow.sent;
+    if (!flow.pending.empty()) waiting.insert(id.channel);
+  }
+  for (const uint32_t channel : waiting) {
+    const auto found = channels_.find(channel);
+    if (found == channels_.end()) continue;
+    const auto failed = found->second;
+    const std::string why = "rank " + std::to_string(rank) + " has left the job";
+    failChannel(channel, why, true);
+    failed(peerLost(why));
+  }
+  continueLeaving();
+}
+
+std::string Endpoint::leave(std::chrono::milliseconds limit) {
+  std::future<std::string> result;
+  reactor_.run([&] {
+    leaving_ = std::make_unique<Leaving>();
+    result = leaving_->result.get_future();
+    if (!failure_.empty()) return resolveLeaving(failure_);
+    for (const auto& [id, flow] : out_) {
+      if (flow.sent == flow.acked || left_.contains(id.peer)) continue;
+      FrameHeader header;
+      header.type = FrameType::kAckRequest;
+      header.channel = id.channel;
+      header.stream = id.stream;
+      sendTo(id.peer, header);
+    }
+    reactor_.at(Reactor::Clock::now() + limit,
+                [this] { resolveLeaving("other ranks had not left after the time limit"); });
+    continueLeaving();
+  });
+  return result.get();
+}
+
+void Endpoint::continueLeaving() {
+  if (!leaving_ || leaving_->resolved) return;
+  if (!leaving_->announced) {
+    for (const auto& [id, flow] : out_) {
+      if (!flow.pending.empty() || flow.sent != flow.acked) return;
+    }
+    leaving_->announced = true;
+    FrameHeader header;
+    header.type = FrameType::kLeave;
+    header.source = static_cast<uint16_t>(config_.rank);
+    flood(header, "", nullptr);
+    left_.insert(config_.rank);
+  }
+  if (static_cast<int>(left_.size()) < config_.size) return;
+  // Everybody has left, and each rank passed that on before it ends its side of a link. A link
+  // closes when both sides have ended, so that nothing in flight is cut off.
+  if (!std::exchange(leaving_->closing, true)) {
+    for (auto& link : links_) link->finish();
+  }
+  const bool open = std::any_of(links_.begin(), links_.end(), [](auto& l) { return !l->dead(); });
+  if (!open) resolveLeaving("");
+}
+
+void Endpoint::resolveLeaving(const std::string& result) {
+  if (!leaving_ || std::exchange(leaving_->resolved, true)) return;
+  leaving_->result.set_value(result);
+}
+
+std::vector<std::pair<LinkSpec, LinkCounters>> Endpoint::counters() {
+  std::vector<std::pair<LinkSpec, LinkCounters>> list;
+  reactor_.run([&] {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      list.emplace_back(config_.links[i], links_[i]->counters());
+    }
+  });
+  return list;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,214 @@
+// This rank's place in the network: messages to and from every other rank, over planned links only.
+//
+// A message for a rank without a link is cut into frames that the ranks in between relay. Each flow
+// may have `window_bytes` in the network that its receiver has not consumed, and no more. So a
+// relay never has to refuse a frame: it holds at most one window per flow that crosses it. No frame
+// ever waits for room at the next hop, hence no cycle of relays can wait for each other, whatever
+// the routes and the operations are.
+//
+// A rank that is done says so to all others and goes on relaying until everybody is done (leave()).
+//
+// Callbacks run on the reactor thread. Functions marked "loop" may only be called there.
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/frame.h"
+#include "transport/reactor.h"
+#include "transport/socket_link.h"
+
+namespace topoopt {
+
+// nullptr on success, else what happened.
+using Done = std::function<void(std::exception_ptr)>;
+
+inline constexpr uint32_t kAllChannels = 0xffffffff;
+
+struct LinkSpec {
+  LinkName name;      // as seen from this rank: source is this rank unless `sends` is false
+  int fd = -1;        // connected; the endpoint owns it from construction on
+  bool sends = true;  // false for the receiving end of a simplex link
+};
+
+struct RouteSpec {
+  std::vector<int> ranks;  // from source to target
+  double weight = 1.0;
+};
+
+struct EndpointConfig {
+  int rank = 0;
+  int size = 1;
+  std::vector<LinkSpec> links;
+  std::vector<RouteSpec> routes;  // of every pair without a link, and of those that have a choice
+  size_t window_bytes = 4 << 20;
+};
+
+class Endpoint final : private SocketLink::Observer {
+ public:
+  // Throws std::invalid_argument if a route leaves this rank over a link it does not have.
+  explicit Endpoint(EndpointConfig config);
+  ~Endpoint() override;
+
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  int rank() const { return config_.rank; }
+  int size() const { return config_.size; }
+  Reactor& reactor() { return reactor_; }
+
+  // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again.
+  void send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint, Done done);
+
+  // Loop. Takes the next message of the flow, which must have exactly this size and fingerprint.
+  void receive(const FlowId& flow, void* data, size_t bytes, uint32_t fingerprint, Done done);
+
+  // Loop. Takes the next message of the first of the flows (peer, channel, stream) that has one;
+  // `from` is told the peer as soon as it is known.
+  void receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream, void* data,
+                  size_t bytes, uint32_t fingerprint, std::function<void(int)> from, Done done);
+
+  // Loop. `failed` is called when another rank fails the channel, or a link is lost.
+  void openChannel(uint32_t channel, std::function<void(std::exception_ptr)> failed);
+
+  // Loop. Forgets every send and receive on `channel`: their memory is free when this returns, and
+  // their callbacks are not called. Not from a callback of send or receive: post it.
+  void closeChannel(uint32_t channel);
+
+  // Loop. Closes the channel; with `tell`, all ranks fail it for the same reason.
+  void failChannel(uint32_t channel, const std::string& why, bool tell);
+
+  // Not on the loop. Waits until all that was sent has been consumed, tells everybody, and relays
+  // until all ranks have left, something fails, or the time is up. Returns why it gave up, or "".
+  std::string leave(std::chrono::milliseconds limit);
+
+  // Not on the loop. Fails everything, here and on all other ranks.
+  void fail(const std::string& why);
+
+  // Not on the loop. Closes the links and ends the thread; open channels fail.
+  void stop();
+
+  // Not on the loop: one entry per link, in the order of the configuration.
+  std::vector<std::pair<LinkSpec, LinkCounters>> counters();
+
+ private:
+  struct SendState {
+    size_t unsent_bytes;
+    Done done;
+  };
+  struct OutMessage {
+    const std::byte* data;
+    size_t bytes;
+    size_t framed = 0;
+    bool started = false;
+    uint64_t number;
+    uint32_t fingerprint;
+    std::shared_ptr<SendState> state;
+  };
+  struct OutFlow {
+    std::deque<OutMessage> pending;  // not yet cut into frames completely
+    uint64_t next_number = 0;
+    uint64_t sent = 0;         // cost of all frames handed to links
+    uint64_t acked = 0;        // cost of all frames consumed
+    std::vector<double> used;  // per route, bytes / weight
+  };
+  struct Posted {
+    std::byte* data;
+    size_t bytes;
+    uint32_t fingerprint;
+    Done done;
+    size_t received = 0;
+    bool complete = false;
+  };
+  struct Early {  // frames that came before their receive
+    size_t message_bytes = 0;
+    uint32_t fingerprint = 0;
+    std::vector<std::pair<size_t, std::vector<std::byte>>> frames;
+  };
+  struct InFlow {
+    std::deque<Posted> posted;
+    uint64_t base = 0;  // number of the message that the first posted receive takes
+    std::map<uint64_t, Early> early;
+    uint64_t consumed = 0;
+    uint64_t acked = 0;
+    bool ack_at_once = false;
+  };
+  struct AnyReceive {
+    std::vector<int> peers;
+    uint32_t channel;
+    uint64_t stream;
+    std::byte* data;
+    size_t bytes;
+    uint32_t fingerprint;
+    std::function<void(int)> from;
+    Done done;
+  };
+  struct Arriving {  // the frame that a link is reading
+    std::vector<std::byte> own;
+    bool direct = false;
+  };
+  struct Hop {  // one route of a pair as this rank sees it
+    SocketLink* link = nullptr;
+    double weight = 0;
+  };
+  struct Leaving {
+    bool announced = false;
+    bool closing = false;
+    std::promise<std::string> result;
+    bool resolved = false;
+  };
+
+  std::byte* onHeader(SocketLink& link, const FrameHeader& header) override;
+  void onFrame(SocketLink& link, const FrameHeader& header) override;
+  void onLost(SocketLink& link, const std::string& why) override;
+
+  void buildRoutes();
+  const std::vector<Hop>& hopsTo(int source, int target) const;
+  void pump(const FlowId& id, OutFlow& flow);
+  size_t chooseRoute(OutFlow& flow, const std::vector<Hop>& hops, size_t bytes) const;
+  void onData(const FrameHeader& header, Arriving& arriving);
+  void relay(const FrameHeader& header, std::vector<std::byte> payload);
+  void sendTo(int target, FrameHeader header);
+  void flood(FrameHeader header, const std::string& text, const SocketLink* except);
+  void onFlooded(SocketLink& link, const FrameHeader& header, const std::string& text);
+  Posted* postedFor(InFlow& flow, uint64_t message);
+  void bindAnyReceives(const FlowId& id, InFlow& flow);
+  void consumed(const FlowId& id, InFlow& flow, size_t cost);
+  void acknowledge(const FlowId& id, uint64_t consumed);
+  void completeFront(const FlowId& id);
+  bool matches(const FlowId& id, size_t bytes, uint32_t fingerprint, size_t message_bytes,
+               uint32_t message_fingerprint, const Done& done);
+  void markLeft(int rank);
+  void failAll(const std::string& why, bool tell);
+  void continueLeaving();
+  void resolveLeaving(const std::string& result);
+
+  const EndpointConfig config_;
+  Reactor reactor_;
+  std::vector<std::unique_ptr<SocketLink>> links_;
+  std::unordered_map<const SocketLink*, Arriving> arriving_;
+  std::map<std::pair<int, int>, std::vector<Hop>> hops_;
+  std::unordered_map<FlowId, OutFlow, FlowHash> out_;
+  std::unordered_map<FlowId, InFlow, FlowHash> in_;
+  std::deque<AnyReceive> any_;
+  std::map<uint32_t, std::function<void(std::exception_ptr)>> channels_;
+  std::set<uint32_t> closed_channels_;  // for ever; a group is never opened twice
+  std::set<int> left_;
+  std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
+  std::string failure_;                               // of the whole endpoint; empty while it lives
+  std::unique_ptr<Leaving> leaving_;
+  bool stopped_ = false;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,82 @@
+// What travels on a link: a fixed header, then payload. Numbers are in host order; all machines of
+// a cluster must share it, which the hello checks when a link is opened.
+//
+// A message is what one send hands over; it travels as one or more data frames, perhaps over
+// several routes, and each frame says where its bytes belong. A flow is the sequence of messages
+// from one rank to another on one channel (process group) and stream (ring or tag); the k-th
+// message of a flow goes to the k-th receive.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace topoopt {
+
+enum class FrameType : uint8_t {
+  kData = 1,
+  kAck = 2,         // message_bytes: bytes of the flow consumed so far
+  kAckRequest = 3,  // the sender wants every byte acknowledged at once from now on
+  kLeave = 4,       // flooded: rank `source` will start nothing new
+  kFailure = 5,     // flooded: rank `source` has failed; the payload says why
+};
+
+inline constexpr uint16_t kFrameMagic = 0x70f0;
+
+struct FrameHeader {
+  uint16_t magic = kFrameMagic;
+  FrameType type = FrameType::kData;
+  uint8_t reserved = 0;
+  uint16_t source = 0;  // rank that sent the message
+  uint16_t target = 0;  // rank it is for
+  uint32_t channel = 0;
+  uint32_t route = 0;  // index among the routes from source to target
+  uint64_t stream = 0;
+  uint64_t message = 0;  // number of the message in its flow
+  uint64_t message_bytes = 0;
+  uint64_t offset = 0;  // of this payload in the message
+  uint32_t payload_bytes = 0;
+  uint32_t fingerprint = 0;  // of the operation; both ends must agree
+};
+static_assert(sizeof(FrameHeader) == 56, "the header goes to the wire as it lies in memory");
+
+inline constexpr uint32_t kMaxPayloadBytes = 64 << 10;
+
+// One end's name for a flow: the other rank, the channel and the stream.
+struct FlowId {
+  int peer = -1;
+  uint32_t channel = 0;
+  uint64_t stream = 0;
+
+  bool operator==(const FlowId&) const = default;
+};
+
+// A flow as a relay sees it, to share a link fairly between flows.
+struct FlowKey {
+  uint16_t source = 0;
+  uint16_t target = 0;
+  uint32_t channel = 0;
+  uint64_t stream = 0;
+
+  bool operator==(const FlowKey&) const = default;
+
+  static FlowKey of(const FrameHeader& header) {
+    return {header.source, header.target, header.channel, header.stream};
+  }
+};
+
+inline size_t mixHash(size_t seed, uint64_t value) {
+  return seed ^ (std::hash<uint64_t>{}(value) + 0x9e3779b97f4a7c15ull + (seed << 6) + (seed >> 2));
+}
+
+struct FlowHash {
+  size_t operator()(const FlowId& flow) const {
+    return mixHash(mixHash(flow.channel, flow.stream), static_cast<uint64_t>(flow.peer));
+  }
+  size_t operator()(const FlowKey& flow) const {
+    return mixHash(mixHash(flow.channel, flow.stream),
+                   (static_cast<uint64_t>(flow.source) << 16) | flow.target);
+  }
+};
+
+}  // namespace topoopt
