@@ -13,6 +13,7 @@ import torch
 from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
+CSRC = str(Path(__file__).parent.resolve() / "csrc")  # ninja compiles in the build folder
 FLAGS = ["-std=c++20", "-O3", "-g1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"]
 
 
@@ -33,14 +34,14 @@ setup(
         Extension(
             "torch_topoopt._core",
             ["csrc/bind_core.cc", *sources("common", "sim", "search")],
-            include_dirs=["csrc", *include_paths()],
+            include_dirs=[CSRC, *include_paths()],
             extra_compile_args=FLAGS,
             language="c++",
         ),
         CppExtension(
             "torch_topoopt._backend",
             ["csrc/bind_backend.cc", *sources("common", "plan", "transport", "collectives", "backend")],
-            include_dirs=["csrc"],
+            include_dirs=[CSRC],
             extra_compile_args=FLAGS,
         ),
     ],

@@ -33,7 +33,7 @@ _MAGIC = b"TOPOOPT1"
 
 @dataclass(frozen=True)
 class OpenLink:
-    """A verified connection. `link` starts at this server, except where this server only receives."""
+    """A verified connection. `link` starts at this server, unless it only receives."""
 
     link: Link
     connection: socket.socket
@@ -88,9 +88,7 @@ def listen(port: PortAddress, tcp_port: int) -> socket.socket:
     return listener
 
 
-def connect(
-    near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float
-) -> socket.socket:
+def connect(near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float) -> socket.socket:
     """Connects from the address of `near` to `far`; raises OSError or TimeoutError."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -201,9 +199,7 @@ def open_links(
     ]
 
 
-def _ends(
-    ports: dict[tuple[int, int], PortAddress], link: Link
-) -> tuple[PortAddress, PortAddress]:
+def _ends(ports: dict[tuple[int, int], PortAddress], link: Link) -> tuple[PortAddress, PortAddress]:
     return ports[link.source, link.source_port], ports[link.target, link.target_port]
 
 

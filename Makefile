@@ -1,0 +1,79 @@
+# make setup   the environment, the pinned dependencies and the extensions
+# make demo    setup, then the main job on four emulated servers
+# make test    setup, then every check and every test
+# make clean   removes what these made
+#
+# An active virtual environment is used as it is (its torch included); otherwise .venv is made here.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint typecheck clean
+
+# The stamp of an active environment lies here, because another checkout may use that one as well.
+ifdef VIRTUAL_ENV
+VENV := $(VIRTUAL_ENV)
+STAMP := build/setup$(subst /,-,$(VENV)).stamp
+else
+VENV := .venv
+STAMP := .venv/torch_topoopt-setup.stamp
+endif
+BIN := $(VENV)/bin
+SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
+CXX ?= c++
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+setup: $(STAMP)
+
+# A stamp says nothing once the environment was made anew or the extensions were removed.
+ifeq (,$(and $(wildcard $(BIN)/topoopt),$(wildcard torch_topoopt/_core*.so),$(wildcard torch_topoopt/_backend*.so)))
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): requirements.txt pyproject.toml setup.py $(SOURCES)
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "make: python3 must be Python 3.11 or newer (found: $$(python3 --version 2>&1))" >&2; exit 1; }
+	@command -v $(CXX) >/dev/null || { \
+	  echo "make: no C++ compiler; install g++ 12 or newer, or set CXX" >&2; exit 1; }
+ifdef VIRTUAL_ENV
+	@echo "setup: using the active environment $(VENV)"
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install "$$(grep '^torch==' requirements.txt)"
+	@$(PIP) install setuptools wheel ninja
+	@echo "setup: building the extensions"
+	@$(PIP) install --no-build-isolation -e '.[dev]'
+else
+	@test -x $(BIN)/python || { echo "setup: making $(VENV)"; python3 -m venv $(VENV); }
+	@echo "setup: installing the pinned dependencies (requirements.txt)"
+	@$(PIP) install -r requirements.txt
+	@echo "setup: building the extensions"
+	@$(PIP) install --no-build-isolation --no-deps -e .
+endif
+	@mkdir -p $(@D) && touch $@
+
+demo: setup
+	@$(BIN)/topoopt run --servers 4 --degree 2 --bandwidth 150Mbps examples/digits.py
+
+test: setup lint
+	@$(BIN)/python -m pytest
+
+lint: setup typecheck
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@find csrc $(wildcard tests/cpp) -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+
+# mypy sees launcher/ and models/ where they are installed: as parts of torch_topoopt.
+typecheck: setup
+	@rm -rf build/mypy && mkdir -p build/mypy/torch_topoopt
+	@ln -s $(CURDIR)/torch_topoopt/*.py* $(CURDIR)/launcher $(CURDIR)/models build/mypy/torch_topoopt/
+	@for package in torch_topoopt/*/__init__.py; do \
+	  ln -s "$(CURDIR)/$$(dirname "$$package")" build/mypy/torch_topoopt/; done
+	@MYPYPATH=build/mypy $(BIN)/mypy -p torch_topoopt
+
+clean:
+	@rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -f torch_topoopt/*.so torch_topoopt/_build_info.json
+	@find torch_topoopt launcher models examples tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,159 @@
+"""What the verbs print: numbered stages with their time, tables, one line per error, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from torch_topoopt.launcher import signals
+from torch_topoopt.launcher.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.progress import TaskID
+
+_PLAIN_WIDTH = 120
+
+
+def error(message: str) -> None:
+    """The one line of a command that failed."""
+    print(f"topoopt: error: {message}", file=sys.stderr)
+
+
+def warning(message: str) -> None:
+    print(f"topoopt: warning: {message}", file=sys.stderr)
+
+
+class Stage:
+    """A stage in progress; `result` is shown next to its time when it has ended."""
+
+    def __init__(self, name: str, show: Callable[[float | None, str], None]) -> None:
+        self.name = name
+        self.result = ""
+        self.seconds = 0.0
+        self._show = show
+
+    def progress(self, fraction: float | None, text: str) -> None:
+        """Shows how far it is (None: unknown); also where an unnoticed signal takes effect."""
+        signals.check()
+        self._show(fraction, text)
+
+
+class Terminal:
+    """Prints for people: to stdout, or to stderr when stdout is kept for JSON.
+
+    On a terminal there are colours and a moving progress line; elsewhere plain lines.
+    """
+
+    def __init__(self, *, json_output: bool = False) -> None:
+        self._file = sys.stderr if json_output else sys.stdout
+        self._console = make_console(self._file)
+
+    def line(self, text: str = "") -> None:
+        """One line of plain text; a long one is left to the terminal to wrap."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """The first column is text; the others are figures and aligned to the right."""
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for i, column in enumerate(columns):
+            table.add_column(escape(column), justify="right" if i else "left", no_wrap=bool(i))
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        with self._console.capture() as capture:
+            self._console.print(table)
+        for line in capture.get().splitlines():
+            print(line.rstrip(), file=self._file)
+
+    @contextmanager
+    def stage(self, number: int, count: int, name: str, *, live: bool = True) -> Iterator[Stage]:
+        """Announces a stage, shows its progress, and ends with its time and result.
+
+        `live=False` for a stage whose own output goes to the terminal.
+        """
+        signals.check()
+        heading = f"[{number}/{count}] {name}"
+        started = time.perf_counter()
+        if live and self._console.is_terminal:
+            with self._progress(heading) as show:
+                stage = Stage(name, show)
+                yield stage
+        else:
+            self.line(heading)
+            stage = Stage(name, lambda fraction, text: None)
+            yield stage
+        stage.seconds = time.perf_counter() - started
+        result = f"  {stage.result}" if stage.result else ""
+        self.line(f"{heading}: {format_seconds(stage.seconds)}{result}")
+
+    @contextmanager
+    def progress(self, heading: str) -> Iterator[Callable[[float | None, str], None]]:
+        """A moving line for one long computation outside the stages."""
+        if not self._console.is_terminal:
+            yield lambda fraction, text: signals.check()
+            return
+        with self._progress(heading) as show:
+
+            def checked(fraction: float | None, text: str) -> None:
+                signals.check()
+                show(fraction, text)
+
+            yield checked
+
+    @contextmanager
+    def _progress(self, heading: str) -> Iterator[Callable[[float | None, str], None]]:
+        display = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=self._console,
+            transient=True,
+            refresh_per_second=5,
+        )
+        with display:
+            task: TaskID = display.add_task(heading, total=None, text="")
+
+            def show(fraction: float | None, text: str) -> None:
+                total = None if fraction is None else 1.0
+                display.update(task, completed=fraction or 0.0, total=total, text=text)
+
+            yield show
+
+
+def make_console(file: IO[str]) -> Console:
+    """A rich console whose lines never depend on the width of something that is no terminal."""
+    if file.isatty():
+        return Console(file=file, width=max(shutil.get_terminal_size().columns, 60))
+    return Console(file=file, width=_PLAIN_WIDTH, force_terminal=False, color_system=None)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Sends everything that this process and its children print to stderr, for `--json`."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,96 @@
+"""Reading what the user names on the command line, with one clear line where that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from torch_topoopt.data_model import Document
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster, Plan
+
+DEFAULT_ROUNDS = 4
+DEFAULT_EVALUATIONS = 2000
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def load(kind: type[AnyDocument], path: str) -> AnyDocument:
+    """Reads a document; raises DocumentError for a bad one and InputError for no readable file."""
+    try:
+        return kind.load(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this {kind.KIND}: {error.strerror}") from None
+
+
+def save(document: Document, path: str) -> None:
+    """Writes a document, whole or not at all; raises InputError where that is impossible."""
+    try:
+        document.save(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def op_graph_of(model: str, batch_size: int | None = None) -> OpGraph:
+    """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
+
+    `batch_size` is the number of samples to profile (None: the model's own choice). Raises
+    InputError if there is no such model, or if it cannot be traced.
+    """
+    from torch_topoopt.op_graph import OpGraph
+
+    if Path(model).suffix == ".json":
+        if batch_size is not None:
+            raise InputError(f"batch-size: {model} is a saved OpGraph and has its batch size")
+        return load(OpGraph, model)
+    from torch_topoopt import profiling
+
+    try:
+        build, example_batch, name = profiling.load_model(model, batch_size=batch_size)
+        return profiling.profile(build, example_batch, name=name)
+    except profiling.ProfileError as error:
+        raise InputError(str(error)) from None
+
+
+def make_plan(
+    graph: OpGraph,
+    cluster: Cluster,
+    *,
+    seed: int,
+    strategy_space: Literal["data-parallel", "full"],
+    progress: Callable[[float | None, str], None],
+    rounds: int = DEFAULT_ROUNDS,
+    evaluations: int = DEFAULT_EVALUATIONS,
+) -> Plan:
+    """Runs the planner and reports its progress; raises InputError for what cannot be planned."""
+    from torch_topoopt import planner
+
+    def show(now: planner.PlanProgress) -> None:
+        if now.stage == "network":
+            progress(None, f"round {now.round} of at most {now.rounds}: TopologyFinder")
+            return
+        progress(
+            now.evaluations / now.budget if now.budget else None,
+            f"round {now.round} of at most {now.rounds}: strategy search, "
+            f"best {format_seconds(now.best_s)}",
+        )
+
+    try:
+        return planner.plan(
+            graph,
+            cluster,
+            seed=seed,
+            strategy_space=strategy_space,
+            rounds=rounds,
+            evaluations=evaluations,
+            on_progress=show,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from None

@@ -1,0 +1,78 @@
+"""The command `topoopt`: finds the verb, runs it, and turns every ending into an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import signal
+import sys
+
+import torch_topoopt
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.launcher import console, signals
+from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+
+VERBS = {
+    "profile": "what one training iteration of a model computes and communicates",
+    "plan": "how to split a model, wire the servers and route the bytes",
+    "run": "profile, plan, wire and train: a drop-in for torchrun",
+    "report": "the report page of a run",
+}
+
+_HELP = """\
+usage: topoopt VERB ...
+
+Distributed PyTorch training on machines that are wired directly to each other: decides how to split
+the model, how to wire the machines and how to route the bytes, and trains on the result.
+
+verbs:
+{verbs}
+
+examples:
+  topoopt run --servers 4 --degree 2 train.py --epochs 5
+  topoopt plan train.py --servers 8 --degree 4 --bandwidth 25Gbps
+
+`topoopt VERB --help` explains a verb; `topoopt --version` prints the version.
+exit codes: 0 done, 1 the script failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs `topoopt` with `argv` (default: the process's own arguments); returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        with signals.interruptible():
+            return _dispatch(arguments)
+    except signals.Interrupted as interrupted:
+        print(f"topoopt: stopped by {interrupted.signum.name}", file=sys.stderr)
+        return interrupted.exit_code
+    except (InputError, DocumentError, FabricError) as error:
+        console.error(str(error))
+        return BAD_INPUT
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # nobody reads on; keep the flush at exit quiet
+        return 128 + signal.SIGPIPE
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_HELP.format(verbs="\n".join(f"  {v:<9}{text}" for v, text in VERBS.items())))
+        return OK if arguments else BAD_INPUT
+    verb, *rest = arguments
+    if verb == "--version":
+        print(f"topoopt {torch_topoopt.__version__}")
+        return OK
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean `topoopt {near[0]}`?" if near else f"verbs: {', '.join(VERBS)}"
+        raise InputError(f"{verb!r} is not a verb; {hint}")
+    module = importlib.import_module(f"torch_topoopt.launcher.{verb}")
+    code: int = module.main(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Options that several verbs share, and an argument parser that fails with one clear line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, NoReturn
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import parse_gbps
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Cluster
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError instead of printing its whole usage."""
+
+    def __init__(self, verb: str, description: str, examples: str) -> None:
+        super().__init__(
+            prog=f"topoopt {verb}",
+            description=description,
+            epilog=f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see `{self.prog} --help`)")
+
+
+def rate(text: str) -> float:
+    """argparse type of a rate with a unit, in Gb/s."""
+    try:
+        return parse_gbps(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object on stdout, and everything else on stderr",
+    )
+
+
+def add_batch_size_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="samples to profile (default: the model's own)"
+    )
+
+
+def make_cluster(
+    servers: int,
+    degree: int,
+    link_gbps: float,
+    ports: str,
+    accelerator: str,
+) -> Cluster:
+    """The Cluster that the options describe; raises InputError or DocumentError if it cannot be."""
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.accelerators import ACCELERATORS
+
+    if accelerator not in ACCELERATORS:
+        known = ", ".join(ACCELERATORS)
+        raise InputError(f"accelerator: {accelerator!r} is not known; use one of {known}")
+    return Cluster(
+        servers=servers,
+        degree=degree,
+        link_gbps=link_gbps,
+        ports="simplex" if ports == "simplex" else "duplex",
+        accelerator=accelerator,
+    ).validate()

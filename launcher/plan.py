@@ -1,0 +1,104 @@
+"""`topoopt plan`: strategy, network and routes for a model on a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher import console, documents, parser, plan_tables
+from torch_topoopt.launcher.errors import OK
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.plan import Plan
+
+_DESCRIPTION = """\
+Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
+alternating between the two until neither improves. MODEL is the name of a shipped model, a file and
+a callable (file.py:callable), a script that has a build_model(), or an opgraph.json."""
+
+_EXAMPLES = """\
+  topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
+  topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser.Parser("plan", _DESCRIPTION, _EXAMPLES)
+    options.add_argument(
+        "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
+    )
+    options.add_argument("--servers", type=int, required=True, help="number of servers")
+    options.add_argument("--degree", type=int, required=True, help="ports of each server")
+    options.add_argument(
+        "--bandwidth",
+        type=parser.rate,
+        required=True,
+        metavar="RATE",
+        help="of a port, per direction, with its unit: 25Gbps, 200Mbps",
+    )
+    options.add_argument("--ports", choices=["duplex", "simplex"], default="duplex")
+    options.add_argument(
+        "--accelerator", default="a100", help="entry of the accelerator table (default: a100)"
+    )
+    options.add_argument(
+        "--strategy-space",
+        choices=["full", "data-parallel"],
+        default="full",
+        help="what to search: any split and placement (default), or only data parallelism",
+    )
+    options.add_argument(
+        "--rounds",
+        type=int,
+        default=documents.DEFAULT_ROUNDS,
+        help="most rounds of the alternation (default: %(default)s)",
+    )
+    options.add_argument(
+        "--evaluations",
+        type=int,
+        default=documents.DEFAULT_EVALUATIONS,
+        help="strategies tried in each round (default: %(default)s)",
+    )
+    options.add_argument("--seed", type=int, default=0, help="same seed, same plan (default: 0)")
+    options.add_argument(
+        "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
+    )
+    parser.add_batch_size_option(options)
+    parser.add_json_option(options)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    cluster = parser.make_cluster(
+        arguments.servers,
+        arguments.degree,
+        arguments.bandwidth,
+        arguments.ports,
+        arguments.accelerator,
+    )
+    terminal = console.Terminal(json_output=arguments.json)
+    with terminal.progress(f"planning {arguments.model}") as progress:
+        progress(None, "profiling")
+        graph = documents.op_graph_of(arguments.model, arguments.batch_size)
+        plan = documents.make_plan(
+            graph,
+            cluster,
+            seed=arguments.seed,
+            strategy_space=arguments.strategy_space,
+            progress=progress,
+            rounds=arguments.rounds,
+            evaluations=arguments.evaluations,
+        )
+    documents.save(plan, arguments.output)
+    _print(terminal, plan, arguments.output, json_output=arguments.json)
+    return OK
+
+
+def _print(terminal: Terminal, plan: Plan, output: str, *, json_output: bool) -> None:
+    if json_output:
+        console.print_json({**plan_tables.figures(plan), "plan": output})
+        return
+    plan_tables.show_plan(terminal, plan)
+    terminal.line(f"plan: {output}")

@@ -1,0 +1,150 @@
+"""How a Plan is shown to people, and its figures for `--json`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
+
+if TYPE_CHECKING:
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.plan import Plan, Ring
+
+
+def stride(ring: Ring, server_count: int) -> int | None:
+    """The p of a "+p" ring, in which every step adds p modulo the servers; None for others."""
+    servers = ring.servers
+    steps = {
+        (after - before) % server_count
+        for before, after in zip(servers, servers[1:] + servers[:1], strict=True)
+    }
+    return steps.pop() if len(steps) == 1 and len(servers) == server_count else None
+
+
+def show_rounds(terminal: Terminal, plan: Plan) -> None:
+    """The table of rounds of the alternating optimisation, predicted seconds per iteration."""
+    terminal.table(
+        "Predicted iteration time, round by round",
+        ("round", "strategy search", "TopologyFinder", "single ring", "ideal switch", "kept"),
+        [
+            (
+                str(number),
+                format_seconds(entry.strategy_s),
+                format_seconds(entry.network_s),
+                format_seconds(entry.single_ring_s),
+                format_seconds(entry.ideal_switch_s),
+                "yes" if entry.accepted else "no",
+            )
+            for number, entry in enumerate(plan.rounds, start=1)
+        ],
+    )
+
+
+def show_plan(terminal: Terminal, plan: Plan) -> None:
+    """Rounds, rings and strategy."""
+    show_rounds(terminal, plan)
+    for line in network_lines(plan):
+        terminal.line(line)
+    for line in strategy_lines(plan):
+        terminal.line(line)
+    prediction = plan.prediction
+    terminal.line(
+        f"predicted iteration: {format_seconds(prediction.iteration_s)} "
+        f"({format_seconds(prediction.compute_s)} of it compute; "
+        f"single ring {format_seconds(prediction.single_ring_s)}, "
+        f"ideal switch {format_seconds(prediction.ideal_switch_s)})"
+    )
+
+
+def network_lines(plan: Plan) -> list[str]:
+    cluster, network = plan.cluster, plan.network
+    duplex = cluster.ports == "duplex"
+    kind = counted(len(network.links) // 2, "cable") if duplex else "simplex"
+    lines = [
+        f"network: {counted(cluster.servers, 'server')} of degree {cluster.degree}, "
+        f"{counted(len(network.links), 'link')} ({kind}) of {format_gbps(cluster.link_gbps)}, "
+        f"{counted(len(network.routes), 'relayed route')}"
+    ]
+    for group in network.groups:
+        rings = []
+        for ring in group.rings:
+            step = stride(ring, cluster.servers)
+            order = f"+{step}" if step is not None else "-".join(map(str, ring.servers))
+            rings.append(f"{order} ({ring.share:.0%})")
+        lines.append(
+            f"group of {counted(len(group.servers), 'server')}: rings {', '.join(rings) or 'none'}"
+        )
+    return lines
+
+
+def strategy_figures(plan: Plan) -> dict[str, int]:
+    """How many operators are shared by all servers, by some, and placed on one."""
+    count = plan.cluster.servers
+    sizes = [len(placement.servers) for placement in plan.strategy]
+    return {
+        "all_servers": sum(size == count for size in sizes),
+        "some_servers": sum(1 < size < count for size in sizes),
+        "one_server": sum(size == 1 < count for size in sizes),
+    }
+
+
+def strategy_lines(plan: Plan) -> list[str]:
+    sizes = strategy_figures(plan)
+    if plan.strategy_space == "data-parallel":
+        return [f"strategy: data parallel, {len(plan.strategy)} operators on all servers"]
+    lines = [
+        f"strategy: {sizes['all_servers']} operators on all servers, "
+        f"{sizes['some_servers']} on some, {sizes['one_server']} on one server each"
+    ]
+    reduced = sum(group.size_bytes for group in plan.demand.groups)
+    sent = sum(pair.size_bytes for pair in plan.demand.pairs)
+    lines.append(
+        f"demand per iteration: {format_bytes(reduced)} to AllReduce in "
+        f"{counted(len(plan.demand.groups), 'group')}, {format_bytes(sent)} between "
+        f"{counted(len(plan.demand.pairs), 'ordered pair')} of servers"
+    )
+    return lines
+
+
+def figures(plan: Plan) -> dict[str, Any]:
+    """What `--json` prints about a plan; times in seconds, sizes in bytes."""
+    cluster = plan.cluster
+    return {
+        "digest": plan.digest(),
+        "model": plan.model,
+        "batch_size": plan.batch_size,
+        "seed": plan.seed,
+        "servers": cluster.servers,
+        "degree": cluster.degree,
+        "link_gbps": cluster.link_gbps,
+        "ports": cluster.ports,
+        "strategy_space": plan.strategy_space,
+        "strategy": strategy_figures(plan),
+        "link_count": len(plan.network.links),
+        "groups": [
+            {
+                "servers": list(group.servers),
+                "rings": [
+                    {"stride": stride(ring, cluster.servers), "share": ring.share}
+                    for ring in group.rings
+                ],
+            }
+            for group in plan.network.groups
+        ],
+        "rounds": [
+            {
+                "strategy_s": entry.strategy_s,
+                "network_s": entry.network_s,
+                "single_ring_s": entry.single_ring_s,
+                "ideal_switch_s": entry.ideal_switch_s,
+                "accepted": entry.accepted,
+            }
+            for entry in plan.rounds
+        ],
+        "predicted": {
+            "iteration_s": plan.prediction.iteration_s,
+            "compute_s": plan.prediction.compute_s,
+            "single_ring_s": plan.prediction.single_ring_s,
+            "ideal_switch_s": plan.prediction.ideal_switch_s,
+        },
+    }

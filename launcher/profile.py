@@ -1,0 +1,105 @@
+"""`topoopt profile`: the OpGraph of a model, as a table and as a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher.errors import OK
+from torch_topoopt.launcher.units import counted, format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+
+_DESCRIPTION = """\
+Traces one training iteration of a model without allocating it, and prints its operators: FLOPs,
+bytes of parameters, activations and gradients. MODEL is the name of a shipped model, a file and a
+callable that returns an nn.Module (file.py:callable), or a script that has a build_model()."""
+
+_EXAMPLES = """\
+  topoopt profile vgg
+  topoopt profile train.py:make_net -o opgraph.json"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    options = parser.Parser("profile", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("model", metavar="MODEL", help="name, file.py:callable, or script.py")
+    options.add_argument("-o", "--output", metavar="FILE", help="also write the OpGraph here")
+    parser.add_batch_size_option(options)
+    parser.add_json_option(options)
+    arguments = options.parse_args(argv)
+    terminal = console.Terminal(json_output=arguments.json)
+    with terminal.progress(f"profiling {arguments.model}") as progress:
+        progress(None, "tracing")
+        graph = documents.op_graph_of(arguments.model, arguments.batch_size)
+    if arguments.output:
+        documents.save(graph, arguments.output)
+    if arguments.json:
+        console.print_json(figures(graph, operators=True))
+        return OK
+    show(terminal, graph)
+    if arguments.output:
+        terminal.line(f"OpGraph: {arguments.output}")
+    return OK
+
+
+def figures(graph: OpGraph, *, operators: bool = False) -> dict[str, Any]:
+    """Totals of one training iteration, in bytes and FLOPs."""
+    totals: dict[str, Any] = {
+        "model": graph.model,
+        "batch_size": graph.batch_size,
+        "operator_count": len(graph.operators),
+        "forward_flops": graph.forward_flops,
+        "backward_flops": graph.backward_flops,
+        "parameter_bytes": graph.parameter_bytes,
+        "parameter_gradient_bytes": graph.parameter_gradient_bytes,
+        "saved_bytes": sum(operator.saved_bytes for operator in graph.operators),
+    }
+    if operators:
+        totals["operators"] = [
+            {
+                "name": operator.name,
+                "kind": operator.kind,
+                "forward_flops": operator.forward_flops,
+                "backward_flops": operator.backward_flops,
+                "parameter_bytes": operator.parameter_bytes,
+                "parameter_gradient_bytes": operator.parameter_gradient_bytes,
+                "output_bytes": operator.output_bytes,
+                "saved_bytes": operator.saved_bytes,
+                "splittable": operator.splittable,
+            }
+            for operator in graph.operators
+        ]
+    return totals
+
+
+def show(terminal: console.Terminal, graph: OpGraph) -> None:
+    """The table of operators and the line of totals."""
+    terminal.table(
+        f"{graph.model}, batch of {graph.batch_size}",
+        ("operator", "kind", "forward", "backward", "parameters", "gradients", "output", "split"),
+        [
+            (
+                operator.name,
+                operator.kind,
+                format_flops(operator.forward_flops),
+                format_flops(operator.backward_flops),
+                format_bytes(operator.parameter_bytes),
+                format_bytes(operator.parameter_gradient_bytes),
+                format_bytes(operator.output_bytes),
+                "yes" if operator.splittable else "no",
+            )
+            for operator in graph.operators
+        ],
+    )
+    terminal.line(summary(graph))
+
+
+def summary(graph: OpGraph) -> str:
+    return (
+        f"{graph.model}: {counted(len(graph.operators), 'operator')}, "
+        f"{format_flops(graph.forward_flops)} forward and "
+        f"{format_flops(graph.backward_flops)} backward per batch of {graph.batch_size}, "
+        f"{format_bytes(graph.parameter_bytes)} of parameters"
+    )

@@ -1,0 +1,133 @@
+"""Stage 4: starts the ranks through torch's own elastic launcher and waits for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import rank_main, signals
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """One rank that failed: how (exit code, or minus the signal), and what is known of why.
+
+    `message` comes from the error file of a script that uses torch's `@record`; else it is empty.
+    """
+
+    rank: int
+    exit_code: int
+    message: str
+
+    def describe(self, script: str) -> str:
+        if self.exit_code < 0:
+            how = f"was killed by {signal.Signals(-self.exit_code).name}"
+        else:
+            how = f"ended with exit code {self.exit_code}"
+        text = f"rank {self.rank} of {script} {how}"
+        if self.message:
+            text += f": {self.message.splitlines()[-1].strip()}"
+        return text
+
+
+def train(
+    arguments: argparse.Namespace, variables: Mapping[str, str], log_dir: Path
+) -> list[RankFailure]:
+    """Runs the script on all ranks with `variables` in their environment.
+
+    Logs asked for with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
+    Returns the ranks that failed first: none when all went well, and more than one only if they
+    failed too close together to be told apart. Raises Interrupted for a signal, and InputError
+    where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import elastic_launch
+
+    scratch = tempfile.mkdtemp(prefix="topoopt-")
+    if arguments.log_dir is None:
+        redirected = arguments.redirects != "0" or arguments.tee != "0"
+        arguments.log_dir = str(log_dir) if redirected else scratch
+    _choose_rendezvous(arguments)
+    try:
+        with signals.elastic_launch_signals(), _environment(variables):
+            config, command, command_arguments = _configure(arguments)
+            elastic_launch(config=config, entrypoint=command)(*command_arguments)
+    except ChildFailedError as error:
+        return _first_failures(error.failures)
+    except RendezvousError as error:
+        raise InputError(f"rendezvous: {error}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return []
+
+
+def _choose_rendezvous(arguments: argparse.Namespace) -> None:
+    """As torchrun does: a free port unless the user names one. All on this machine."""
+    named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
+    if arguments.standalone or not (named or arguments.master_port is not None):
+        arguments.rdzv_backend = "c10d"
+        arguments.rdzv_endpoint = "127.0.0.1:0"
+        arguments.rdzv_id = str(uuid.uuid4())
+    if arguments.local_addr is None:
+        arguments.local_addr = "127.0.0.1"
+    if arguments.master_port is None:
+        arguments.master_port = 29500
+
+
+def _configure(arguments: argparse.Namespace) -> tuple[Any, Any, list[str]]:
+    """torch's launch configuration; ranks start through rank_main so that they end with us."""
+    from torch.distributed.run import config_from_args
+
+    try:
+        config, command, command_arguments = config_from_args(arguments)
+    except (ValueError, AssertionError) as error:
+        raise InputError(str(error)) from None
+    if callable(command):  # --run-path: torch starts it with multiprocessing, which ends it with us
+        return config, command, command_arguments
+    wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), command]
+    return config, sys.executable, [*wrapper, *command_arguments]
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Puts `variables` into this process's environment, which the ranks inherit, for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, without its banner
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
+    """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause."""
+    causes = {r: f for r, f in failures.items() if f.exitcode != -signal.SIGTERM} or failures
+    first = min(failure.timestamp for failure in causes.values())
+    return [
+        RankFailure(rank, failure.exitcode, _recorded(failure))
+        for rank, failure in sorted(causes.items())
+        if failure.timestamp == first
+    ]
+
+
+def _recorded(failure: Any) -> str:
+    message = failure.error_file_data.get("message")
+    if isinstance(message, dict):
+        message = message.get("message")
+    return message if isinstance(message, str) and os.path.isfile(failure.error_file) else ""

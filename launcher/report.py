@@ -1,0 +1,45 @@
+"""`topoopt report`: (re)writes the report page of a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher.errors import OK, InputError
+
+_DESCRIPTION = """\
+Writes report.html into the folder of a run: the network with its rings, predicted and measured
+traffic, the search curve and the accuracy curve. The page needs no network."""
+
+_EXAMPLES = """\
+  topoopt report runs/2026-01-31T12-00-00
+  topoopt report runs/2026-01-31T12-00-00 --json"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    options = parser.Parser("report", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("run_dir", metavar="RUN_DIR", help="a folder that `topoopt run` made")
+    parser.add_json_option(options)
+    arguments = options.parse_args(argv)
+    terminal = console.Terminal(json_output=arguments.json)
+    with terminal.progress("writing the report") as progress:
+        progress(None, "")
+        path = write(arguments.run_dir)
+    if arguments.json:
+        console.print_json({"report": str(path)})
+    else:
+        terminal.line(f"report: {path}")
+    return OK
+
+
+def write(run_dir: str | Path) -> Path:
+    """Writes the page; raises InputError or DocumentError for a folder that is no run."""
+    from torch_topoopt.report import write_report
+
+    if not Path(run_dir).is_dir():
+        raise InputError(f"{run_dir}: no such folder; give one that `topoopt run` made")
+    try:
+        return write_report(run_dir)
+    except OSError as error:
+        raise InputError(f"{error.filename or run_dir}: {error.strerror}") from None

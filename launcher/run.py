@@ -1,0 +1,268 @@
+"""`topoopt run`: profile, co-optimise, wire, train; a drop-in for torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    link_bytes,
+    plan_tables,
+    profile,
+    ranks,
+    report,
+    run_options,
+    signals,
+    wandb_log,
+)
+from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
+from torch_topoopt.launcher.run_folder import RunFolder
+from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
+from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.launcher.console import Stage, Terminal
+    from torch_topoopt.launcher.link_bytes import LinkBytes
+    from torch_topoopt.launcher.ranks import RankFailure
+    from torch_topoopt.launcher.run_options import RunOptions
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Plan
+
+STAGES = ("profile", "co-optimise", "wire", "train")
+
+
+@dataclass
+class Job:
+    """One run from its first stage to its summary."""
+
+    options: RunOptions
+    terminal: Terminal
+    folder: RunFolder
+    metrics: MetricsWriter
+    stage_s: dict[str, float] = field(default_factory=dict)
+    ended: bool = False
+
+    @contextlib.contextmanager
+    def stage(self, name: str, *, live: bool = True) -> Iterator[Stage]:
+        """A stage that is shown, timed, and recorded in metrics.jsonl when it has ended."""
+        number = STAGES.index(name) + 1
+        with self.terminal.stage(number, len(STAGES), name, live=live) as stage:
+            yield stage
+        self.stage_s[name] = stage.seconds
+        self.metrics.write("stage", name=name, seconds=stage.seconds)
+
+    def end(self, code: int) -> None:
+        """Records the exit code, once: a signal during the summary does not change it."""
+        if not self.ended:
+            self.ended = True
+            self.metrics.write("end", exit_code=code)
+
+    def plan(self) -> Plan:
+        """Stages 1 and 2, unless the user brought a plan."""
+        if self.options.plan is not None:
+            plan = self.options.plan
+            self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
+        else:
+            plan = self._co_optimise(self._profile())
+        documents.save(plan, str(self.folder / "plan.json"))
+        plan_tables.show_plan(self.terminal, plan)
+        return plan
+
+    def _profile(self) -> OpGraph:
+        with self.stage("profile") as stage:
+            stage.progress(None, self.options.model)
+            graph = documents.op_graph_of(self.options.model)
+            documents.save(graph, str(self.folder / "opgraph.json"))
+            stage.result = profile.summary(graph)
+        return graph
+
+    def _co_optimise(self, graph: OpGraph) -> Plan:
+        cluster = self.options.cluster
+        self.terminal.line(
+            f"      `topoopt run` executes, and so only considers, data parallelism over all "
+            f"{cluster.servers} servers; `topoopt plan` searches every split and placement"
+        )
+        if self.options.gbps is None:
+            self.terminal.line(
+                f"      no --bandwidth: planned for {format_gbps(cluster.link_gbps)} per link, "
+                "links as fast as this machine"
+            )
+        with self.stage("co-optimise") as stage:
+            plan = documents.make_plan(
+                graph,
+                cluster,
+                seed=self.options.seed,
+                strategy_space="data-parallel",
+                progress=stage.progress,
+            )
+            stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
+        return plan
+
+    def wire(self, plan: Plan, driver: FabricDriver) -> Wiring:
+        """Stage 3."""
+        with self.stage("wire") as stage:
+            stage.progress(None, driver.name)
+            wiring = driver.connect(plan)
+            documents.save(wiring, str(self.folder / "wiring.json"))
+            rate = "not limited" if self.options.gbps is None else format_gbps(self.options.gbps)
+            stage.result = (
+                f"{counted(len(plan.network.links), 'link')} on {wiring.fabric}, "
+                f"each verified from both ends, rate {rate}"
+            )
+        return wiring
+
+    def train(self) -> list[RankFailure]:
+        """Stage 4; returns the ranks that failed first."""
+        variables = {
+            "TOPOOPT_PLAN": _absolute(self.folder / "plan.json"),
+            "TOPOOPT_WIRING": _absolute(self.folder / "wiring.json"),
+            "TOPOOPT_RUN_DIR": _absolute(self.folder.path),
+            METRICS_VARIABLE: _absolute(self.metrics.path),
+            STARTED_VARIABLE: repr(self.metrics.started),
+        }
+        with self.stage("train", live=False) as stage:
+            sys.stdout.flush()
+            failures = ranks.train(self.options.torchrun, variables, self.folder / "logs")
+            stage.result = "failed" if failures else ""
+        return failures
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    options = run_options.parse(argv)
+    if options.wandb:
+        wandb_log.require()
+    if not options.json:
+        code, _ = _run(options, argv)
+        return code
+    with console.stdout_to_stderr():
+        code, figures = _run(options, argv)
+    console.print_json(figures)
+    return code
+
+
+def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
+    started = time.time()
+    folder = RunFolder(options.run_dir, started)
+    metrics = MetricsWriter(folder / "metrics.jsonl", started)
+    job = Job(options, console.Terminal(json_output=options.json), folder, metrics)
+    cluster = options.cluster
+    try:
+        metrics.write(
+            "run",
+            command=["topoopt", "run", *argv],
+            servers=cluster.servers,
+            degree=cluster.degree,
+            seed=options.plan.seed if options.plan else options.seed,
+            time=datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
+        )
+        return _stages(job)
+    except BaseException as error:
+        if folder.discard_unfinished():
+            if isinstance(error, signals.Interrupted):
+                job.end(error.exit_code)
+            print(f"topoopt: what was finished is in {folder.path}", file=sys.stderr)
+        raise
+
+
+def _stages(job: Job) -> tuple[int, dict[str, Any]]:
+    from torch_topoopt.fabric.loopback import LoopbackFabric
+
+    plan = job.plan()
+    driver = LoopbackFabric(job=os.getpid(), gbps=job.options.gbps)
+    try:
+        job.wire(plan, driver)
+        failures = job.train()
+    finally:
+        driver.close()
+    links = link_bytes.gather(job.folder.path)
+    for link in link_bytes.figures(links):
+        job.metrics.write("link", **link)
+    code = SCRIPT_FAILED if failures else OK
+    job.end(code)
+    return code, _finish(job, plan, links, failures, code)
+
+
+def _finish(
+    job: Job, plan: Plan, links: list[LinkBytes], failures: list[RankFailure], code: int
+) -> dict[str, Any]:
+    """Report, summary and the figures of `--json`."""
+    page = report.write(job.folder.path)
+    wandb_dir = None
+    if job.options.wandb:
+        wandb_dir = wandb_log.write(job.folder.path, plan, _train_records(page.parent), links)
+    _summary(job, plan, links, page, wandb_dir, failed=bool(failures))
+    script = job.options.torchrun.training_script
+    for failure in failures:
+        console.error(failure.describe(script))
+    if not links and not failures:
+        console.warning(
+            f'{script} did not use the "topoopt" backend (it named another one, or none), so '
+            "its traffic did not go over the planned links and no bytes were measured; "
+            f"exit code {code}"
+        )
+    return {
+        "exit_code": code,
+        "run_dir": str(job.folder.path),
+        "report": str(page),
+        "wandb": str(wandb_dir) if wandb_dir else None,
+        "stage_s": job.stage_s,
+        "plan": plan_tables.figures(plan),
+        "links": link_bytes.figures(links),
+        "failed_ranks": [failure.rank for failure in failures],
+    }
+
+
+def _summary(
+    job: Job,
+    plan: Plan,
+    links: list[LinkBytes],
+    page: Path,
+    wandb_dir: Path | None,
+    *,
+    failed: bool,
+) -> None:
+    terminal = job.terminal
+    terminal.line()
+    plan_tables.show_rounds(terminal, plan)
+    terminal.table(
+        "Time of each stage",
+        ("stage", "seconds"),
+        [(name, f"{seconds:.2f}") for name, seconds in job.stage_s.items()],
+    )
+    if links:
+        link_bytes.show(terminal, plan, links)
+        total = sum(link.sent_bytes for link in links)
+        terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
+    logs = job.folder / "logs"
+    if logs.is_dir():
+        terminal.line(f"logs: {logs}")
+    if wandb_dir:
+        terminal.line(f"Weights & Biases: wandb sync {shlex.quote(str(wandb_dir))}")
+    ended = "failed" if failed else "trained"
+    terminal.line(f"{ended} in {format_seconds(job.stage_s['train'])}; results: {job.folder.path}")
+    terminal.line(f"report: {page}")
+
+
+def _train_records(run_dir: Path) -> list[dict[str, Any]]:
+    from torch_topoopt.report.run_folder import read_run
+
+    metrics = read_run(run_dir).metrics
+    return metrics.train if metrics else []
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)

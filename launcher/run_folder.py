@@ -1,0 +1,56 @@
+"""The folder of one run: made when the run starts, and left with complete files only."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from torch_topoopt.launcher import link_bytes
+from torch_topoopt.launcher.errors import InputError
+
+DOCUMENTS = ("opgraph.json", "plan.json")
+
+
+class RunFolder:
+    """`runs/<time>` or the folder that the user names, which must be new or empty."""
+
+    def __init__(self, path: Path | None, started: float) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.localtime(started))
+        self.path = path or _free(Path("runs"), stamp)
+        self._made: list[Path] = []
+        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        try:
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+                self._made.append(folder)
+            if any(self.path.iterdir()):
+                raise InputError(f"run-dir: {self.path} is not empty; name a new folder")
+        except OSError as error:
+            raise InputError(f"run-dir: {self.path}: {error.strerror}") from None
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def discard_unfinished(self) -> bool:
+        """After a run that was stopped: keeps what is complete; True if anything is worth keeping.
+
+        Without an OpGraph or a Plan there is nothing, and the folder goes as well.
+        """
+        link_bytes.remove(self.path)
+        if any((self.path / name).is_file() for name in DOCUMENTS):
+            return True
+        (self.path / "metrics.jsonl").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty: another run's folder lies in it
+            for folder in reversed(self._made):
+                folder.rmdir()
+        return False
+
+
+def _free(parent: Path, stamp: str) -> Path:
+    """`parent/stamp`, with a number after it if another run began in the same second."""
+    path, number = parent / stamp, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{stamp}-{number}"
+    return path

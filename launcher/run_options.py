@@ -1,0 +1,227 @@
+"""The options of `topoopt run`: torchrun's own parser, a group of ours, and the checks between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from torch_topoopt.launcher import documents, parser
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.plan import Cluster
+
+UNPACED_LINK_GBPS = 10.0
+
+_DESCRIPTION = """\
+Trains SCRIPT on emulated servers that are wired as planned: profiles its model, plans strategy,
+network and routes, wires the servers, and starts one rank per server. A drop-in for torchrun:
+every option and PET_* variable of torchrun works. The script is plain PyTorch;
+init_process_group() without a backend means "topoopt". As with torchrun, ranks get
+OMP_NUM_THREADS=1 unless it is set."""
+
+_EXAMPLES = """\
+  topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
+  topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py"""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Checked options. `plan` is None unless --plan was given; `gbps` is None for unpaced links."""
+
+    cluster: Cluster
+    plan: Plan | None
+    gbps: float | None
+    model: str
+    seed: int
+    run_dir: Path | None
+    wandb: bool
+    json: bool
+    torchrun: argparse.Namespace
+
+
+def parse(argv: list[str]) -> RunOptions:
+    """Parses and checks; raises InputError or DocumentError for options that cannot work."""
+    arguments = _parser().parse_args(argv)
+    plan = documents.load(Plan, arguments.plan) if arguments.plan else None
+    cluster = _cluster(arguments, plan)
+    _check_torchrun(arguments, cluster)
+    _check_script(arguments)
+    _check_master_port(arguments)
+    return RunOptions(
+        cluster=cluster,
+        plan=plan,
+        gbps=arguments.bandwidth if plan is None else plan.cluster.link_gbps,
+        model="" if plan else _model(arguments),
+        seed=arguments.seed,
+        run_dir=arguments.run_dir,
+        wandb=arguments.wandb,
+        json=arguments.json,
+        torchrun=arguments,
+    )
+
+
+def _fail(message: str) -> NoReturn:
+    raise InputError(f"{message} (see `topoopt run --help`)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from torch.distributed.run import get_args_parser
+
+    options: argparse.ArgumentParser = get_args_parser()
+    options.prog = "topoopt run"
+    options.description = _DESCRIPTION
+    options.epilog = f"examples:\n{_EXAMPLES}"
+    options.formatter_class = argparse.RawDescriptionHelpFormatter
+    options.error = _fail  # type: ignore[method-assign]
+    if "PET_NPROC_PER_NODE" not in os.environ:
+        options.set_defaults(nproc_per_node=None)
+    group = options.add_argument_group("torch_topoopt")
+    group.add_argument("--servers", type=int, help="emulated servers, one rank each")
+    group.add_argument("--degree", type=int, help="ports of each server (default: 2)")
+    group.add_argument(
+        "--bandwidth",
+        type=parser.rate,
+        metavar="RATE",
+        help="of a port, per direction, with its unit: 200Mbps, 25Gbps (default: not limited, "
+        f"planned for {UNPACED_LINK_GBPS:g} Gb/s)",
+    )
+    group.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
+    group.add_argument(
+        "--model", help="name or file.py:callable (default: the build_model() of the script)"
+    )
+    group.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
+    group.add_argument("--plan", metavar="PLAN.json", help="use this plan: skips stages 1 and 2")
+    group.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="for the results (default: runs/<time>)"
+    )
+    group.add_argument(
+        "--fabric", choices=["loopback"], default="loopback", help="default: loopback"
+    )
+    group.add_argument(
+        "--wandb",
+        action="store_true",
+        help="log to Weights & Biases, offline (WANDB_MODE overrides)",
+    )
+    parser.add_json_option(options)
+    return options
+
+
+def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
+    if plan is not None:
+        _check_plan(arguments, plan)
+        return plan.cluster
+    servers = arguments.servers
+    if servers is None:
+        processes = arguments.nproc_per_node
+        if processes is None or not processes.isdecimal():
+            _fail("servers: missing; say how many servers to emulate, e.g. --servers 4")
+        servers = int(processes)
+    degree = arguments.degree
+    if degree is None:
+        degree = 2 if servers > 2 else 1
+    return parser.make_cluster(
+        servers,
+        degree,
+        arguments.bandwidth or UNPACED_LINK_GBPS,
+        arguments.ports or "duplex",
+        "cpu-core",
+    )
+
+
+def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
+    """A given plan decides; options that say something else are an error, not a preference."""
+    cluster = plan.cluster
+    for option, value, planned in (
+        ("servers", arguments.servers, cluster.servers),
+        ("degree", arguments.degree, cluster.degree),
+        ("bandwidth", arguments.bandwidth, cluster.link_gbps),
+        ("ports", arguments.ports, cluster.ports),
+    ):
+        if value is not None and value != planned:
+            unit = " Gb/s" if option == "bandwidth" else ""
+            raise InputError(
+                f"{option}: {value}{unit} was asked for, but {arguments.plan} is a plan for "
+                f"{planned}{unit}; leave --{option} out or make another plan"
+            )
+    if arguments.model:
+        raise InputError("model: --model and --plan exclude each other; the plan has its model")
+    everyone = set(range(cluster.servers))
+    split = [p.operator for p in plan.strategy if set(p.servers) != everyone]
+    if split:
+        raise InputError(
+            f"{arguments.plan}: strategy: operator {split[0]!r} is not on all servers, but "
+            "`topoopt run` executes data parallelism; plan with --strategy-space data-parallel"
+        )
+
+
+def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
+    """Every emulated server is one process on this machine."""
+    if arguments.nproc_per_node not in (None, str(cluster.servers)):
+        raise InputError(
+            f"nproc-per-node: {arguments.nproc_per_node} contradicts {cluster.servers} servers; "
+            "on the loopback fabric every server is one process, so leave it out"
+        )
+    if arguments.nnodes not in ("1", "1:1"):
+        raise InputError(
+            f"nnodes: {arguments.nnodes} is not 1; the loopback fabric emulates all servers on "
+            "this machine"
+        )
+    if arguments.max_restarts < 0:
+        raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
+    arguments.nproc_per_node = str(cluster.servers)
+
+
+def _check_script(arguments: argparse.Namespace) -> None:
+    script = arguments.training_script
+    if arguments.module:
+        if arguments.no_python:
+            raise InputError("module: -m and --no-python exclude each other")
+        return
+    if arguments.no_python and not arguments.run_path:
+        if shutil.which(script) is None:
+            raise InputError(f"{script}: no such program")
+    elif not Path(script).is_file():
+        raise InputError(f"{script}: no such script")
+
+
+def _model(arguments: argparse.Namespace) -> str:
+    if arguments.model:
+        return str(arguments.model)
+    if arguments.module or arguments.no_python:
+        raise InputError(
+            "model: missing; with -m or --no-python say which, e.g. --model file.py:callable"
+        )
+    return str(arguments.training_script)
+
+
+def _check_master_port(arguments: argparse.Namespace) -> None:
+    """A taken port is found before anything is profiled; torch would fail deep inside, later."""
+    if arguments.master_port is None or arguments.standalone:
+        return
+    if arguments.rdzv_backend != "static" or arguments.rdzv_endpoint:
+        return
+    if not 0 <= arguments.master_port <= 65535:
+        raise InputError(f"master-port: {arguments.master_port} is not in 0..65535")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", arguments.master_port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InputError(
+                    f"master-port: {arguments.master_port} is in use; choose another, or leave it "
+                    "out for a free one"
+                ) from None
+            raise InputError(f"master-port: {arguments.master_port}: {error.strerror}") from None

@@ -1,0 +1,136 @@
+"""Ctrl-C and friends: one exception, at every stage, and no child process left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal asked the command to stop. Not an Exception, so that no library swallows it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signal.Signals(signum)
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports for a process ended by this signal: 130 for SIGINT."""
+        return 128 + self.signum
+
+
+_received: int | None = None
+
+
+def _handle(signum: int, frame: FrameType | None) -> None:
+    """Raises once; while the command cleans up after a signal, further signals change nothing."""
+    global _received
+    if _received is None:
+        _received = signum
+        raise Interrupted(signum)
+
+
+def check() -> None:
+    """Raises Interrupted if a signal came where Python swallows exceptions (a finaliser, say)."""
+    if _received is not None:
+        raise Interrupted(_received)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turns SIGINT, SIGTERM and SIGHUP into Interrupted inside the block.
+
+    After an Interrupted they stay ignored: the process is about to end, and one more Ctrl-C must
+    not change its exit code.
+    """
+    global _received
+    _received = None
+    before: dict[signal.Signals, Any] = {s: signal.signal(s, _handle) for s in HANDLED}
+    try:
+        yield
+    except Interrupted:
+        before = dict.fromkeys(HANDLED, signal.SIG_IGN)
+        raise
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextmanager
+def elastic_launch_signals() -> Iterator[None]:
+    """Around torch's elastic launcher, which installs handlers of its own and leaves them there.
+
+    Inside, SIGINT and SIGTERM reach the ranks as torchrun sends them. Leaving, ours are back and
+    whatever the launcher did not manage to end (a second Ctrl-C breaks its clean-up) is killed.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    global _received
+    before = {signum: signal.getsignal(signum) for signum in (*HANDLED, signal.SIGQUIT)}
+    try:
+        yield
+    except SignalException as error:
+        _received = error.sigval
+        raise Interrupted(error.sigval) from None
+    finally:
+        for signum in before:
+            signal.signal(signum, signal.SIG_IGN)
+        kill_children()
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def children() -> list[int]:
+    """Process ids of this process's children, ended but not yet reaped ones included."""
+    found = []
+    me = os.getpid()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended since the listing
+        if parent == me:
+            found.append(int(entry))
+    return found
+
+
+def kill_children(limit_s: float = 10.0) -> None:
+    """Kills the ranks that are left, with their process groups, and waits until they are gone."""
+    deadline = time.monotonic() + limit_s
+    for pid in children():
+        try:
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        _reap(pid, deadline)
+
+
+def _reap(pid: int, deadline: float) -> None:
+    """Collects a killed child; gives up at `deadline` on one that the kernel does not let die."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return  # its Popen object has collected it
+    finally:
+        os.close(handle)

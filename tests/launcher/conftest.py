@@ -1,0 +1,118 @@
+"""Runs `topoopt` as a process of its own and finds whatever it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.op_graph import Operand, Operator, OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+COMMAND = (sys.executable, "-m", "torch_topoopt.launcher.main")
+LIMIT_S = 100.0
+
+
+@dataclass
+class Launcher:
+    """Starts commands in `folder`; every process they start carries `mark` in its environment."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(
+        self, *arguments: str | Path, command: tuple[str, ...] = COMMAND, **variables: str
+    ) -> subprocess.Popen[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
+        environment.pop("OMP_NUM_THREADS", None)
+        return subprocess.Popen(
+            [*command, *map(str, arguments)],
+            cwd=self.folder,
+            env={**environment, "TOPOOPT_TEST_MARK": self.mark, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, **variables)
+        try:
+            out, err = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def leftovers(self) -> list[str]:
+        """Command lines of processes that carry the mark and still run."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (folder / "environ").read_bytes():
+                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue  # it has ended since the listing
+        return found
+
+
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+    """Polls something that another process does; fails the test after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {limit_s} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    return wait_for
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    started = Launcher(tmp_path)
+    yield started
+    wait_for(lambda: not started.leftovers(), f"the end of {started.leftovers()}", 10)
+
+
+def make_op_graph(layers: int = 6) -> OpGraph:
+    """A chain of equal layers, by hand."""
+    return OpGraph(
+        version=OpGraph.VERSION,
+        model="chain",
+        batch_size=64,
+        operators=tuple(
+            Operator(
+                name=f"layer{i}",
+                kind="linear",
+                forward_flops=10**9,
+                backward_flops=2 * 10**9,
+                parameter_bytes=4_000_000,
+                parameter_gradient_bytes=4_000_000,
+                output_bytes=1_000_000,
+                saved_bytes=1_000_000,
+                memory_bytes=6_000_000,
+                splittable=True,
+                operands=(Operand(i - 1, 1_000_000, 1_000_000),) if i else (),
+            )
+            for i in range(layers)
+        ),
+    ).validate()
+
+
+@pytest.fixture
+def op_graph_file(tmp_path: Path) -> Path:
+    path = tmp_path / "opgraph.json"
+    make_op_graph().save(path)
+    return path

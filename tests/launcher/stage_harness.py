@@ -1,0 +1,54 @@
+"""`topoopt` that stays inside one stage: python stage_harness.py STAGE MARKER ARGUMENTS...
+
+The stage's first call into the library creates the file MARKER and then waits for a signal. With
+STAGE "search" nothing waits: MARKER appears when the C++ strategy search has reported progress.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch_topoopt import planner, profiling
+from torch_topoopt.fabric.loopback import LoopbackFabric
+from torch_topoopt.launcher.main import main
+
+STAGES: dict[str, tuple[Any, str]] = {
+    "profile": (profiling, "profile"),
+    "co-optimise": (planner, "plan"),
+    "wire": (LoopbackFabric, "_verify"),
+}
+
+
+def _hold(marker: Path) -> Callable[..., None]:
+    def stay(*arguments: Any, **named: Any) -> None:
+        marker.touch()
+        time.sleep(60)
+        raise TimeoutError("no signal came")
+
+    return stay
+
+
+def _announce_search(marker: Path) -> None:
+    original = planner.plan
+
+    def plan(*arguments: Any, on_progress: Callable[[Any], None], **named: Any) -> Any:
+        def report(now: Any) -> None:
+            if now.evaluations:
+                marker.touch()
+            on_progress(now)
+
+        return original(*arguments, on_progress=report, **named)
+
+    planner.plan = plan
+
+
+if __name__ == "__main__":
+    stage, marker = sys.argv[1], Path(sys.argv[2])
+    if stage == "search":
+        _announce_search(marker)
+    elif stage in STAGES:
+        owner, name = STAGES[stage]
+        setattr(owner, name, _hold(marker))
+    sys.exit(main(sys.argv[3:]))

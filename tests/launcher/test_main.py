@@ -1,0 +1,73 @@
+"""`topoopt` itself: verbs, help, and what a wrong word answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import torch_topoopt
+from torch_topoopt.launcher.main import VERBS, main
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {verb} " in out for verb in VERBS)
+
+
+def test_no_verb_prints_the_help_but_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: topoopt VERB" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"topoopt {torch_topoopt.__version__}\n"
+
+
+def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["repotr", "x"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "topoopt: error: 'repotr' is not a verb; did you mean `topoopt report`?\n"
+    )
+    assert main(["frobnicate"]) == 2
+    assert "verbs: profile, plan, run, report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_help_of_a_verb_teaches_with_two_examples(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    examples = [line for line in out.splitlines() if line.startswith(f"  topoopt {verb} ")]
+    assert len(examples) == 2
+    assert "--json" in out
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_an_unknown_option_is_one_line_and_exit_code_2(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--no-such-option"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("topoopt: error: ")
+    assert error.count("\n") == 1
+
+
+def test_help_and_version_do_not_import_torch() -> None:
+    script = """
+import sys
+from torch_topoopt.launcher.main import main
+main(["--help"]), main(["--version"]), main(["rnu"])
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,182 @@
+"""`topoopt plan`, `topoopt profile` of a saved OpGraph, and `topoopt report`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.plan_tables import stride
+from torch_topoopt.plan import Plan, Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CLUSTER = ("--servers", "6", "--degree", "2", "--bandwidth", "25Gbps")
+QUICK = ("--rounds", "2", "--evaluations", "50")
+
+
+def test_plan_writes_a_valid_plan_and_shows_rounds_rings_and_strategy(
+    op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.json"
+    assert main(["plan", str(op_graph_file), *CLUSTER, *QUICK, "-o", str(output)]) == 0
+    plan = Plan.load(output)
+    assert (plan.cluster.servers, plan.cluster.degree, plan.cluster.link_gbps) == (6, 2, 25.0)
+    assert plan.strategy_space == "full"
+    out = capsys.readouterr().out
+    for word in ("round", "single ring", "ideal switch", "network: 6 servers", "strategy: "):
+        assert word in out
+    assert f"plan: {output}" in out
+    assert "\x1b" not in out, "no terminal, so no escape sequences"
+
+
+def test_the_same_seed_gives_the_same_bytes(op_graph_file: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.json" for i in range(2)]
+    for file in files:
+        seed = ("--seed", "7")
+        assert main(["plan", str(op_graph_file), *CLUSTER, *QUICK, *seed, "-o", str(file)]) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_json_is_one_object_with_the_figures_of_the_plan(
+    op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.json"
+    space = ("--strategy-space", "data-parallel")
+    arguments = ["plan", str(op_graph_file), *CLUSTER, *QUICK, *space, "-o", str(output), "--json"]
+    assert main(arguments) == 0
+    figures = json.loads(capsys.readouterr().out)
+    plan = Plan.load(output)
+    assert figures["digest"] == plan.digest()
+    assert figures["strategy"] == {
+        "all_servers": len(plan.strategy),
+        "some_servers": 0,
+        "one_server": 0,
+    }
+    assert figures["predicted"]["iteration_s"] == plan.prediction.iteration_s
+    assert [entry["network_s"] for entry in figures["rounds"]] == [
+        entry.network_s for entry in plan.rounds
+    ]
+
+
+def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
+    assert stride(Ring((0, 3, 6, 1, 4, 7, 2, 5), 1.0), 8) == 3
+    assert stride(Ring((0, 1, 2, 4, 3), 1.0), 5) is None
+    assert stride(Ring((0, 2, 4), 1.0), 6) is None, "a ring over a part of the servers"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        (
+            ("--servers", "4", "--degree", "6", "--bandwidth", "1Gbps"),
+            "degree: 6 ports per server cannot reach 3 other servers",
+        ),
+        (
+            ("--servers", "8", "--degree", "3", "--bandwidth", "1Gbps"),
+            "degree: 3 is odd; a duplex ring needs two ports per server, so use 2 or 4",
+        ),
+        (
+            ("--servers", "8", "--degree", "2", "--bandwidth", "25"),
+            "bandwidth: '25' has no unit; write 25Gbps or 25Mbps",
+        ),
+        (
+            ("--servers", "0", "--degree", "2", "--bandwidth", "1Gbps"),
+            "servers: 0 is not at least 1",
+        ),
+        (
+            ("--servers", "eight", "--degree", "2", "--bandwidth", "1Gbps"),
+            "argument --servers: invalid int value: 'eight'",
+        ),
+        ((*CLUSTER, "--accelerator", "abacus"), "accelerator: 'abacus' is not known; use one of"),
+        ((*CLUSTER, "--rounds", "0"), "rounds: 0 is not at least 1"),
+        ((*CLUSTER, "--seed", "-1"), "seed: -1 is negative"),
+        (("--degree", "2", "--bandwidth", "1Gbps"), "required: --servers"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_one_line(
+    op_graph_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: tuple[str, ...],
+    message: str,
+) -> None:
+    output = tmp_path / "out.json"
+    assert main(["plan", str(op_graph_file), *cluster, "-o", str(output)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("topoopt: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not output.exists()
+
+
+def _edited(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.write_text(f.read_text()[:100]), "not valid JSON"),
+        (lambda f: _edited(f, version=99), "version: 99 is newer than 1"),
+        (lambda f: _edited(f, colour="red"), "colour: unknown field"),
+        (lambda f: f.write_bytes(b"\xff\xfe\x00"), "not a text file"),
+        (lambda f: f.unlink(), "cannot read this OpGraph: No such file or directory"),
+    ],
+)
+def test_a_file_that_is_no_op_graph_is_named(
+    op_graph_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path], None],
+    message: str,
+) -> None:
+    change(op_graph_file)
+    for verb in (["plan", str(op_graph_file), *CLUSTER], ["profile", str(op_graph_file)]):
+        assert main(verb) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"topoopt: error: {op_graph_file}: ")
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_is_one_line(
+    op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "no" / "folder" / "opgraph.json"
+    assert main(["profile", str(op_graph_file), "-o", str(output)]) == 2
+    assert f"{output}: cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_profile_shows_operators_and_totals(
+    op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", str(op_graph_file)]) == 0
+    out = capsys.readouterr().out
+    assert "layer5" in out
+    assert "chain: 6 operators, 6 GFLOP forward and 12 GFLOP backward per batch of 64" in out
+    assert main(["profile", str(op_graph_file), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["parameter_bytes"] == 24_000_000
+    assert len(figures["operators"]) == figures["operator_count"] == 6
+
+
+def test_report_writes_the_page_of_a_run_folder(
+    ring_plan: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring_plan(4).save(tmp_path / "plan.json")
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": str(tmp_path / "report.html")}
+    assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_report_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "no such folder; give one that `topoopt run` made" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "plan.json" in error
+    assert error.count("\n") == 1

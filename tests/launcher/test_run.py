@@ -1,0 +1,213 @@
+"""`topoopt run` from the command line to the run folder, with scripts that need little time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.op_graph import OpGraph
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Done = subprocess.CompletedProcess[str]
+
+NO_GROUP = """
+import json, os, sys
+import torch_topoopt
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "TORCHELASTIC_MAX_RESTARTS")
+print(json.dumps({"arguments": sys.argv[1:], **{name: os.environ[name] for name in names}}))
+if os.environ["RANK"] == "0":
+    torch_topoopt.log(epoch=1, accuracy=0.5)
+"""
+
+CRASH = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    raise RuntimeError("the disk is full")
+time.sleep(60)
+"""
+
+GLOO = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(3)
+dist.all_reduce(total)
+assert total.tolist() == [2.0, 2.0, 2.0]
+dist.destroy_process_group()
+"""
+
+FLAKY = """
+import os, pathlib, sys
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(7)
+pathlib.Path(f"ended-{os.environ['RANK']}").touch()
+"""
+
+TRAIN = """
+import torch, torch.distributed as dist
+
+def build_model():
+    return torch.nn.Linear(1000, 10)
+
+def example_batch():
+    return torch.zeros(8, 1000)
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    assert dist.get_backend() == "topoopt", dist.get_backend()
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(build_model())
+    for step in range(3):
+        model(torch.full((8, 1000), float(dist.get_rank()))).sum().backward()
+    mean = sum(range(dist.get_world_size())) / dist.get_world_size()
+    expected = torch.full((10, 1000), 3 * 8 * mean)
+    torch.testing.assert_close(model.module.weight.grad, expected)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
+    """A folder with the scripts above and a hand-made plan for two servers."""
+    for name, text in {
+        "no_group.py": NO_GROUP,
+        "crash.py": CRASH,
+        "gloo.py": GLOO,
+        "flaky.py": FLAKY,
+        "train.py": TRAIN,
+    }.items():
+        (tmp_path / name).write_text(text)
+    ring_plan(2).save(tmp_path / "plan.json")
+    return tmp_path
+
+
+def _events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [event for line in lines if (event := json.loads(line))["event"] == kind]
+
+
+def _only(paths: Any) -> Any:
+    (path,) = paths
+    return path
+
+
+def test_a_script_gets_torchrun_s_environment_and_its_own_arguments(
+    launcher: Any, scripts: Path
+) -> None:
+    done: Done = launcher.run(
+        "run", "--plan", "plan.json", "no_group.py", "--epochs", "3", PET_MAX_RESTARTS="2"
+    )
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sorted(rank["RANK"] for rank in ranks) == ["0", "1"]
+    for rank in ranks:
+        assert rank["arguments"] == ["--epochs", "3"]
+        assert rank["WORLD_SIZE"] == "2"
+        assert rank["LOCAL_RANK"] == rank["RANK"]
+        assert rank["OMP_NUM_THREADS"] == "1"
+        assert rank["TORCHELASTIC_MAX_RESTARTS"] == "2"
+    run_dir = _only((scripts / "runs").iterdir())
+    names = sorted(path.name for path in run_dir.iterdir())
+    assert names == ["metrics.jsonl", "plan.json", "report.html", "wiring.json"]
+    assert (run_dir / "plan.json").read_bytes() == (scripts / "plan.json").read_bytes()
+    Wiring.load(run_dir / "wiring.json").check(Plan.load(run_dir / "plan.json"))
+    assert [event["accuracy"] for event in _events(run_dir, "train")] == [0.5]
+    assert [event["name"] for event in _events(run_dir, "stage")] == ["wire", "train"]
+    assert _only(_events(run_dir, "end"))["exit_code"] == 0
+    assert _only(_events(run_dir, "run"))["command"][:2] == ["topoopt", "run"]
+    assert f"report: {run_dir.relative_to(scripts) / 'report.html'}" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr, "no terminal, so no escape sequences"
+
+
+def test_a_script_that_crashes_on_one_rank(launcher: Any, scripts: Path) -> None:
+    done: Done = launcher.run("run", "--plan", "plan.json", "--run-dir", "here", "crash.py")
+    assert done.returncode == 1
+    assert "RuntimeError: the disk is full" in done.stderr, "the script's own traceback"
+    assert done.stderr.splitlines()[-1] == (
+        "topoopt: error: rank 1 of crash.py ended with exit code 1"
+    )
+    assert (scripts / "here" / "report.html").is_file()
+    assert _only(_events(scripts / "here", "end"))["exit_code"] == 1
+    assert launcher.leftovers() == []
+
+
+def test_a_script_that_names_gloo_runs_and_is_told_what_that_means(
+    launcher: Any, scripts: Path
+) -> None:
+    done: Done = launcher.run("run", "--plan", "plan.json", "--run-dir", "here", "gloo.py")
+    assert done.returncode == 0, done.stderr
+    assert 'gloo.py did not use the "topoopt" backend' in done.stderr
+    assert "no bytes were measured; exit code 0" in done.stderr
+    assert _events(scripts / "here", "link") == []
+
+
+def test_restarts_redirected_logs_and_a_fixed_master_port_work_as_with_torchrun(
+    launcher: Any, scripts: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    options = ("--max-restarts", "1", "--redirects", "3", "--master-port", port)
+    done: Done = launcher.run(
+        "run", "--plan", "plan.json", "--run-dir", "here", *options, "flaky.py"
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in scripts.glob("ended-*")) == ["ended-0", "ended-1"]
+    logs = sorted((scripts / "here" / "logs").rglob("stderr.log"))
+    assert len(logs) == 4, "two ranks, two attempts"
+    assert "logs: here/logs" in done.stdout
+
+
+def test_wandb_gets_the_metrics_offline(launcher: Any, scripts: Path) -> None:
+    pytest.importorskip("wandb")
+    done: Done = launcher.run(
+        "run", "--plan", "plan.json", "--run-dir", "here", "--wandb", "no_group.py"
+    )
+    assert done.returncode == 0, done.stderr
+    offline = _only((scripts / "here" / "wandb").glob("offline-run-*"))
+    recorded = _only(offline.glob("*.wandb")).read_bytes()
+    assert b"accuracy" in recorded
+    assert b"predicted_iteration_s" in recorded
+    assert f"wandb sync here/wandb/{offline.name}" in done.stdout
+
+
+def test_a_model_without_build_model_is_one_line_and_leaves_nothing(
+    launcher: Any, scripts: Path
+) -> None:
+    done: Done = launcher.run("run", "--servers", "2", "no_group.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("topoopt: error: model: ")
+    assert done.stderr.count("\n") == 1
+    assert not (scripts / "runs").exists()
+
+
+def test_all_four_stages_on_the_topoopt_backend(launcher: Any, scripts: Path) -> None:
+    servers = 4
+    cluster = ("--servers", str(servers), "--degree", "2", "--bandwidth", "400Mbps")
+    done: Done = launcher.run("run", *cluster, "--json", "--run-dir", "here", "train.py")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    for name in ("profile", "co-optimise", "wire", "train"):
+        assert f"] {name}" in done.stderr
+        assert figures["stage_s"][name] > 0
+    run_dir = scripts / "here"
+    plan = Plan.load(run_dir / "plan.json")
+    assert plan.model == OpGraph.load(run_dir / "opgraph.json").model == "train"
+    assert {port.gbps for port in Wiring.load(run_dir / "wiring.json").ports} == {0.4}
+    planned = {(k.source, k.source_port, k.target, k.target_port) for k in plan.network.links}
+    ends = ("source", "source_port", "target", "target_port")
+    measured = {tuple(link[end] for end in ends): link for link in figures["links"]}
+    assert set(measured) == planned, "the planned links and no others"
+    assert len(_events(run_dir, "link")) == len(planned)
+    # three steps AllReduce the gradients; every server sends 2 (n - 1) / n of them over its rings
+    gradient_bytes = 4 * (10 * 1000 + 10)
+    least = 3 * 2 * (servers - 1) * gradient_bytes
+    assert sum(link["sent_bytes"] for link in measured.values()) >= least
+    assert list(run_dir.glob("links-rank*")) == []

@@ -1,0 +1,194 @@
+"""What `topoopt run` refuses before it starts anything: one line and exit code 2."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.launcher import run_options, wandb_log
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.main import main
+from torch_topoopt.plan import Placement, Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MakePlan = Callable[..., Plan]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
+    (tmp_path / "script.py").write_text("print('never started')\n")
+    ring_plan(4).save(tmp_path / "plan.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("script.py", "servers: missing; say how many servers to emulate, e.g. --servers 4"),
+        ("--servers 4 missing.py", "missing.py: no such script"),
+        ("--servers 4 --no-python missing", "missing: no such program"),
+        ("--servers 4 -m package.module", "model: missing; with -m or --no-python say which"),
+        ("--servers 4", "required: training_script"),
+        ("--servers 4 --degree 5 script.py", "degree: 5 ports per server cannot reach 3 other"),
+        ("--servers 8 --degree 3 script.py", "degree: 3 is odd; a duplex ring needs two ports"),
+        ("--servers 4 --bandwidth 200 script.py", "bandwidth: '200' has no unit; write 200Gbps"),
+        ("--servers 4 --nproc-per-node 2 script.py", "nproc-per-node: 2 contradicts 4 servers"),
+        ("--servers 4 --nproc-per-node gpu script.py", "nproc-per-node: gpu contradicts 4 servers"),
+        ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
+        ("--servers 4 --nnodes 1:4 script.py", "nnodes: 1:4 is not 1"),
+        ("--servers 4 --max-restarts -1 script.py", "max-restarts: -1 is negative"),
+        ("--servers 4 --fabric netns script.py", "argument --fabric: invalid choice: 'netns'"),
+        ("--servers 4 --master-port 70000 script.py", "master-port: 70000 is not in 0..65535"),
+        ("--plan plan.json --servers 8 script.py", "servers: 8 was asked for, but plan.json is a"),
+        ("--plan plan.json --degree 1 script.py", "degree: 1 was asked for, but plan.json is a"),
+        (
+            "--plan plan.json --bandwidth 25Gbps script.py",
+            "bandwidth: 25.0 Gb/s was asked for, but plan.json is a plan for 1.0 Gb/s",
+        ),
+        ("--plan plan.json --ports simplex script.py", "ports: simplex was asked for, but"),
+        (
+            "--plan plan.json --nproc-per-node 5 script.py",
+            "nproc-per-node: 5 contradicts 4 servers",
+        ),
+        ("--plan plan.json --model vgg script.py", "model: --model and --plan exclude each other"),
+        ("--plan nowhere.json script.py", "nowhere.json: cannot read this Plan: No such file"),
+    ],
+)
+def test_options_that_cannot_work(
+    arguments: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    assert main(["run", *arguments.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("topoopt: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert sorted(folder.iterdir()) == before, "nothing was written"
+
+
+def _edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def _disconnect(path: Path) -> None:
+    plan = json.loads(path.read_text())
+    network = plan["network"]
+    network["links"] = [k for k in network["links"] if {k["source"], k["target"]} <= {0, 1}]
+    _edit(path, network=network)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_disconnect, "network.links: disconnected, server 2 and server 0 cannot reach each other"),
+        (lambda path: _edit(path, version=2), "version: 2 is newer than 1"),
+        (lambda path: _edit(path, colour="red"), "colour: unknown field"),
+        (lambda path: path.write_text('{"version": 1,'), "not valid JSON"),
+        (lambda path: path.write_text("[]"), "expected a Plan object, got list"),
+    ],
+)
+def test_a_plan_that_is_damaged(
+    damage: Callable[[Path], None],
+    message: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damage(folder / "plan.json")
+    assert main(["run", "--plan", "plan.json", "script.py"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("topoopt: error: plan.json: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (folder / "runs").exists()
+
+
+def test_a_plan_whose_strategy_is_not_data_parallel_is_not_executed_as_if_it_were(
+    folder: Path, ring_plan: MakePlan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = dataclasses.replace(ring_plan(4), strategy=(Placement("embedding", (2,)),))
+    split.save(folder / "plan.json")
+    assert main(["run", "--plan", "plan.json", "script.py"]) == 2
+    error = capsys.readouterr().err
+    assert "operator 'embedding' is not on all servers" in error
+    assert "--strategy-space data-parallel" in error
+
+
+def test_a_master_port_in_use_is_found_before_anything_starts(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert main(["run", "--servers", "4", "--master-port", port, "script.py"]) == 2
+    assert f"master-port: {port} is in use; choose another" in capsys.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+def test_a_run_folder_that_holds_something_is_not_touched(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = folder / "results" / "precious"
+    kept.parent.mkdir()
+    kept.write_text("data")
+    assert main(["run", "--plan", "plan.json", "--run-dir", "results", "script.py"]) == 2
+    assert "run-dir: results is not empty; name a new folder" in capsys.readouterr().err
+    assert [path.name for path in kept.parent.iterdir()] == ["precious"]
+
+
+def test_wandb_is_asked_for_but_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wandb_log.importlib.util, "find_spec", lambda name: None)
+    assert main(["run", "--plan", "plan.json", "--wandb", "script.py"]) == 2
+    assert "wandb: not installed, but --wandb asks for it" in capsys.readouterr().err
+
+
+def test_defaults_make_the_smallest_ring_that_can_be() -> None:
+    for servers, degree in ((1, 1), (2, 1), (3, 2), (8, 2)):
+        options = run_options.parse(["--servers", str(servers), "script.py"])
+        assert (options.cluster.servers, options.cluster.degree) == (servers, degree)
+        assert options.gbps is None, "no --bandwidth, so nothing is limited"
+        assert options.torchrun.nproc_per_node == str(servers)
+        assert options.model == "script.py"
+
+
+def test_a_plan_brings_its_cluster_and_its_bandwidth() -> None:
+    options = run_options.parse(["--plan", "plan.json", "script.py", "--servers", "9"])
+    assert options.cluster.servers == 4
+    assert options.gbps == 1.0
+    assert options.torchrun.training_script_args == ["--servers", "9"]
+
+
+def test_torchrun_s_own_spelling_of_the_number_of_processes_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run_options.parse(["--nproc_per_node", "4", "script.py"]).cluster.servers == 4
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "6")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "3")
+    options = run_options.parse(["script.py"])
+    assert options.cluster.servers == 6
+    assert options.torchrun.max_restarts == 3
+
+
+def test_every_option_of_torchrun_is_an_option_of_run() -> None:
+    from torch.distributed.run import get_args_parser
+
+    ours = set(run_options._parser()._option_string_actions)
+    assert set(get_args_parser()._option_string_actions) < ours
+
+
+def test_an_option_after_the_script_belongs_to_the_script() -> None:
+    options = run_options.parse(["--servers", "4", "script.py", "--json", "--degree", "x"])
+    assert not options.json
+    assert options.torchrun.training_script_args == ["--json", "--degree", "x"]
+    with pytest.raises(InputError, match="invalid int value"):
+        run_options.parse(["--servers", "4", "--degree", "x", "script.py"])

@@ -1,0 +1,172 @@
+"""Ctrl-C, SIGTERM and SIGKILL at every stage: the exit code, no process and no half file left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.plan import Plan
+
+HARNESS = (sys.executable, str(Path(__file__).with_name("stage_harness.py")))
+
+SLEEPER = """
+import os, pathlib, sys, time
+pathlib.Path(f"started-{os.environ['RANK']}").touch()
+print("a line before the end", flush=True)
+time.sleep(60)
+sys.exit("no signal came")
+"""
+
+STUBBORN = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(f"started-{os.environ['RANK']}").touch()
+time.sleep(60)
+"""
+
+MODEL = """
+import torch
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+
+def example_batch():
+    return torch.zeros(16, 64)
+"""
+
+
+def _finish(process: subprocess.Popen[str], limit_s: float = 60) -> tuple[int, str]:
+    try:
+        _, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, err
+
+
+def _check_files(folder: Path) -> list[str]:
+    """Names in a stopped run's folder; every one of them can be read to its end."""
+    names = sorted(path.name for path in folder.iterdir())
+    for name in names:
+        text = (folder / name).read_text()
+        if name.endswith(".json"):
+            json.loads(text)
+        elif name.endswith(".jsonl"):
+            assert text.endswith("\n")
+            for line in text.splitlines():
+                json.loads(line)
+    return names
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
+    ring_plan(2).save(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+@pytest.mark.parametrize(
+    ("stage", "kept"),
+    [
+        ("profile", None),
+        ("co-optimise", ["metrics.jsonl", "opgraph.json"]),
+        ("wire", ["metrics.jsonl", "opgraph.json", "plan.json"]),
+    ],
+)
+def test_ctrl_c_before_training(
+    launcher: Any, until: Any, tmp_path: Path, stage: str, kept: list[str] | None
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    marker = tmp_path / "marker"
+    arguments = ("run", "--servers", "3", "--run-dir", "results/here", "model.py")
+    process = launcher.start(stage, marker, *arguments, command=HARNESS)
+    until(lambda: marker.exists() or process.poll() is not None, f"stage {stage}")
+    assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    code, err = _finish(process)
+    assert code == 130, err
+    assert err.splitlines()[-1] == "topoopt: stopped by SIGINT"
+    assert "Traceback" not in err
+    if kept is None:
+        assert not (tmp_path / "results").exists()
+    else:
+        assert _check_files(tmp_path / "results" / "here") == kept
+
+
+def test_ctrl_c_inside_the_search(
+    launcher: Any, until: Any, tmp_path: Path, op_graph_file: Path
+) -> None:
+    marker, output = tmp_path / "marker", tmp_path / "out.json"
+    cluster = ("--servers", "8", "--degree", "4", "--bandwidth", "1Gbps")
+    endless = ("--evaluations", "1000000000", "-o", output)
+    arguments = ("plan", op_graph_file, *cluster, *endless)
+    process = launcher.start("search", marker, *arguments, command=HARNESS)
+    until(lambda: marker.exists() or process.poll() is not None, "progress of the search")
+    assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    code, err = _finish(process)
+    assert (code, err) == (130, "topoopt: stopped by SIGINT\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marker", "opgraph.json"]
+
+
+@pytest.mark.parametrize(
+    ("signum", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_during_training(
+    launcher: Any,
+    until: Any,
+    tmp_path: Path,
+    plan_file: Path,
+    signum: signal.Signals,
+    exit_code: int,
+) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = launcher.start("run", "--plan", plan_file, "--run-dir", "here", "sleeper.py")
+    until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the start of both ranks")
+    process.send_signal(signum)
+    code, err = _finish(process)
+    assert code == exit_code, err
+    assert err.splitlines()[-1] == f"topoopt: stopped by {signum.name}"
+    assert launcher.leftovers() == []
+    assert _check_files(tmp_path / "here") == ["metrics.jsonl", "plan.json", "wiring.json"]
+    last = (tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["exit_code"] == exit_code
+
+
+def test_ranks_that_ignore_every_signal_are_killed_by_repeated_ctrl_c(
+    launcher: Any, until: Any, tmp_path: Path, plan_file: Path
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    process = launcher.start("run", "--plan", plan_file, "--run-dir", "here", "stubborn.py")
+    until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the start of both ranks")
+
+    def another_ctrl_c_ends_it() -> bool:
+        process.send_signal(signal.SIGINT)
+        return process.poll() is not None
+
+    until(another_ctrl_c_ends_it, "the end of the launcher", 25)  # torch alone would wait for 30 s
+    code, err = _finish(process)
+    assert code == 130, err
+    assert launcher.leftovers() == []
+
+
+def test_ranks_die_with_a_launcher_that_is_killed(
+    launcher: Any, until: Any, tmp_path: Path, plan_file: Path
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    process = launcher.start("run", "--plan", plan_file, "--run-dir", "here", "stubborn.py")
+    until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the start of both ranks")
+    process.kill()
+    process.communicate(timeout=20)
+    until(lambda: launcher.leftovers() == [], "the end of the ranks", 10)
+    _check_files(tmp_path / "here")

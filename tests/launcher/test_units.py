@@ -1,0 +1,67 @@
+"""Rates as people write them, figures as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import (
+    counted,
+    format_bytes,
+    format_flops,
+    format_gbps,
+    format_seconds,
+    parse_gbps,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "gbps"),
+    [
+        ("25Gbps", 25.0),
+        ("200Mbps", 0.2),
+        ("1.5 Gb/s", 1.5),
+        (".5tbps", 500.0),
+        ("100 Mbit/s", 0.1),
+        ("800kbps", 0.0008),
+    ],
+)
+def test_a_rate_with_a_unit_is_understood(text: str, gbps: float) -> None:
+    assert parse_gbps(text) == pytest.approx(gbps, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("25", "'25' has no unit; write 25Gbps or 25Mbps"),
+        ("25GBps", "'GBps' is not a unit of bits per second; use kbps, Mbps, Gbps or Tbps"),
+        ("25G", "'G' is not a unit of bits per second"),
+        ("fast", "'fast' is not a rate; write a number and a unit, e.g. 25Gbps"),
+        ("-3Gbps", "'-3Gbps' is not a rate"),
+        ("nanGbps", "'nanGbps' is not a rate"),
+        ("0Gbps", "'0Gbps' is not greater than 0"),
+        ("", "'' is not a rate"),
+    ],
+)
+def test_anything_else_is_refused_with_what_would_be_right(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_gbps(text)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("bandwidth: ")
+
+
+def test_figures_are_short_and_carry_their_unit() -> None:
+    assert format_bytes(0) == "0 B"
+    assert format_bytes(999) == "999 B"
+    assert format_bytes(1536) == "1.54 kB"
+    assert format_bytes(999_600) == "1 MB"
+    assert format_bytes(12_345_678_901_234_567) == "1.235e+04 TB"
+    assert format_flops(15.5e9) == "15.5 GFLOP"
+    assert format_gbps(0.15) == "150 Mb/s"
+    assert format_gbps(25) == "25 Gb/s"
+    assert format_seconds(0.00123) == "1.23 ms"
+    assert format_seconds(12e-6) == "12 µs"
+    assert format_seconds(75) == "75 s"
+    assert format_seconds(1234.4) == "1234 s"
+    assert counted(1, "round") == "1 round"
+    assert counted(0, "round") == "0 rounds"

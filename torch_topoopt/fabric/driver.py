@@ -1,0 +1,27 @@
+"""What every fabric driver does: make a Plan's links real, verify them, and give them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Plan
+
+
+class FabricError(RuntimeError):
+    """A fabric that cannot be wired as planned; the message names the link and the cause."""
+
+
+class FabricDriver(Protocol):
+    """Controls one fabric. A driver wires at most one Plan at a time."""
+
+    name: str
+
+    def connect(self, plan: Plan) -> Wiring:
+        """Opens exactly the plan's links and verifies each from both ends; raises FabricError."""
+        ...
+
+    def close(self) -> None:
+        """Gives everything back; harmless if nothing is wired."""
+        ...

@@ -1,0 +1,83 @@
+"""metrics.jsonl: one JSON object per line, appended by the launcher and by the ranks of one run.
+
+Every line has `event`: "run" (what was started), "stage" (name and seconds), "train" (what the
+script logged), "link" (bytes of one directed link) and "end" (exit code). `time_s` is the number of
+seconds since the run began. Each line is one write to a file opened for appending, so lines of
+several processes never mix and a killed process leaves no half line behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+METRICS_VARIABLE = "TOPOOPT_METRICS"
+STARTED_VARIABLE = "TOPOOPT_STARTED"
+
+_RESERVED = ("event", "time_s")
+_LOADED_AT = time.time()
+
+
+def _append(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
+    try:
+        line = json.dumps(record, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(_refusal(record) or f"metrics: {error}") from None
+    data = line.encode() + b"\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        written = os.write(handle, data)
+    finally:
+        os.close(handle)
+    if written != len(data):
+        raise OSError(f"{path}: wrote {written} of {len(data)} bytes of a line; is the disk full?")
+
+
+def _refusal(record: dict[str, Any]) -> str | None:
+    """Names the first value that JSON cannot hold."""
+    for name, value in record.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            return (
+                f"metrics: {name}={value!r} is not a finite number, text, bool, None, "
+                "or a list or dict of those (for a tensor, log its .item())"
+            )
+    return None
+
+
+def log(**values: Any) -> None:
+    """Appends one training record to the run's metrics.jsonl; does nothing outside `topoopt run`.
+
+    Call it on one rank, e.g. `torch_topoopt.log(epoch=3, accuracy=0.97)`. Values are numbers, text,
+    bools, None, or lists and dicts of those. Raises ValueError for anything else, for NaN and
+    infinities, and for the reserved names `event` and `time_s`; OSError if the line is not written.
+    """
+    for name in _RESERVED:
+        if name in values:
+            raise ValueError(f"metrics: the name {name!r} is reserved; choose another")
+    path = os.environ.get(METRICS_VARIABLE)
+    record = {"event": "train", "time_s": 0.0, **values}
+    if not path:
+        if refusal := _refusal(record):
+            raise ValueError(refusal)
+        return
+    started = float(os.environ.get(STARTED_VARIABLE, _LOADED_AT))
+    record["time_s"] = round(time.time() - started, 6)
+    _append(path, record)
+
+
+class MetricsWriter:
+    """The launcher's side: appends events with `time_s` counted from `started` (Unix seconds)."""
+
+    def __init__(self, path: str | os.PathLike[str], started: float) -> None:
+        self.path = Path(path)
+        self.started = started
+
+    def write(self, event: str, **values: Any) -> None:
+        """Appends one event; raises ValueError for a value that JSON cannot hold, or OSError."""
+        elapsed = round(time.time() - self.started, 6)
+        _append(self.path, {"event": event, "time_s": elapsed, **values})
