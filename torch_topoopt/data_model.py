@@ -9,6 +9,7 @@ bytes, with one list element per line so that `diff` and `git` show what changed
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -25,6 +26,11 @@ class DocumentError(ValueError):
 
 def _type_name(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _decode(annotation: Any, value: Any, path: str) -> Any:
@@ -48,7 +54,10 @@ def _decode(annotation: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(annotation):
         return _decode_dataclass(annotation, value, path)
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DocumentError(f"{path}: an integer too large for a float") from None
     if type(value) is not annotation:
         raise DocumentError(f"{path}: expected {_type_name(annotation)}, got {value!r}")
     if annotation is float and not math.isfinite(value):
@@ -59,7 +68,7 @@ def _decode(annotation: Any, value: Any, path: str) -> Any:
 def _decode_dataclass(cls: Any, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         raise DocumentError(f"{path}: expected an object, got {type(value).__name__}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     prefix = f"{path}." if path else ""
     for name in value:
@@ -76,10 +85,23 @@ def _decode_dataclass(cls: Any, value: Any, path: str) -> Any:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        cls: Any = type(value)
+        hints = _hints(cls)
+        plain = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        # 100 and 100.0 are the same link rate, so they must be the same bytes
+        return {k: float(v) if hints[k] is float else v for k, v in plain.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def _unique_fields(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(items)
+    if len(fields) < len(items):
+        names = [name for name, _ in items]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DocumentError(f"{twice}: given twice in one object")
+    return fields
 
 
 def _layout(value: Any, indent: int) -> str:
@@ -109,7 +131,7 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
 
 
 class Document:
-    """Base of a versioned document; a subclass is a frozen dataclass whose first field is `version`."""
+    """Base of a versioned document: a frozen dataclass whose first field is `version`."""
 
     KIND: ClassVar[str]
     VERSION: ClassVar[int]
@@ -126,11 +148,15 @@ class Document:
     def from_json(cls, text: str) -> Self:
         """Parses and validates; raises DocumentError."""
         try:
-            value = json.loads(text)
+            value = json.loads(text, object_pairs_hook=_unique_fields)
         except json.JSONDecodeError as error:
             raise DocumentError(
                 f"not valid JSON: {error.msg} at line {error.lineno} column {error.colno}"
             ) from None
+        except DocumentError:
+            raise
+        except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
+            raise DocumentError(f"not a {cls.KIND}: {error}") from None
         if not isinstance(value, dict):
             raise DocumentError(f"expected a {cls.KIND} object, got {type(value).__name__}")
         version = value.get("version")

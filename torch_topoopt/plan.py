@@ -9,6 +9,7 @@ Plan, and every consumer trusts a Plan that it has loaded.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -47,14 +48,18 @@ class Cluster:
                 f"servers once each; use a degree of at most {self.servers - 1}"
             )
         if self.ports == "duplex" and self.degree % 2 and self.servers > 2:
+            near = (self.degree - 1, self.degree + 1)
+            even = " or ".join(str(d) for d in near if 2 <= d <= self.servers - 1)
             raise DocumentError(
                 f"degree: {self.degree} is odd; a duplex ring needs two ports per server, "
-                f"so use {self.degree - 1 or 2} or {self.degree + 1}, or simplex ports"
+                f"so use {even}, or simplex ports"
             )
-        if not self.link_gbps > 0:
-            raise DocumentError(f"link_gbps: {self.link_gbps} is not greater than 0")
-        if self.link_latency_s < 0:
-            raise DocumentError(f"link_latency_s: {self.link_latency_s} is negative")
+        if not 0 < self.link_gbps < math.inf:
+            raise DocumentError(f"link_gbps: {self.link_gbps} is not a finite number above 0")
+        if not 0 <= self.link_latency_s < math.inf:
+            raise DocumentError(
+                f"link_latency_s: {self.link_latency_s} is not a finite number from 0 on"
+            )
         if self.accelerators_per_server < 1:
             raise DocumentError(
                 f"accelerators_per_server: {self.accelerators_per_server} is not at least 1"
@@ -103,7 +108,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Route:
-    """A list of servers from source to destination; `weight` is its fraction of the pair's bytes."""
+    """A list of servers from source to destination; `weight` is its part of the pair's bytes."""
 
     servers: tuple[int, ...]
     weight: float
@@ -135,7 +140,7 @@ class Network:
 
 @dataclass(frozen=True)
 class GroupDemand:
-    """Bytes that one iteration AllReduces among `servers` (size of the reduced data, not traffic)."""
+    """Bytes that one iteration AllReduces among `servers` (of the reduced data, not traffic)."""
 
     servers: tuple[int, ...]
     size_bytes: int
@@ -168,7 +173,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of the alternating optimisation (paper section 4.1), predicted seconds per iteration.
+    """One round of the alternating optimisation (paper section 4.1), in predicted seconds.
 
     `strategy_s` is the cost after the strategy search on the old network, `network_s` after
     TopologyFinder rewired for the new strategy; the other two are references for that strategy.
@@ -203,7 +208,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan(Document):
-    """A complete, validated plan. `strategy_space` is "data-parallel" or "full": what was searched."""
+    """A complete, validated plan; `strategy_space` is what the search could choose from."""
 
     KIND: ClassVar[str] = "Plan"
     VERSION: ClassVar[int] = 1
@@ -225,7 +230,7 @@ class Plan(Document):
     def validate(self) -> Self:
         self.cluster.validate()
         validate_network(self.cluster, self.network)
-        _validate_demand(self.cluster, self.demand)
+        validate_demand(self.cluster, self.demand)
         for i, placement in enumerate(self.strategy):
             _check_servers(f"strategy[{i}].servers", placement.servers, self.cluster.servers)
         if len(self.prediction.link_bytes) != len(self.network.links):
@@ -251,7 +256,7 @@ def _check_servers(where: str, servers: tuple[int, ...], count: int) -> None:
 
 
 def _validate_links(cluster: Cluster, links: tuple[Link, ...]) -> None:
-    """Each end exists, each transmitter and each receiver is used once, duplex links have a twin."""
+    """Each end exists, each transmitter and receiver is used once, duplex links have a twin."""
     transmitters: dict[tuple[int, int], int] = {}
     receivers: dict[tuple[int, int], int] = {}
     for i, link in enumerate(links):
@@ -362,19 +367,28 @@ def validate_network(cluster: Cluster, network: Network) -> Network:
     adjacent = {(link.source, link.target) for link in network.links}
     lost = _unreachable(cluster.servers, adjacent)
     if lost is not None:
-        raise DocumentError(f"network.links: disconnected, server {lost} and server 0 cannot reach each other")
+        raise DocumentError(
+            f"network.links: disconnected, server {lost} and server 0 cannot reach each other"
+        )
     _validate_groups(cluster, network.groups)
     _validate_routes(network, adjacent, cluster.servers)
     return network
 
 
-def _validate_demand(cluster: Cluster, demand: Demand) -> None:
+def validate_demand(cluster: Cluster, demand: Demand) -> Demand:
+    """Returns `demand`, or raises DocumentError for the first entry that is not valid.
+
+    Groups and pairs name servers of the cluster, none of them twice; sizes are at least 0 bytes.
+    """
     for i, group in enumerate(demand.groups):
         _check_servers(f"demand.groups[{i}].servers", group.servers, cluster.servers)
-        if group.size_bytes < 0:
-            raise DocumentError(f"demand.groups[{i}].size_bytes: {group.size_bytes} is negative")
+        if not group.size_bytes >= 0:
+            raise DocumentError(
+                f"demand.groups[{i}].size_bytes: {group.size_bytes} is not at least 0"
+            )
     for i, pair in enumerate(demand.pairs):
         where = f"demand.pairs[{i}]"
         _check_servers(where, (pair.source, pair.target), cluster.servers)
-        if pair.size_bytes < 0:
-            raise DocumentError(f"{where}.size_bytes: {pair.size_bytes} is negative")
+        if not pair.size_bytes >= 0:
+            raise DocumentError(f"{where}.size_bytes: {pair.size_bytes} is not at least 0")
+    return demand

@@ -1,0 +1,1 @@
+"""The Communication x Topology plane: which links, rings and routes serve a given demand."""

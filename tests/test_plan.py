@@ -1,0 +1,239 @@
+"""Each rule of a Plan: the plan by hand keeps them all, and one change breaks exactly one."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import (
+    Cluster,
+    Demand,
+    Group,
+    GroupDemand,
+    Link,
+    Network,
+    PairDemand,
+    Placement,
+    Plan,
+    Ring,
+    Route,
+    validate_demand,
+    validate_network,
+)
+
+FOUR = Cluster(4, 2, 1.0)
+RingPlan = Callable[..., Plan]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"servers": 0}, "^servers: 0 is not at least 1"),
+        ({"degree": 0}, "^degree: 0 is not at least 1"),
+        ({"degree": 4}, "^degree: 4 ports per server cannot reach 3 other servers.*at most 3"),
+        ({"servers": 5, "degree": 3}, "^degree: 3 is odd.*use 2 or 4, or simplex"),
+        ({"degree": 3}, "^degree: 3 is odd.*use 2, or simplex"),
+        ({"degree": 1}, "^degree: 1 is odd.*use 2, or simplex"),
+        ({"link_gbps": 0.0}, "^link_gbps: 0.0 is not a finite number above 0"),
+        ({"link_gbps": -1.0}, "^link_gbps: -1.0"),
+        ({"link_gbps": float("nan")}, "^link_gbps: nan"),
+        ({"link_gbps": float("inf")}, "^link_gbps: inf"),
+        ({"link_latency_s": -1e-6}, "^link_latency_s: -1e-06 is not a finite number from 0 on"),
+        ({"link_latency_s": float("nan")}, "^link_latency_s: nan"),
+        ({"accelerators_per_server": 0}, "^accelerators_per_server: 0 is not at least 1"),
+    ],
+)
+def test_each_rule_of_a_cluster_rejects(changes: dict[str, Any], message: str) -> None:
+    FOUR.validate()
+    with pytest.raises(DocumentError, match=message):
+        dataclasses.replace(FOUR, **changes).validate()
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(1, 1, 1.0),
+        Cluster(1, 4, 1.0),
+        Cluster(2, 1, 1.0),
+        Cluster(4, 3, 1.0, "simplex"),
+        Cluster(5, 4, 1.0),
+    ],
+)
+def test_odd_degrees_are_fine_on_simplex_ports_and_for_two_servers(cluster: Cluster) -> None:
+    assert cluster.validate() is cluster
+
+
+def replace_link(network: Network, i: int, link: Link) -> Network:
+    links = [*network.links[:i], link, *network.links[i + 1 :]]
+    return dataclasses.replace(network, links=tuple(links))
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        (Link(4, 0, 1, 1), r"network.links\[0\]: server 4 is not in 0..3"),
+        (Link(0, 0, -1, 1), r"network.links\[0\]: server -1 is not in 0..3"),
+        (Link(0, 2, 1, 1), r"network.links\[0\]: port 2 is not in 0..1"),
+        (Link(0, 0, 1, -1), r"network.links\[0\]: port -1 is not in 0..1"),
+        (Link(0, 0, 0, 1), r"network.links\[0\]: connects server 0 to itself"),
+        (Link(1, 0, 3, 1), r"network.links\[1\]: port 0 of server 1 is already used by .*\[0\]"),
+        (Link(0, 0, 2, 1), r"network.links\[1\]: port 1 of server 2 is already used by .*\[0\]"),
+    ],
+)
+def test_each_rule_of_a_link_rejects(ring_plan: RingPlan, link: Link, message: str) -> None:
+    network = ring_plan(4).network
+    with pytest.raises(DocumentError, match=message):
+        validate_network(FOUR, replace_link(network, 0, link))
+
+
+def test_a_duplex_cable_without_its_other_direction_is_refused(ring_plan: RingPlan) -> None:
+    network = ring_plan(4).network
+    one_way = dataclasses.replace(network, links=network.links[:-1])
+    with pytest.raises(
+        DocumentError, match=r"links\[3\]: a duplex cable needs its other direction"
+    ):
+        validate_network(FOUR, one_way)
+    simplex = ring_plan(4, ports="simplex")
+    assert validate_network(simplex.cluster, simplex.network) is simplex.network
+
+
+def two_halves(joined_one_way: bool) -> tuple[Cluster, Network]:
+    links = [Link(0, 0, 1, 0), Link(1, 0, 0, 0), Link(2, 0, 3, 0), Link(3, 0, 2, 0)]
+    if joined_one_way:
+        links.append(Link(1, 1, 2, 1))
+    return Cluster(4, 2, 1.0, "simplex"), Network(tuple(links), (), ())
+
+
+@pytest.mark.parametrize("joined_one_way", [False, True])
+def test_a_disconnected_network_is_refused_in_either_direction(joined_one_way: bool) -> None:
+    with pytest.raises(DocumentError, match=r"network.links: disconnected, server 2 and server 0"):
+        validate_network(*two_halves(joined_one_way))
+
+
+EVERYONE = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (Group((), ()), r"groups\[0\].servers: empty"),
+        (Group((0, 9), (Ring((0, 9), 1.0),)), r"groups\[0\].servers: server 9 is not in 0..3"),
+        (Group((0, 1, 1), (Ring((0, 1), 1.0),)), r"groups\[0\].servers: .* names a server twice"),
+        (Group(EVERYONE, ()), r"groups\[0\].rings: a group of 4 needs a ring"),
+        (Group(EVERYONE, (Ring((), 1.0),)), r"rings\[0\].servers: empty"),
+        (Group(EVERYONE, (Ring((0, 1, 2, 4), 1.0),)), r"rings\[0\].servers: server 4 is not in"),
+        (Group(EVERYONE, (Ring((0, 1, 2, 2, 3), 1.0),)), r"rings\[0\].servers: .* server twice"),
+        (Group(EVERYONE, (Ring((0, 1, 2), 1.0),)), "must visit each server of the group once"),
+        (Group((0, 1), (Ring((0, 1, 2), 1.0),)), "must visit each server of the group once"),
+        (Group(EVERYONE, (Ring(EVERYONE, 0.0), Ring(EVERYONE, 1.0))), "share: 0.0 is not above 0"),
+        (Group(EVERYONE, (Ring(EVERYONE, float("nan")),)), "share: nan is not above 0"),
+        (Group(EVERYONE, (Ring(EVERYONE, 0.9),)), r"groups\[0\].rings: shares sum to 0.9, not 1"),
+    ],
+)
+def test_each_rule_of_a_group_rejects(ring_plan: RingPlan, group: Group, message: str) -> None:
+    network = dataclasses.replace(ring_plan(4).network, groups=(group,))
+    with pytest.raises(DocumentError, match=message):
+        validate_network(FOUR, network)
+
+
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [
+        (Route((), 1.0), r"routes\[0\].servers: empty"),
+        (Route((0, 1, 4), 1.0), r"routes\[0\].servers: server 4 is not in 0..3"),
+        (Route((0, 1, 0, 3, 2), 1.0), r"routes\[0\].servers: .* names a server twice"),
+        (Route((0,), 1.0), r"routes\[0\].servers: a route needs a source and a destination"),
+        (Route((0, 2), 1.0), r"routes\[0\]: there is no link from server 0 to 2"),
+        (Route((0, 1, 2), 0.0), r"routes\[0\].weight: 0.0 is not above 0"),
+        (Route((0, 1, 2), float("nan")), r"routes\[0\].weight: nan is not above 0"),
+        (Route((0, 1, 2), 0.5), r"weights from server 0 to 2 sum to 0.5, not 1"),
+        (Route((0, 1), 1.0), r"no link and no route from server 0 to 2"),
+    ],
+)
+def test_each_rule_of_a_route_rejects(ring_plan: RingPlan, route: Route, message: str) -> None:
+    network = ring_plan(4).network
+    assert network.routes[0] == Route((0, 1, 2), 1.0)
+    with pytest.raises(DocumentError, match=message):
+        validate_network(FOUR, dataclasses.replace(network, routes=(route, *network.routes[1:])))
+
+
+@pytest.mark.parametrize(
+    ("demand", "message"),
+    [
+        (Demand((GroupDemand((), 1),), ()), r"demand.groups\[0\].servers: empty"),
+        (Demand((GroupDemand((4,), 1),), ()), r"demand.groups\[0\].servers: server 4 is not in"),
+        (Demand((GroupDemand((1, 1), 1),), ()), r"demand.groups\[0\].servers: .* server twice"),
+        (Demand((GroupDemand((1,), -1),), ()), r"demand.groups\[0\].size_bytes: -1 is not at"),
+        (Demand((), (PairDemand(0, 4, 1),)), r"demand.pairs\[0\]: server 4 is not in 0..3"),
+        (Demand((), (PairDemand(2, 2, 1),)), r"demand.pairs\[0\]: .* names a server twice"),
+        (Demand((), (PairDemand(0, 1, -1),)), r"demand.pairs\[0\].size_bytes: -1 is not at"),
+    ],
+)
+def test_each_rule_of_a_demand_rejects(ring_plan: RingPlan, demand: Demand, message: str) -> None:
+    with pytest.raises(DocumentError, match=message):
+        validate_demand(FOUR, demand)
+    with pytest.raises(DocumentError, match=message):
+        dataclasses.replace(ring_plan(4), demand=demand).validate()
+
+
+def test_each_rule_of_a_plan_as_a_whole_rejects(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    assert plan.validate() is plan
+    with pytest.raises(DocumentError, match=r"^degree: 1 is odd"):
+        dataclasses.replace(plan, cluster=Cluster(4, 1, 1.0)).validate()
+    with pytest.raises(DocumentError, match="no link and no route from server 0 to 2"):
+        dataclasses.replace(plan, network=dataclasses.replace(plan.network, routes=())).validate()
+    with pytest.raises(DocumentError, match=r"strategy\[0\].servers: server 7 is not in 0..3"):
+        dataclasses.replace(plan, strategy=(Placement("layer", (7,)),)).validate()
+    prediction = dataclasses.replace(plan.prediction, link_bytes=(1,))
+    with pytest.raises(DocumentError, match=r"prediction.link_bytes: 1 entries for 8 links"):
+        dataclasses.replace(plan, prediction=prediction).validate()
+
+
+def test_a_plan_for_another_cluster_size_is_refused(ring_plan: RingPlan) -> None:
+    with pytest.raises(DocumentError, match=r"server 5 is not in 0..4"):
+        dataclasses.replace(ring_plan(6), cluster=Cluster(5, 2, 1.0)).validate()
+    with pytest.raises(DocumentError, match="disconnected, server 4 and server 0"):
+        dataclasses.replace(ring_plan(4), cluster=Cluster(5, 2, 1.0)).validate()
+
+
+def test_routes_by_pair_lists_links_and_routes_for_every_pair(ring_plan: RingPlan) -> None:
+    table = ring_plan(5).network.routes_by_pair()
+    assert set(table) == {(a, b) for a in range(5) for b in range(5) if a != b}
+    assert table[0, 1] == (Route((0, 1), 1.0),)
+    assert table[0, 2] == (Route((0, 1, 2), 1.0),)
+
+
+def test_a_link_reversed_twice_is_itself() -> None:
+    link = Link(0, 1, 2, 3)
+    assert link.reverse == Link(2, 3, 0, 1)
+    assert link.reverse.reverse == link
+
+
+def test_ten_gbps_are_one_and_a_quarter_gigabytes_per_second() -> None:
+    assert Cluster(2, 1, 10.0).link_bytes_per_s == 1.25e9
+
+
+def test_the_digest_tells_plans_apart_and_is_the_same_in_another_process(
+    ring_plan: RingPlan,
+) -> None:
+    plan = ring_plan(4)
+    assert plan.digest() != dataclasses.replace(plan, seed=1).digest()
+    code = "import sys; from torch_topoopt.plan import Plan; " + (
+        "print(Plan.from_json(sys.stdin.read()).digest())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        input=plan.to_json(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert other.stdout.strip() == plan.digest()

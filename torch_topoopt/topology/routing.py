@@ -1,0 +1,204 @@
+"""Routes for every ordered pair without a link (paper section 4.2, step 4; Algorithm 1, 19-20)."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch_topoopt.plan import Group, Link, Route
+from torch_topoopt.topology.coin_change import coin_change, translate
+from torch_topoopt.topology.shortest_paths import (
+    Pair,
+    hop_distances,
+    least_loaded_paths,
+    neighbours,
+)
+
+
+def circulant_offsets(servers: int, adjacent: set[Pair]) -> tuple[int, ...]:
+    """The offsets c such that every server i has a link to i + c mod n; empty if links differ."""
+    offsets = sorted({(target - source) % servers for source, target in adjacent})
+    return tuple(offsets) if len(adjacent) == servers * len(offsets) else ()
+
+
+def all_hop_distances(servers: int, links: Sequence[Link]) -> list[list[int]]:
+    """Least hops between all ordered pairs, [source][target]; -1 where there is no path."""
+    adjacent = {(link.source, link.target) for link in links}
+    table = neighbours(servers, adjacent)
+    if circulant_offsets(servers, adjacent):
+        first = hop_distances(table, 0)
+        return [first[servers - s :] + first[: servers - s] for s in range(servers)]
+    return [hop_distances(table, source) for source in range(servers)]
+
+
+def ring_pair_bytes(
+    groups: Sequence[Group], sizes: Mapping[frozenset[int], int]
+) -> dict[Pair, float]:
+    """AllReduce bytes from each server to the next one on each ring.
+
+    A ring of k servers that carries the share s of S bytes sends 2 (k - 1) / k * s * S bytes over
+    every hop. `sizes[frozenset(group.servers)]` is S; a group that is not listed sends nothing.
+    """
+    sent: defaultdict[Pair, float] = defaultdict(float)
+    for group in groups:
+        size_bytes = sizes.get(frozenset(group.servers), 0)
+        k = len(group.servers)
+        for ring in group.rings:
+            hop_bytes = 2 * (k - 1) / k * ring.share * size_bytes
+            for hop in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True):
+                sent[hop] += hop_bytes
+    return dict(sent)
+
+
+class _StrideLoad(Mapping[Pair, float]):
+    """Link load on a circulant network, where links of one stride are loaded alike."""
+
+    def __init__(self, servers: int) -> None:
+        self.servers = servers
+        self.by_stride: defaultdict[int, float] = defaultdict(float)
+
+    def __getitem__(self, pair: Pair) -> float:
+        return self.by_stride[(pair[1] - pair[0]) % self.servers]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return ((s, (s + c) % self.servers) for c in self.by_stride for s in range(self.servers))
+
+    def __len__(self) -> int:
+        return len(self.by_stride) * self.servers
+
+
+def plan_routes(
+    servers: int,
+    links: Sequence[Link],
+    ring_bytes: Mapping[Pair, float],
+    pair_bytes: Mapping[Pair, float],
+    *,
+    coins: Sequence[int] = (),
+    paths: int = 4,
+) -> tuple[Route, ...]:
+    """Routes for all ordered pairs without a link, all of the least number of hops, sorted by pair.
+
+    - A pair in `pair_bytes` (MP demand): up to `paths` shortest paths with equal weights.
+    - A pair in `ring_bytes` (neighbours on a ring that has no link there): one route, by coin
+      change over `coins` (the strides of the AllReduce sub-topology) unless other links offer a
+      shorter one.
+    - Any other pair (control and occasional traffic): one route.
+    Where the links of all servers are alike (a circulant network), routes are found per offset and
+    moved to every source; elsewhere each choice takes the least loaded links so far.
+
+    Raises ValueError if `paths` is below 1 or some pair has no path.
+    """
+    if paths < 1:
+        raise ValueError(f"paths: {paths} is not at least 1")
+    adjacent = {(link.source, link.target) for link in links}
+    offsets = circulant_offsets(servers, adjacent)
+    if offsets:
+        chosen = _circulant_routes(servers, adjacent, offsets, pair_bytes, paths)
+    else:
+        router = _Router(servers, links)
+        chosen = router.routes(ring_bytes, pair_bytes, coins, paths)
+    return tuple(
+        Route(path, 1 / len(chosen[pair])) for pair in sorted(chosen) for path in chosen[pair]
+    )
+
+
+def _circulant_routes(
+    servers: int,
+    adjacent: set[Pair],
+    offsets: Sequence[int],
+    pair_bytes: Mapping[Pair, float],
+    paths: int,
+) -> dict[Pair, list[tuple[int, ...]]]:
+    single = coin_change(servers, offsets)
+    demand: defaultdict[int, float] = defaultdict(float)
+    for (source, target), size_bytes in pair_bytes.items():
+        demand[(target - source) % servers] += size_bytes
+    distance = hop_distances(neighbours(servers, adjacent), 0)
+    incoming = neighbours(servers, {(b, a) for a, b in adjacent})
+    load = _StrideLoad(servers)
+    spread: dict[int, list[tuple[int, ...]]] = {}
+    for offset in sorted(demand, key=lambda o: (-demand[o], o)):
+        if offset in offsets:
+            load.by_stride[offset] += demand[offset]
+            continue
+        found = least_loaded_paths(incoming, distance, offset, paths, load)
+        spread[offset] = [
+            tuple((b - a) % servers for a, b in itertools.pairwise(path)) for path in found
+        ]
+        for sequence in spread[offset]:
+            for coin in sequence:
+                load.by_stride[coin] += demand[offset] / len(found)
+    return {
+        (source, target): [
+            translate(sequence, source, servers)
+            for sequence in (
+                spread[(target - source) % servers]
+                if (source, target) in pair_bytes
+                else [single[(target - source) % servers]]
+            )
+        ]
+        for source in range(servers)
+        for target in range(servers)
+        if source != target and (source, target) not in adjacent
+    }
+
+
+class _Router:
+    """Load-aware shortest-path routes on any network."""
+
+    def __init__(self, servers: int, links: Sequence[Link]) -> None:
+        self.servers = servers
+        self.parallel = Counter((link.source, link.target) for link in links)
+        self.load: dict[Pair, float] = dict.fromkeys(self.parallel, 0.0)
+        self.incoming = neighbours(servers, {(b, a) for a, b in self.parallel})
+        self.distances = all_hop_distances(servers, links)
+
+    def routes(
+        self,
+        ring_bytes: Mapping[Pair, float],
+        pair_bytes: Mapping[Pair, float],
+        coins: Sequence[int],
+        paths: int,
+    ) -> dict[Pair, list[tuple[int, ...]]]:
+        for demand in (ring_bytes, pair_bytes):
+            for pair in sorted(demand.keys() & self.load.keys()):
+                self._use([pair], demand[pair])
+        chosen: dict[Pair, list[tuple[int, ...]]] = {}
+        by_offset = coin_change(self.servers, coins) if coins else ()
+        for pair in _largest_first(ring_bytes):
+            if pair in self.load or pair in pair_bytes:
+                continue
+            source, target = pair
+            if by_offset and len(by_offset[target - source]) == self.distances[source][target]:
+                path = translate(by_offset[target - source], source, self.servers)
+                chosen[pair] = [path]
+                self._use(chosen[pair], ring_bytes[pair])
+            else:
+                chosen[pair] = self._take(pair, 1, ring_bytes[pair])
+        for pair in _largest_first(pair_bytes):
+            if pair not in self.load:
+                size_bytes = pair_bytes[pair] + ring_bytes.get(pair, 0)
+                chosen[pair] = self._take(pair, paths, size_bytes)
+        for source in range(self.servers):
+            for target in range(self.servers):
+                pair = (source, target)
+                if source != target and pair not in self.load and pair not in chosen:
+                    # one byte stands for little traffic: it only keeps such routes apart
+                    chosen[pair] = self._take(pair, 1, 1)
+        return chosen
+
+    def _take(self, pair: Pair, count: int, size_bytes: float) -> list[tuple[int, ...]]:
+        distance = self.distances[pair[0]]
+        found = least_loaded_paths(self.incoming, distance, pair[1], count, self.load)
+        self._use(found, size_bytes)
+        return found
+
+    def _use(self, paths: Sequence[tuple[int, ...]], size_bytes: float) -> None:
+        for path in paths:
+            for hop in itertools.pairwise(path):
+                self.load[hop] += size_bytes / len(paths) / self.parallel[hop]
+
+
+def _largest_first(demand: Mapping[Pair, float]) -> list[Pair]:
+    return sorted(demand, key=lambda pair: (-demand[pair], pair))

@@ -1,0 +1,41 @@
+"""A single ring: the reference that a plan is compared with."""
+
+from __future__ import annotations
+
+from torch_topoopt.plan import (
+    Cluster,
+    Demand,
+    Group,
+    Network,
+    Ring,
+    validate_demand,
+    validate_network,
+)
+from torch_topoopt.topology.group_rings import merge_groups
+from torch_topoopt.topology.routing import plan_routes
+from torch_topoopt.topology.wiring import Wiring
+
+
+def single_ring(cluster: Cluster, demand: Demand) -> Network:
+    """The servers wired as one plain ring in the order of their numbers, and nothing else.
+
+    What a backend that knows one path does: every group has one ring, in ascending order and in
+    one direction only, and every pair one shortest route. On duplex the cables also carry the
+    other direction, which only routes use. Other ports stay dark.
+
+    `groups` lists the whole cluster first, as `find_network` does.
+
+    Raises DocumentError if `cluster` or `demand` is not valid.
+    """
+    cluster.validate()
+    validate_demand(cluster, demand)
+    wiring = Wiring(cluster)
+    if cluster.servers > 1:
+        wiring.add_stride(range(cluster.servers), 1)
+    demanded = merge_groups(cluster, demand)
+    groups = tuple(
+        Group(g.servers, (Ring(g.servers, 1.0),) if len(g.servers) > 1 else ())
+        for g in sorted(demanded, key=lambda g: len(g.servers) < cluster.servers)
+    )
+    routes = plan_routes(cluster.servers, wiring.links, {}, {})
+    return validate_network(cluster, Network(tuple(wiring.links), groups, routes))

@@ -1,0 +1,111 @@
+"""TopologyFinder: links, rings and routes for a demand (paper section 4.2, Algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.plan import (
+    Cluster,
+    Demand,
+    Group,
+    Network,
+    Ring,
+    validate_demand,
+    validate_network,
+)
+from torch_topoopt.topology.group_rings import (
+    Servers,
+    degree_split,
+    merge_groups,
+    ring_counts,
+    wire_further_rings,
+    wire_partial_strides,
+    wire_rings,
+)
+from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
+from torch_topoopt.topology.multi_hop_rings import short_ring
+from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.totient_perms import ring_order
+from torch_topoopt.topology.wiring import Wiring
+
+if TYPE_CHECKING:
+    from torch_topoopt.topology.shortest_paths import Pair
+
+
+def find_network(
+    cluster: Cluster, demand: Demand, *, mode: Literal["paper"] = "paper", paths: int = 4
+) -> Network:
+    """The network half of a Plan for `demand`, validated; the same arguments give the same result.
+
+    The four steps of Algorithm 1: split the degree (`degree_split`; on duplex the AllReduce part is
+    rounded up to even), wire strides for AllReduce groups (`ring_counts`, `wire_rings`), wire
+    matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to `paths` shortest paths
+    for a pair with MP demand). Ports that are left then go to further strides, to strides that are
+    not coprime with n, and to matchings over a uniform demand, in this order; a port stays dark
+    only if no other server has one to join it to.
+
+    `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
+    group, most traffic first; a group of one server has no rings. Rings of one group have equal
+    shares, for their links have equal bandwidth. On duplex every order of three servers or more is
+    there in both directions.
+
+    Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode.
+    """
+    if mode != "paper":
+        raise ValueError(f"mode: {mode!r} is not 'paper'")
+    cluster.validate()
+    validate_demand(cluster, demand)
+    pairs = _merge_pairs(demand)
+    demanded = merge_groups(cluster, demand)
+    wiring = Wiring(cluster)
+    strides = wire_links(wiring, demand)
+    groups = _rings(wiring, strides)
+    ring_bytes = ring_pair_bytes(groups, {frozenset(g.servers): g.size_bytes for g in demanded})
+    whole = strides[tuple(range(cluster.servers))]
+    coins = {c for p in whole for c in ((p, cluster.servers - p) if wiring.duplex else (p,))}
+    routes = plan_routes(
+        cluster.servers, wiring.links, ring_bytes, pairs, coins=sorted(coins), paths=paths
+    )
+    return validate_network(cluster, Network(tuple(wiring.links), groups, routes))
+
+
+def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
+    """Steps 1 to 3: wires all links; returns the coprime strides of every group."""
+    cluster = wiring.cluster
+    pairs = _merge_pairs(demand)
+    demanded = merge_groups(cluster, demand)
+    degree = degree_split(cluster, demanded, sum(pairs.values()))
+    strides = wire_rings(wiring, ring_counts(cluster, demanded, degree))
+    if cluster.servers > 1:
+        wire_matchings(wiring, pairs)
+        wire_further_rings(wiring, strides)
+        wire_partial_strides(wiring, strides[tuple(range(cluster.servers))])
+        wire_free_ports(wiring)
+    return strides
+
+
+def _merge_pairs(demand: Demand) -> dict[Pair, int]:
+    """Bytes by ordered pair, pairs without bytes left out."""
+    pairs: dict[Pair, int] = {}
+    for pair in demand.pairs:
+        key = (pair.source, pair.target)
+        pairs[key] = pairs.get(key, 0) + pair.size_bytes
+    return {key: size_bytes for key, size_bytes in pairs.items() if size_bytes}
+
+
+def _rings(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> tuple[Group, ...]:
+    """The rings of every group: one per stride, or one over routes where the group has no link."""
+    distances: list[list[int]] = []
+    groups = []
+    for servers in sorted(strides, key=lambda servers: len(servers) < wiring.cluster.servers):
+        if len(servers) == 1:
+            groups.append(Group(servers, ()))
+            continue
+        orders = [ring_order(servers, stride) for stride in strides[servers]]
+        if not orders:
+            distances = distances or all_hop_distances(wiring.cluster.servers, wiring.links)
+            orders = [short_ring(servers, distances)]
+        if wiring.duplex and len(servers) > 2:
+            orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
+        groups.append(Group(servers, tuple(Ring(order, 1 / len(orders)) for order in orders)))
+    return tuple(groups)
