@@ -1,5 +1,243 @@
 // The extension module torch_topoopt._core: planner and simulators. Needs no torch at run time.
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
-PYBIND11_MODULE(_core, module) { module.doc() = "Flow-level cost and strategy search."; }
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "search/strategy_search.h"
+#include "sim/flow_simulator.h"
+#include "sim/iteration.h"
+#include "sim/max_min_rates.h"
+#include "sim/routed_network.h"
+
+namespace py = pybind11;
+
+namespace topoopt {
+namespace {
+
+using ServerList = std::vector<int>;
+using PyRoute = std::pair<ServerList, double>;
+using PyRing = std::pair<ServerList, double>;
+using PyGroup = std::pair<ServerList, std::vector<PyRing>>;
+using PyOperand = std::tuple<int, double, double>;
+using PyOperator = std::tuple<std::vector<double>, std::vector<double>, double, int64_t, int64_t,
+                              std::vector<PyOperand>>;
+using PyPath = std::vector<std::pair<int, double>>;
+// kind, device, seconds or bytes, latency_s, priority, links, after
+using PyTask =
+    std::tuple<std::string, int, double, double, int, std::vector<int>, std::vector<int>>;
+
+std::shared_ptr<RoutedNetwork> makeNetwork(int servers,
+                                           const std::vector<std::pair<int, int>>& links,
+                                           double bytes_per_s, double latency_s,
+                                           const std::vector<PyRoute>& routes,
+                                           const std::vector<PyGroup>& groups) {
+  std::vector<Route> plain_routes;
+  for (const auto& [hops, weight] : routes) plain_routes.push_back({hops, weight});
+  std::vector<Group> plain_groups;
+  for (const auto& [members, rings] : groups) {
+    Group group{members, {}};
+    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
+    plain_groups.push_back(std::move(group));
+  }
+  return std::make_shared<RoutedNetwork>(servers, links, bytes_per_s, latency_s,
+                                         std::move(plain_routes), std::move(plain_groups));
+}
+
+std::vector<PyRing> networkRings(const RoutedNetwork& network, ServerList servers) {
+  std::sort(servers.begin(), servers.end());
+  std::vector<PyRing> rings;
+  for (const Ring& ring : network.rings(servers)) rings.emplace_back(ring.servers, ring.share);
+  return rings;
+}
+
+std::shared_ptr<Job> makeJob(int servers, std::vector<int> shard_counts,
+                             double local_reduce_s_per_byte,
+                             const std::vector<PyOperator>& operators) {
+  auto job =
+      std::make_shared<Job>(Job{servers, std::move(shard_counts), local_reduce_s_per_byte, {}});
+  for (const auto& [forward, backward, all_reduce, replicated, divided, operands] : operators) {
+    OperatorCost op{forward, backward, all_reduce, replicated, divided, {}};
+    for (const auto& [producer, size, gradient] : operands) {
+      op.operands.push_back({producer, size, gradient});
+    }
+    job->operators.push_back(std::move(op));
+  }
+  job->validate();
+  return job;
+}
+
+py::tuple simulateIteration(const std::shared_ptr<Job>& job,
+                            const std::shared_ptr<RoutedNetwork>& network,
+                            const std::vector<ServerList>& strategy) {
+  IterationModel model(job, network);
+  std::vector<int> state;
+  for (const ServerList& set : strategy) state.push_back(model.sets().intern(set));
+  double seconds = 0;
+  {
+    py::gil_scoped_release release;
+    seconds = model.run(state);
+  }
+  return py::make_tuple(seconds, model.computeSeconds(), model.linkBytes(), model.taskCount());
+}
+
+// The task graph of a list of tasks; every flow gets a path of its own, or shares that of an
+// earlier flow over the same links.
+void addTasks(const std::vector<PyTask>& tasks, int links, PathTable& paths, TaskGraph& graph) {
+  std::map<std::vector<int>, int> path_of_links;
+  for (const auto& [kind, device, amount, latency_s, priority, hops, after] : tasks) {
+    const std::string where = "tasks[" + std::to_string(graph.size()) + "]";
+    if (kind == "compute") {
+      graph.addCompute(device, amount, priority);
+    } else if (kind == "delay") {
+      graph.addDelay(amount);
+    } else if (kind == "flow") {
+      std::vector<LinkUse> uses;
+      for (int link : hops) {
+        if (link < 0 || link >= links) {
+          throw std::invalid_argument(where + ".links: link " + std::to_string(link) +
+                                      " is not in 0.." + std::to_string(links - 1));
+        }
+        uses.push_back({link, 1.0});
+      }
+      if (uses.empty()) throw std::invalid_argument(where + ".links: a flow needs a link");
+      const auto [it, is_new] = path_of_links.try_emplace(hops, -1);
+      if (is_new) it->second = paths.add(std::move(uses));
+      graph.addFlow(it->second, amount, latency_s);
+    } else {
+      throw std::invalid_argument(where + ".kind: '" + kind + "' is not compute, flow or delay");
+    }
+    for (int before : after) graph.addDependency(before, graph.size() - 1);
+  }
+}
+
+py::tuple simulateTasks(const std::vector<double>& bytes_per_s, int devices,
+                        const std::vector<PyTask>& tasks) {
+  PathTable paths;
+  TaskGraph graph;
+  addTasks(tasks, static_cast<int>(bytes_per_s.size()), paths, graph);
+  FlowSimulator simulator(bytes_per_s, paths, devices);
+  const Outcome* outcome = nullptr;
+  {
+    py::gil_scoped_release release;
+    outcome = &simulator.run(graph);
+  }
+  return py::make_tuple(outcome->makespan_s, outcome->finish_s, outcome->device_busy_s,
+                        outcome->link_bytes);
+}
+
+// MaxMinRates with the arrays that it refers to.
+class OwnedRates {
+ public:
+  OwnedRates(std::vector<double> capacity, const std::vector<PyPath>& paths)
+      : capacity_(std::move(capacity)), rates_(capacity_, paths_) {
+    for (const PyPath& path : paths) {
+      std::vector<LinkUse> uses;
+      for (const auto& [link, load] : path) {
+        if (link < 0 || link >= static_cast<int>(capacity_.size())) {
+          throw std::invalid_argument("paths: link " + std::to_string(link) + " does not exist");
+        }
+        uses.push_back({link, load});
+      }
+      paths_.add(std::move(uses));
+      count_.push_back(0);
+    }
+    rates_.reset();
+  }
+
+  void change(int path, int delta) {
+    if (path < 0 || path >= paths_.size()) throw std::invalid_argument("path: does not exist");
+    if (count_[path] + delta < 0) throw std::invalid_argument("delta: leaves a negative count");
+    count_[path] += delta;
+    rates_.change(path, delta);
+  }
+
+  // The rate of every path, and the number of paths that the solve had to visit.
+  std::pair<std::vector<double>, size_t> solve() {
+    const size_t visited = rates_.solve().size();
+    std::vector<double> rates;
+    for (int path = 0; path < paths_.size(); ++path) rates.push_back(rates_.rate(path));
+    return {rates, visited};
+  }
+
+ private:
+  std::vector<double> capacity_;
+  std::vector<int> count_;
+  PathTable paths_;
+  MaxMinRates rates_;
+};
+
+void bindSimulator(py::module_& module) {
+  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(module, "RoutedNetwork")
+      .def(py::init(&makeNetwork), py::arg("servers"), py::arg("links"), py::arg("bytes_per_s"),
+           py::arg("latency_s"), py::arg("routes"), py::arg("groups"))
+      .def_static(
+          "ideal_switch",
+          [](int servers, double bytes_per_s, double latency_s) {
+            return std::make_shared<RoutedNetwork>(
+                RoutedNetwork::idealSwitch(servers, bytes_per_s, latency_s));
+          },
+          py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"))
+      .def("rings", &networkRings, py::arg("servers"));
+  py::class_<Job, std::shared_ptr<Job>>(module, "Job")
+      .def(py::init(&makeJob), py::arg("servers"), py::arg("shard_counts"),
+           py::arg("local_reduce_s_per_byte"), py::arg("operators"));
+  py::class_<OwnedRates>(module, "MaxMinRates")
+      .def(py::init<std::vector<double>, const std::vector<PyPath>&>(), py::arg("capacity"),
+           py::arg("paths"))
+      .def("change", &OwnedRates::change, py::arg("path"), py::arg("delta"))
+      .def("solve", &OwnedRates::solve);
+  module.def("simulate_iteration", &simulateIteration, py::arg("job"), py::arg("network"),
+             py::arg("strategy"));
+  module.def("simulate_tasks", &simulateTasks, py::arg("bytes_per_s"), py::arg("devices"),
+             py::arg("tasks"));
+}
+
+void bindSearch(py::module_& module) {
+  py::class_<StrategySearch>(module, "StrategySearch")
+      .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
+                       const std::vector<SetsBySize>& spaces,
+                       const std::vector<int>& space_of_operator,
+                       const std::vector<std::vector<ServerList>>& starts,
+                       int64_t memory_limit_bytes, uint64_t seed, double beta) {
+             return std::make_unique<StrategySearch>(std::move(job), std::move(network),
+                                                     SearchSpace{spaces, space_of_operator}, starts,
+                                                     memory_limit_bytes, seed, beta);
+           }),
+           py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
+           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("seed"), py::arg("beta"))
+      .def("step", &StrategySearch::step, py::arg("evaluations"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("best", &StrategySearch::best)
+      .def_property_readonly("evaluations", &StrategySearch::evaluations)
+      .def_property_readonly("accepted", &StrategySearch::accepted)
+      .def_property_readonly("simulations", &StrategySearch::simulations)
+      .def_property_readonly("current_s", &StrategySearch::currentSeconds)
+      .def_property_readonly("best_s", &StrategySearch::bestSeconds);
+  module.def("acceptance_probability", &acceptanceProbability, py::arg("current_s"),
+             py::arg("proposed_s"), py::arg("beta"));
+  module.def(
+      "memory_bytes",
+      [](const std::shared_ptr<Job>& job, const std::vector<ServerList>& strategy) {
+        return memoryBytes(*job, strategy);
+      },
+      py::arg("job"), py::arg("strategy"));
+}
+
+}  // namespace
+}  // namespace topoopt
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() =
+      "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
+  topoopt::bindSimulator(module);
+  topoopt::bindSearch(module);
+}

@@ -1,0 +1,204 @@
+#include "sim/routed_network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace topoopt {
+
+namespace {
+
+std::string name(int source, int target) {
+  return "from server " + std::to_string(source) + " to " + std::to_string(target);
+}
+
+// The cyclic order that starts at the smallest server, so that equal rings compare equal.
+std::vector<int> canonical(std::vector<int> ring) {
+  std::rotate(ring.begin(), std::min_element(ring.begin(), ring.end()), ring.end());
+  return ring;
+}
+
+std::vector<Ring> restricted(const Group& group, const std::vector<int>& members) {
+  std::vector<Ring> rings;
+  for (const Ring& ring : group.rings) {
+    std::vector<int> order;
+    for (int server : ring.servers) {
+      if (std::binary_search(members.begin(), members.end(), server)) order.push_back(server);
+    }
+    order = canonical(std::move(order));
+    const auto same = std::find_if(rings.begin(), rings.end(),
+                                   [&](const Ring& other) { return other.servers == order; });
+    if (same == rings.end()) {
+      rings.push_back({std::move(order), ring.share});
+    } else {
+      same->share += ring.share;
+    }
+  }
+  return rings;
+}
+
+}  // namespace
+
+RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links,
+                             double bytes_per_s, double latency_s, std::vector<Route> routes,
+                             std::vector<Group> groups)
+    : servers_(servers), latency_s_(latency_s), groups_(std::move(groups)) {
+  if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
+    throw std::invalid_argument("bytes_per_s: " + std::to_string(bytes_per_s) +
+                                " is not above 0 and finite");
+  }
+  if (!(latency_s >= 0) || !std::isfinite(latency_s)) {
+    throw std::invalid_argument("latency_s: " + std::to_string(latency_s) +
+                                " is not at least 0 and finite");
+  }
+  addLinks(links, bytes_per_s);
+  pair_path_.assign(static_cast<size_t>(servers) * servers, {-1, 1.0, 0.0});
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const auto& hops = routes[i].servers;
+    if (hops.size() < 2) {
+      throw std::invalid_argument("routes[" + std::to_string(i) + "]: needs at least two servers");
+    }
+    for (size_t h = 0; h < hops.size(); ++h) {
+      checkServer("routes", i, hops[h]);
+      if (h > 0 && edge(hops[h - 1], hops[h]) < 0) {
+        throw std::invalid_argument("routes[" + std::to_string(i) + "]: there is no link " +
+                                    name(hops[h - 1], hops[h]));
+      }
+    }
+    const std::pair<int, int> pair{hops.front(), hops.back()};
+    routes_[pair].push_back(std::move(routes[i]));
+  }
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    std::sort(groups_[i].servers.begin(), groups_[i].servers.end());
+    for (const Ring& ring : groups_[i].rings) {
+      std::vector<int> members = ring.servers;
+      std::sort(members.begin(), members.end());
+      for (int server : members) checkServer("groups", i, server);
+      if (members != groups_[i].servers) {
+        throw std::invalid_argument("groups[" + std::to_string(i) +
+                                    "].rings: a ring must visit each server of its group once");
+      }
+    }
+  }
+}
+
+void RoutedNetwork::checkServer(const char* where, size_t index, int server) const {
+  if (server < 0 || server >= servers_) {
+    throw std::invalid_argument(std::string(where) + "[" + std::to_string(index) + "]: server " +
+                                std::to_string(server) + " is not in 0.." +
+                                std::to_string(servers_ - 1));
+  }
+}
+
+void RoutedNetwork::addLinks(const std::vector<std::pair<int, int>>& links, double bytes_per_s) {
+  edge_of_pair_.assign(static_cast<size_t>(servers_) * servers_, -1);
+  for (size_t i = 0; i < links.size(); ++i) {
+    const auto [source, target] = links[i];
+    checkServer("links", i, source);
+    checkServer("links", i, target);
+    if (source == target) {
+      throw std::invalid_argument("links[" + std::to_string(i) + "]: connects server " +
+                                  std::to_string(source) + " to itself");
+    }
+    int& index = edge_of_pair_[source * servers_ + target];
+    if (index < 0) {
+      index = static_cast<int>(capacity_.size());
+      capacity_.push_back(0);
+      parallel_.push_back(0);
+    }
+    capacity_[index] += bytes_per_s;
+    ++parallel_[index];
+    edge_of_link_.push_back(index);
+  }
+}
+
+RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double latency_s) {
+  RoutedNetwork network(servers, {}, bytes_per_s, latency_s, {}, {});
+  network.is_switch_ = true;
+  network.capacity_.assign(2 * static_cast<size_t>(servers), bytes_per_s);
+  network.parallel_.assign(network.capacity_.size(), 1);
+  for (int i = 0; i < 2 * servers; ++i) network.edge_of_link_.push_back(i);
+  return network;
+}
+
+int RoutedNetwork::edge(int source, int target) const {
+  return edge_of_pair_[source * servers_ + target];
+}
+
+FlowPath RoutedNetwork::makePair(int source, int target) {
+  if (is_switch_) return {paths_.add({{source, 1.0}, {servers_ + target, 1.0}}), 1.0, latency_s_};
+  const auto found = routes_.find({source, target});
+  if (found == routes_.end()) {
+    if (edge(source, target) < 0) {
+      throw std::invalid_argument("routes: no link and no route " + name(source, target));
+    }
+    return {paths_.add({{edge(source, target), 1.0}}), 1.0, latency_s_};
+  }
+  std::vector<LinkUse> uses;
+  size_t hops = 0;
+  for (const Route& route : found->second) {
+    for (size_t h = 1; h < route.servers.size(); ++h) {
+      uses.push_back({edge(route.servers[h - 1], route.servers[h]), route.weight});
+    }
+    hops = std::max(hops, route.servers.size() - 1);
+  }
+  return {paths_.add(std::move(uses)), 1.0, static_cast<double>(hops) * latency_s_};
+}
+
+const FlowPath& RoutedNetwork::pair(int source, int target) {
+  FlowPath& known = pair_path_[source * servers_ + target];
+  if (known.path < 0) known = makePair(source, target);
+  return known;
+}
+
+// Data travels 2(k-1) consecutive hops of a ring of k, each of which adds its latency; the slowest
+// start leaves out the two cheapest neighbouring hops of two rounds.
+FlowPath RoutedNetwork::makeRing(const Ring& ring) {
+  const size_t k = ring.servers.size();
+  std::vector<LinkUse> uses;
+  std::vector<double> hop_s(k);
+  double round_s = 0;
+  for (size_t i = 0; i < k; ++i) {
+    const FlowPath hop = pair(ring.servers[i], ring.servers[(i + 1) % k]);
+    const auto hop_uses = paths_.uses(hop.path);
+    uses.insert(uses.end(), hop_uses.begin(), hop_uses.end());
+    hop_s[i] = hop.latency_s;
+    round_s += hop.latency_s;
+  }
+  double skipped_s = hop_s[k - 1] + hop_s[0];
+  for (size_t i = 1; i < k; ++i) skipped_s = std::min(skipped_s, hop_s[i - 1] + hop_s[i]);
+  return {paths_.add(std::move(uses)), ring.share, 2 * round_s - skipped_s};
+}
+
+const std::vector<FlowPath>& RoutedNetwork::group(const std::vector<int>& servers) {
+  const auto [it, is_new] = group_paths_.try_emplace(servers);
+  if (is_new) {
+    for (const Ring& ring : rings(servers)) it->second.push_back(makeRing(ring));
+  }
+  return it->second;
+}
+
+std::vector<Ring> RoutedNetwork::rings(const std::vector<int>& servers) const {
+  const Group* nearest = nullptr;
+  for (const Group& group : groups_) {
+    if (group.rings.empty()) continue;
+    if (group.servers == servers) return group.rings;
+    if (std::includes(group.servers.begin(), group.servers.end(), servers.begin(), servers.end()) &&
+        (nearest == nullptr || group.servers.size() < nearest->servers.size())) {
+      nearest = &group;
+    }
+  }
+  if (nearest != nullptr) return restricted(*nearest, servers);
+  if (is_switch_ || servers.size() == 2) return {{servers, 1.0}};
+  return {{servers, 0.5}, {canonical({servers.rbegin(), servers.rend()}), 0.5}};
+}
+
+std::vector<double> RoutedNetwork::linkBytes(const std::vector<double>& edge_bytes) const {
+  std::vector<double> bytes;
+  bytes.reserve(edge_of_link_.size());
+  for (int edge : edge_of_link_) bytes.push_back(edge_bytes[edge] / parallel_[edge]);
+  return bytes;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,93 @@
+// A planned network as the flow level sees it: edges, routes between servers, rings of groups.
+
+#pragma once
+
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sim/path_table.h"
+
+namespace topoopt {
+
+// Servers in the order of a ring, and the fraction of each AllReduce's bytes that it carries.
+struct Ring {
+  std::vector<int> servers;
+  double share;
+};
+
+struct Route {
+  std::vector<int> servers;
+  double weight;
+};
+
+struct Group {
+  std::vector<int> servers;
+  std::vector<Ring> rings;
+};
+
+// One flow that stands for all transfers of a ring or of a routed pair.
+struct FlowPath {
+  int path;
+  double share;
+  double latency_s;
+};
+
+// Parallel links between the same two servers are one edge with their summed capacity. The
+// transfer of a pair is one flow that loads every link of its routes by the routes' weights. All
+// hops of a ring AllReduce move in step, so the whole ring is one flow as well.
+class RoutedNetwork {
+ public:
+  // `links[i]` = (source, target), each of `bytes_per_s` and `latency_s`. A pair with links and no
+  // route uses its links. Throws std::invalid_argument for a server outside 0..servers-1, a route
+  // over a missing link, or a bandwidth or latency that makes no sense.
+  RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
+                double latency_s, std::vector<Route> routes, std::vector<Group> groups);
+
+  // Each server has one link of `bytes_per_s` into and one out of a switch that never blocks;
+  // `latency_s` is that of a whole path through it.
+  static RoutedNetwork idealSwitch(int servers, double bytes_per_s, double latency_s);
+
+  int servers() const { return servers_; }
+  const std::vector<double>& capacity() const { return capacity_; }
+  const PathTable& paths() const { return paths_; }
+
+  // The flow path from `source` to another server; share is 1. Throws std::invalid_argument if
+  // there is no route.
+  const FlowPath& pair(int source, int target);
+
+  // One flow path per ring of the group `servers` (ascending, at least two). `share` is the ring's.
+  const std::vector<FlowPath>& group(const std::vector<int>& servers);
+
+  // The rings that `group` uses: those planned for exactly this set; else the rings of the smallest
+  // planned group that contains it, restricted to its members in the same cyclic order; else the
+  // ascending order, and on planned networks its reverse too.
+  std::vector<Ring> rings(const std::vector<int>& servers) const;
+
+  // Bytes per link, in the order of `links`, from bytes per edge: parallel links share evenly.
+  std::vector<double> linkBytes(const std::vector<double>& edge_bytes) const;
+
+ private:
+  explicit RoutedNetwork(int servers) : servers_(servers) {}
+  void addLinks(const std::vector<std::pair<int, int>>& links, double bytes_per_s);
+  void checkServer(const char* where, size_t index, int server) const;
+  int edge(int source, int target) const;
+  FlowPath makePair(int source, int target);
+  FlowPath makeRing(const Ring& ring);
+
+  int servers_;
+  bool is_switch_ = false;
+  double latency_s_ = 0;
+  std::vector<double> capacity_;  // per edge
+  std::vector<int> parallel_;     // per edge: links
+  std::vector<int> edge_of_link_;
+  std::vector<int> edge_of_pair_;  // source * servers + target, -1 without a link
+  std::map<std::pair<int, int>, std::vector<Route>> routes_;
+  std::vector<Group> groups_;
+  PathTable paths_;
+  std::vector<FlowPath> pair_path_;  // source * servers + target, path -1 until asked for
+  std::map<std::vector<int>, std::vector<FlowPath>> group_paths_;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,120 @@
+"""The strategy space, starting points and the memory limit."""
+
+from __future__ import annotations
+
+import pytest
+from small_op_graphs import chain, embeddings, graph, operator
+
+from torch_topoopt import _core
+from torch_topoopt.plan import Cluster, Placement
+from torch_topoopt.search.lowering import lower_job, memory_by_server, memory_limit
+from torch_topoopt.search.strategies import (
+    check_memory,
+    check_strategy,
+    data_parallel,
+    server_sets,
+    shard_counts,
+    starting_strategies,
+    strategy_space,
+    whole_operators,
+)
+
+
+def test_shard_counts_divide_the_servers_and_leave_a_sample_each() -> None:
+    assert shard_counts(12, 1000) == (1, 2, 3, 4, 6, 12)
+    assert shard_counts(12, 5) == (1, 2, 3, 4)
+    assert shard_counts(7, 7) == (1, 7)
+
+
+def test_server_sets_are_runs_and_strides_from_every_start() -> None:
+    assert server_sets(4, 1) == ((0,), (1,), (2,), (3,))
+    assert server_sets(4, 4) == ((0, 1, 2, 3),)
+    assert set(server_sets(4, 2)) == {(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)}
+    for count in shard_counts(12, 99):
+        for members in server_sets(12, count):
+            assert len(members) == count
+            assert list(members) == sorted(set(members))
+    with pytest.raises(ValueError, match="count: 3 does not divide 4"):
+        server_sets(4, 3)
+
+
+def test_operators_without_a_batch_run_whole_or_everywhere() -> None:
+    op_graph = graph(operator("a"), operator("b", splittable=False), batch_size=8)
+    space = strategy_space(op_graph, 4)
+    assert space.kind == (0, 1)
+    assert [len(sets[0]) for sets in space.sets[0]] == [1, 2, 4]
+    assert [len(sets[0]) for sets in space.sets[1]] == [1, 4]
+    alone = strategy_space(op_graph, 1)
+    assert alone.sets == ((((0,),),), (((0,),),))
+
+
+def test_data_parallelism_needs_a_sample_per_server() -> None:
+    with pytest.raises(ValueError, match="batch_size: 64 samples cannot be shared by 65 servers"):
+        data_parallel(chain(1), 65)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ((), "must place the 1 operators"),
+        ((Placement("other", (0,)),), "must place the 1 operators"),
+        ((Placement("layer0", ()),), "is not an ascending set"),
+        ((Placement("layer0", (1, 0)),), "is not an ascending set"),
+        ((Placement("layer0", (0, 0)),), "is not an ascending set"),
+        ((Placement("layer0", (0, 4)),), "is not within 0..3"),
+        ((Placement("layer0", (-1,)),), "is not within 0..3"),
+    ],
+)
+def test_a_strategy_that_does_not_fit_is_named(
+    strategy: tuple[Placement, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_strategy(chain(1), 4, strategy)
+
+
+def test_whole_operators_are_spread_by_size() -> None:
+    op_graph = graph(*(operator(f"t{size}", parameters=size) for size in (5, 9, 4, 8, 1)))
+    cluster = Cluster(2, 1, 10.0)
+    strategy = whole_operators(op_graph, cluster, set(range(4)))
+    assert [p.servers for p in strategy] == [(1,), (0,), (0,), (1,), (0, 1)]
+
+
+def test_memory_counts_parameters_gradients_and_saved_activations() -> None:
+    op_graph = graph(operator("a", parameters=100, output=30), operator("b", parameters=7))
+    cluster = Cluster(4, 2, 10.0)
+    strategy = (Placement("a", (0, 1, 3)), Placement("b", (1,)))
+    assert memory_by_server(op_graph, cluster, strategy) == [210, 224, 0, 210]
+    job = lower_job(op_graph, cluster, {1, 3})
+    assert _core.memory_bytes(job, [p.servers for p in strategy]) == [210, 224, 0, 210]
+
+
+def test_starts_are_only_those_that_fit_into_memory() -> None:
+    cluster = Cluster(4, 2, 10.0)  # 4 GiB each; a table and its gradient take 3 GB
+    op_graph = embeddings(4, table_bytes=1_500_000_000)
+    starts = starting_strategies(op_graph, cluster)
+    assert data_parallel(op_graph, 4) not in starts
+    for start in starts:
+        assert max(memory_by_server(op_graph, cluster, start)) <= memory_limit(cluster)
+    assert data_parallel(chain(3), 4) in starting_strategies(chain(3), cluster)
+
+
+def test_a_start_is_found_where_only_some_operators_must_be_whole() -> None:
+    # Data parallelism takes 6 GB; activations are so large that only memory asks for whole ones.
+    # With one operator whole its home still holds all three, so two must be.
+    op_graph = graph(
+        operator("a", parameters=10**9, output=10**8),
+        operator("b", (0, 10**10, 10**10), parameters=10**9),
+        operator("c", (1, 10**10, 10**10), parameters=10**9),
+    )
+    cluster = Cluster(4, 2, 10.0)
+    (start,) = starting_strategies(op_graph, cluster)
+    assert sorted(len(p.servers) for p in start) == [1, 1, 4]
+
+
+def test_too_little_memory_names_bytes_needed_and_available() -> None:
+    op_graph = embeddings(5, table_bytes=1_500_000_000)
+    available = memory_limit(Cluster(4, 2, 10.0))
+    with pytest.raises(ValueError, match=rf"needs 60\d{{8}} bytes .* which has {available}"):
+        starting_strategies(op_graph, Cluster(4, 2, 10.0))
+    with pytest.raises(ValueError, match=r"needs 150\d{8} bytes"):
+        check_memory(op_graph, Cluster(4, 2, 10.0), data_parallel(op_graph, 4))

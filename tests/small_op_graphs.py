@@ -1,0 +1,113 @@
+"""Hand-written OpGraphs, small enough to reason about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.op_graph import Operand, Operator, OpGraph
+from torch_topoopt.plan import Placement
+
+if TYPE_CHECKING:
+    import random
+
+
+def operator(
+    name: str,
+    *operands: tuple[int, int, int],
+    flops: int = 0,
+    backward_flops: int | None = None,
+    parameters: int = 0,
+    output: int = 0,
+    memory: int = 0,
+    splittable: bool = True,
+) -> Operator:
+    """An operator with `parameters` bytes of trainable parameters and (producer, bytes, gradient)
+    operands."""
+    return Operator(
+        name=name,
+        kind="test",
+        forward_flops=flops,
+        backward_flops=2 * flops if backward_flops is None else backward_flops,
+        parameter_bytes=parameters,
+        parameter_gradient_bytes=parameters,
+        output_bytes=output,
+        saved_bytes=output,
+        memory_bytes=memory,
+        splittable=splittable,
+        operands=tuple(Operand(*operand) for operand in operands),
+    )
+
+
+def graph(*operators: Operator, batch_size: int = 64, model: str = "test") -> OpGraph:
+    return OpGraph(OpGraph.VERSION, model, batch_size, tuple(operators)).validate()
+
+
+def one_all_reduce(size_bytes: int) -> OpGraph:
+    """No computing, one AllReduce."""
+    return graph(operator("weights", parameters=size_bytes))
+
+
+def chain(
+    length: int, *, flops: int = 10**9, parameters: int = 10**6, output: int = 10**6
+) -> OpGraph:
+    """Equal operators one after the other."""
+    return graph(
+        *(
+            operator(
+                f"layer{i}",
+                *([(i - 1, output, output)] if i else []),
+                flops=flops,
+                parameters=parameters,
+                output=output,
+            )
+            for i in range(length)
+        ),
+        model="chain",
+    )
+
+
+def embeddings(tables: int, *, table_bytes: int = 10**9, rows_bytes: int = 10**5) -> OpGraph:
+    """The shape of DLRM: a bottom layer and large tables meet in a layer, then one more."""
+    bottom = operator("bottom", flops=10**8, parameters=10**5, output=rows_bytes)
+    looked_up = [
+        operator(f"table{t}", flops=10**6, parameters=table_bytes, output=rows_bytes)
+        for t in range(tables)
+    ]
+    operands = [(i, rows_bytes, rows_bytes) for i in range(tables + 1)]
+    width = rows_bytes * (tables + 1)
+    meet = operator("meet", *operands, flops=10**6, output=width)
+    top = operator("top", (tables + 1, width, width), flops=10**9, parameters=10**5, output=64)
+    return graph(bottom, *looked_up, meet, top, model="embeddings")
+
+
+def random_graph(rng: random.Random, operators: int) -> OpGraph:
+    """A connected graph of random sizes; some gradients and some parameters are missing."""
+    made = []
+    for i in range(operators):
+        operands = [
+            (producer, rng.randrange(0, 10**7), rng.choice([0, rng.randrange(1, 10**7)]))
+            for producer in sorted(rng.sample(range(i), min(i, rng.randint(1, 2))))
+        ]
+        made.append(
+            operator(
+                f"op{i}",
+                *operands,
+                flops=rng.randrange(0, 10**9),
+                parameters=rng.choice([0, rng.randrange(1, 10**7)]),
+                output=rng.randrange(0, 10**6),
+                memory=rng.randrange(0, 10**6),
+            )
+        )
+    return graph(*made, model="random")
+
+
+def random_strategy(rng: random.Random, op_graph: OpGraph, servers: int) -> tuple[Placement, ...]:
+    """Each operator on a random set, or on that of the operator before it."""
+    placements: list[Placement] = []
+    for i, op in enumerate(op_graph.operators):
+        if i and rng.random() < 0.5:
+            chosen = placements[-1].servers
+        else:
+            chosen = tuple(sorted(rng.sample(range(servers), rng.randint(1, servers))))
+        placements.append(Placement(op.name, chosen))
+    return tuple(placements)

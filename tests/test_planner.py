@@ -1,0 +1,214 @@
+"""The alternating loop: what a Plan promises, determinism, interruption, bad input."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from small_op_graphs import chain, embeddings, random_graph
+
+from torch_topoopt.plan import Cluster, Plan
+from torch_topoopt.planner import PlanProgress, plan
+from torch_topoopt.search.strategies import data_parallel
+from torch_topoopt.search.traffic import demand
+from torch_topoopt.sim import predict, predict_ideal_switch
+from torch_topoopt.topology.loads import link_load_bytes
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+
+TESTS = Path(__file__).parent
+
+
+def small(servers: int = 4, degree: int = 2, link_gbps: float = 10.0) -> Cluster:
+    return Cluster(servers, degree, link_gbps)
+
+
+@pytest.mark.parametrize(
+    ("servers", "degree"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (6, 4), (8, 4)]
+)
+@pytest.mark.parametrize("space", ["full", "data-parallel"])
+def test_plans_are_valid_and_their_figures_are_those_of_the_simulator(
+    servers: int, degree: int, space: str
+) -> None:
+    op_graph = embeddings(4, table_bytes=10**7)
+    made = plan(
+        op_graph,
+        small(servers, degree),
+        strategy_space=space,
+        evaluations=200,  # type: ignore[arg-type]
+    )
+    assert Plan.from_json(made.to_json()) == made
+    assert made.strategy_space == space
+    assert made.demand == demand(op_graph, made.strategy, servers)
+    estimate = predict(op_graph, made.cluster, made.network, made.strategy)
+    assert made.prediction.iteration_s == pytest.approx(estimate.iteration_s, rel=1e-11)
+    assert made.prediction.link_bytes == estimate.link_bytes
+    loads = link_load_bytes(made.network, made.demand)
+    tolerance = len(made.demand.pairs) + 1
+    for simulated, asked in zip(made.prediction.link_bytes, loads, strict=True):
+        assert abs(simulated - asked) <= tolerance
+    switch = predict_ideal_switch(op_graph, made.cluster, made.strategy)
+    assert made.prediction.ideal_switch_s == pytest.approx(switch.iteration_s, rel=1e-11)
+
+
+def test_data_parallel_plans_have_one_round_and_nothing_searched() -> None:
+    op_graph = chain(6)
+    made = plan(op_graph, small(), strategy_space="data-parallel")
+    assert made.strategy == data_parallel(op_graph, 4)
+    assert made.search == ()
+    assert made.demand.pairs == ()
+    (only,) = made.rounds
+    assert only.accepted
+    assert only.strategy_s == only.network_s == made.prediction.iteration_s
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_pair_of_all_rounds_is_kept_and_beats_data_parallelism(seed: int) -> None:
+    op_graph = random_graph(random.Random(seed), 6)
+    cluster = small(6, 4)
+    made = plan(op_graph, cluster, seed=seed, evaluations=300)
+    priced = [s for r in made.rounds for s in (r.strategy_s, r.network_s)]
+    assert made.prediction.iteration_s == min(priced)
+    reference = plan(op_graph, cluster, strategy_space="data-parallel")
+    assert made.prediction.iteration_s <= reference.prediction.iteration_s
+    best = min(made.rounds[0].strategy_s, made.rounds[0].network_s)
+    assert made.rounds[0].accepted
+    for later in made.rounds[1:]:
+        cost = min(later.strategy_s, later.network_s)
+        assert later.accepted == (cost < best)
+        best = min(best, cost)
+
+
+def test_rounds_end_when_they_gain_nothing_or_are_used_up() -> None:
+    settled = plan(chain(3), small(), rounds=10, evaluations=100)
+    assert 2 <= len(settled.rounds) < 10
+    assert not settled.rounds[-1].accepted
+    assert len(plan(chain(3), small(), rounds=1, evaluations=100).rounds) == 1
+
+
+def test_rewiring_for_the_strategy_helps_where_traffic_is_model_parallel() -> None:
+    op_graph = embeddings(8, table_bytes=10**8, rows_bytes=10**7)
+    made = plan(op_graph, small(8, 4), evaluations=500)
+    reference = plan(op_graph, small(8, 4), strategy_space="data-parallel")
+    assert made.prediction.iteration_s < reference.prediction.iteration_s / 3
+    assert {len(p.servers) for p in made.strategy if p.operator.startswith("table")} == {1}
+
+
+def test_the_search_curve_counts_on_and_its_best_only_falls() -> None:
+    made = plan(embeddings(6), small(), evaluations=300)
+    counts = [sample.evaluations for sample in made.search]
+    assert counts == sorted(counts)
+    assert counts[-1] == 300 * len(made.rounds)
+    bests = [sample.best_s for sample in made.search]
+    assert bests == sorted(bests, reverse=True)
+    assert all(sample.best_s <= sample.current_s for sample in made.search)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_its_own() -> None:
+    first = plan(embeddings(6), small(), seed=5, evaluations=300).to_json()
+    assert plan(embeddings(6), small(), seed=5, evaluations=300).to_json() == first
+    assert plan(embeddings(6), small(), seed=6, evaluations=300).to_json() != first
+
+
+PLAN_IN_A_PROCESS = """
+    from small_op_graphs import embeddings
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.planner import plan
+
+    def tell(progress):
+        print("searching", flush=True)
+
+    evaluations = {evaluations}
+    made = plan(embeddings(6), Cluster(4, 2, 10.0), seed=5, evaluations=evaluations,
+                on_progress=tell if evaluations > 300 else None)
+    print(made.to_json(), end="")
+"""
+
+
+def started(evaluations: int, hash_seed: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PLAN_IN_A_PROCESS.format(evaluations=evaluations))],
+        env={**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": hash_seed},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_another_process_makes_the_same_plan_byte_for_byte() -> None:
+    here = plan(embeddings(6), small(), seed=5, evaluations=300).to_json()
+    for hash_seed in ("1", "2"):
+        out, err = started(300, hash_seed).communicate(timeout=60)
+        assert out == here, err
+
+
+def test_ctrl_c_ends_a_search_at_once() -> None:
+    process = started(10**9, "0")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "searching\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in err
+
+
+def test_what_a_progress_callback_raises_ends_the_planning_and_leaves_nothing_running() -> None:
+    seen: list[PlanProgress] = []
+
+    def stop(progress: PlanProgress) -> None:
+        seen.append(progress)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        plan(embeddings(6), small(), evaluations=10**9, on_progress=stop)
+    assert threading.active_count() == threads
+    assert [progress.stage for progress in seen] == ["search"] * 3
+    assert seen[-1].evaluations < 1000
+
+
+def test_progress_tells_of_every_round_and_both_stages() -> None:
+    seen: list[PlanProgress] = []
+    made = plan(embeddings(4), small(), evaluations=100, on_progress=seen.append)
+    assert [p.round for p in seen] == sorted(p.round for p in seen)
+    assert {(p.round, p.stage) for p in seen} == {
+        (i + 1, stage) for i in range(len(made.rounds)) for stage in ("search", "network")
+    }
+    assert all(p.best_s <= p.current_s for p in seen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1}, "seed: -1 is negative"),
+        ({"rounds": 0}, "rounds: 0 is not at least 1"),
+        ({"evaluations": -5}, "evaluations: -5 is negative"),
+        ({"strategy_space": "pipeline"}, "strategy_space: 'pipeline' is not 'full'"),
+        ({"mode": "magic"}, "mode: 'magic' is not 'paper'"),
+    ],
+)
+def test_arguments_out_of_range_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(chain(2), small(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("space", ["full", "data-parallel"])
+def test_a_cluster_that_cannot_run_the_model_is_refused(space: str) -> None:
+    def refuse(op_graph: OpGraph, cluster: Cluster, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            plan(op_graph, cluster, strategy_space=space)  # type: ignore[arg-type]
+
+    refuse(chain(2), Cluster(65, 4, 10.0), "batch_size: 64 samples cannot be shared by 65")
+    refuse(chain(2), Cluster(4, 2, 10.0, accelerator="abacus"), "'abacus' is not known")
+    refuse(chain(2), Cluster(4, 3, 10.0), "degree: 3 is odd")
+    refuse(embeddings(9, table_bytes=2 * 10**9), small(), r"needs \d+ bytes .* which has \d+")

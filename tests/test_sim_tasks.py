@@ -1,0 +1,116 @@
+"""Any task graph at the flow level: an independent reference, invariants, bad input."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from reference_simulation import Task, reference_finish
+
+from torch_topoopt.sim import ComputeTask, FlowTask, SimLink, simulate_tasks
+
+
+def random_tasks(rng: random.Random) -> tuple[list[SimLink], list[Task]]:
+    links = [
+        SimLink(float(rng.choice([1, 2, 5])), rng.choice([0.0, 0.5]))
+        for _ in range(rng.randint(2, 8))
+    ]
+    tasks: list[Task] = []
+    for i in range(rng.randint(2, 30)):
+        after = tuple(sorted(rng.sample(range(i), min(i, rng.choice([0, 1, 1, 2])))))
+        if rng.random() < 0.3:
+            tasks.append(
+                ComputeTask(rng.randrange(3), rng.choice([0.0, 1.0, rng.random()]), after, i % 4)
+            )
+        else:
+            hops = tuple(rng.sample(range(len(links)), rng.randint(1, min(3, len(links)))))
+            tasks.append(FlowTask(hops, rng.choice([1.0, 4.0, 10 * rng.random() + 0.01]), after))
+    return links, tasks
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_every_finish_time_equals_the_reference_simulation(seed: int) -> None:
+    links, tasks = random_tasks(random.Random(seed))
+    times = simulate_tasks(links, tasks)
+    assert times.finish_s == pytest.approx(reference_finish(links, tasks), rel=1e-9)
+    assert times.end_s == max(times.finish_s)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bytes_are_conserved_and_no_link_is_beaten(seed: int) -> None:
+    links, tasks = random_tasks(random.Random(seed))
+    times = simulate_tasks(links, tasks)
+    asked = [0.0] * len(links)
+    for task in tasks:
+        if isinstance(task, FlowTask):
+            for link in task.links:
+                asked[link] += task.size_bytes
+    assert times.link_bytes == pytest.approx(asked, rel=1e-12)
+    for link, size_bytes in zip(links, times.link_bytes, strict=True):
+        assert times.end_s >= size_bytes / link.bytes_per_s * (1 - 1e-9)
+    assert times.end_s >= max(times.device_busy_s) * (1 - 1e-9)
+    for task, finish in zip(tasks, times.finish_s, strict=True):
+        begin = max((times.finish_s[i] for i in task.after), default=0.0)
+        if isinstance(task, FlowTask):
+            least = sum(links[i].latency_s for i in task.links) + max(
+                task.size_bytes / links[i].bytes_per_s for i in task.links
+            )
+        else:
+            least = task.seconds
+        assert finish >= (begin + least) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_order_in_which_flows_are_listed_does_not_matter(seed: int) -> None:
+    rng = random.Random(seed)
+    links, tasks = random_tasks(rng)
+    flows = [FlowTask(t.links, t.size_bytes) for t in tasks if isinstance(t, FlowTask)]
+    order = rng.sample(range(len(flows)), len(flows))
+    straight = simulate_tasks(links, flows).finish_s
+    shuffled = simulate_tasks(links, [flows[i] for i in order]).finish_s
+    assert [shuffled[order.index(i)] for i in range(len(flows))] == pytest.approx(
+        list(straight), rel=1e-9
+    )
+
+
+def test_two_flows_share_a_link_and_the_longer_one_speeds_up() -> None:
+    times = simulate_tasks([SimLink(10.0, 1.0)], [FlowTask((0,), 10.0), FlowTask((0,), 30.0)])
+    assert times.finish_s == pytest.approx((3.0, 5.0))
+
+
+def test_a_device_computes_one_task_at_a_time_by_priority() -> None:
+    tasks = [ComputeTask(0, 1.0, priority=2), ComputeTask(0, 1.0, priority=1), ComputeTask(1, 5.0)]
+    assert simulate_tasks([], tasks).finish_s == (2.0, 1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([FlowTask((0,), math.nan)], r"tasks\[0\]: size_bytes: nan"),
+        ([FlowTask((0,), -1.0)], r"tasks\[0\]: size_bytes: -1"),
+        ([FlowTask((0,), 0.0)], "size_bytes: 0.0* is not above 0"),
+        ([ComputeTask(0, math.inf)], "seconds: inf"),
+        ([ComputeTask(0, -2.0)], "seconds: -2"),
+        ([ComputeTask(-1, 1.0)], "device: -1"),
+        ([FlowTask((3,), 1.0)], r"tasks\[0\].links: link 3 is not in 0..0"),
+        ([FlowTask((), 1.0)], "needs a link"),
+        ([FlowTask((0,), 1.0, (5,))], "task 5 is not in 0..0"),
+        ([ComputeTask(0, 1.0, (1,)), ComputeTask(0, 1.0, (0,))], "form a cycle: . after . after ."),
+        ([ComputeTask(0, 1.0), ComputeTask(0, 1.0, (1,))], "form a cycle: 1 after 1"),
+    ],
+)
+def test_bad_tasks_are_named(tasks: list[Task], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate_tasks([SimLink(1.0)], tasks)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+def test_a_link_without_a_sensible_rate_is_named(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"links\[1\].bytes_per_s"):
+        simulate_tasks([SimLink(1.0), SimLink(rate)], [FlowTask((0,), 1.0)])
+
+
+def test_a_latency_that_is_not_a_time_is_named() -> None:
+    with pytest.raises(ValueError, match=r"links\[0\].latency_s: -1"):
+        simulate_tasks([SimLink(1.0, -1.0)], [FlowTask((0,), 1.0)])

@@ -1,0 +1,86 @@
+"""The C++ core: flow-level cost and strategy search. `torch_topoopt.sim` and `.search` front it."""
+
+from collections.abc import Sequence
+
+_Servers = Sequence[int]
+_Rings = Sequence[tuple[_Servers, float]]
+_Operator = tuple[
+    Sequence[float], Sequence[float], float, int, int, Sequence[tuple[int, float, float]]
+]
+_Task = tuple[str, int, float, float, int, Sequence[int], Sequence[int]]
+
+class RoutedNetwork:
+    """Links, routes per pair, rings per group. One object must not be used from two threads."""
+
+    def __init__(
+        self,
+        servers: int,
+        links: Sequence[tuple[int, int]],
+        bytes_per_s: float,
+        latency_s: float,
+        routes: Sequence[tuple[_Servers, float]],
+        groups: Sequence[tuple[_Servers, _Rings]],
+    ) -> None: ...
+    @staticmethod
+    def ideal_switch(servers: int, bytes_per_s: float, latency_s: float) -> RoutedNetwork: ...
+    def rings(self, servers: _Servers) -> list[tuple[list[int], float]]: ...
+
+class Job:
+    """Costs of every operator: forward and backward seconds per shard count, AllReduce bytes,
+    replicated and divided memory bytes, operands (producer, bytes forward, bytes backward)."""
+
+    def __init__(
+        self,
+        servers: int,
+        shard_counts: Sequence[int],
+        local_reduce_s_per_byte: float,
+        operators: Sequence[_Operator],
+    ) -> None: ...
+
+class MaxMinRates:
+    """Max-min fair rates of the flows on given paths, each a list of (link, load)."""
+
+    def __init__(
+        self, capacity: Sequence[float], paths: Sequence[Sequence[tuple[int, float]]]
+    ) -> None: ...
+    def change(self, path: int, delta: int) -> None: ...
+    def solve(self) -> tuple[list[float], int]:
+        """(rate of every path, number of paths visited)"""
+
+class StrategySearch:
+    def __init__(
+        self,
+        job: Job,
+        network: RoutedNetwork,
+        spaces: Sequence[Sequence[Sequence[_Servers]]],
+        space_of_operator: Sequence[int],
+        starts: Sequence[Sequence[_Servers]],
+        memory_limit_bytes: int,
+        seed: int,
+        beta: float,
+    ) -> None: ...
+    def step(self, evaluations: int) -> None: ...
+    def best(self) -> list[list[int]]: ...
+    @property
+    def evaluations(self) -> int: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def simulations(self) -> int: ...
+    @property
+    def current_s(self) -> float: ...
+    @property
+    def best_s(self) -> float: ...
+
+def simulate_iteration(
+    job: Job, network: RoutedNetwork, strategy: Sequence[_Servers]
+) -> tuple[float, float, list[float], int]:
+    """(iteration seconds, compute seconds of the busiest server, bytes per link, tasks)"""
+
+def simulate_tasks(
+    bytes_per_s: Sequence[float], devices: int, tasks: Sequence[_Task]
+) -> tuple[float, list[float], list[float], list[float]]:
+    """(makespan, finish per task, busy seconds per device, bytes per link)"""
+
+def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
+def memory_bytes(job: Job, strategy: Sequence[_Servers]) -> list[int]: ...

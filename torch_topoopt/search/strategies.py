@@ -1,0 +1,174 @@
+"""The space of strategies: which servers may share the batch of which operator.
+
+FlexFlow's space as the TopoOpt paper searches it: an operator is split along the batch only, over a
+number of servers that divides n, on consecutive servers or on servers at equal distance; one server
+means that the whole operator lives there. A strategy is a tuple of `Placement`, one per operator of
+the OpGraph, in its order; the servers of a placement are ascending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.plan import Placement
+from torch_topoopt.search.lowering import memory_by_server, memory_limit
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.plan import Cluster
+
+ServerSet = tuple[int, ...]
+Strategy = tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class StrategySpace:
+    """`sets[s]` are the allowed server sets of kind s, grouped by size; `kind[i]` is operator i's.
+
+    Kind 0 is for splittable operators, kind 1 for the others, which run whole on one server or, as
+    in data parallelism, on every server for the samples that it holds.
+    """
+
+    sets: tuple[tuple[tuple[ServerSet, ...], ...], ...]
+    kind: tuple[int, ...]
+
+
+def shard_counts(servers: int, batch_size: int) -> tuple[int, ...]:
+    """The numbers of servers that may share a batch: divisors of `servers`, one sample each."""
+    return tuple(k for k in range(1, min(servers, batch_size) + 1) if servers % k == 0)
+
+
+def server_sets(servers: int, count: int) -> tuple[ServerSet, ...]:
+    """All sets of `count` consecutive or equally spaced servers, from every start, without repeats.
+
+    `count` must divide `servers`. Consecutive sets wrap around from the last server to the first.
+    """
+    if count < 1 or servers % count:
+        raise ValueError(f"count: {count} does not divide {servers} servers")
+    stride = servers // count
+    sets = {tuple(sorted((s + i) % servers for i in range(count))) for s in range(servers)}
+    sets |= {tuple(range(s, servers, stride)) for s in range(stride)}
+    return tuple(sorted(sets))
+
+
+def strategy_space(op_graph: OpGraph, servers: int) -> StrategySpace:
+    """What every operator of `op_graph` may do on `servers` servers."""
+    counts = shard_counts(servers, op_graph.batch_size)
+    split = tuple(server_sets(servers, k) for k in counts)
+    whole = tuple(server_sets(servers, k) for k in sorted({1, counts[-1]}) if k in (1, servers))
+    kind = tuple(0 if operator.splittable else 1 for operator in op_graph.operators)
+    return StrategySpace((split, whole), kind)
+
+
+def data_parallel(op_graph: OpGraph, servers: int) -> Strategy:
+    """Every operator on every server; raises ValueError if there are fewer samples than servers."""
+    if op_graph.batch_size < servers:
+        raise ValueError(
+            f"batch_size: {op_graph.batch_size} samples cannot be shared by {servers} servers; "
+            f"use at least {servers}"
+        )
+    everywhere = tuple(range(servers))
+    return tuple(Placement(operator.name, everywhere) for operator in op_graph.operators)
+
+
+def check_strategy(op_graph: OpGraph, servers: int, strategy: Strategy) -> Strategy:
+    """Returns `strategy`, or raises ValueError: wrong operators, unknown or repeated servers."""
+    names = tuple(operator.name for operator in op_graph.operators)
+    if tuple(placement.operator for placement in strategy) != names:
+        raise ValueError(
+            f"strategy: must place the {len(names)} operators of {op_graph.model} in their order"
+        )
+    for placement in strategy:
+        where = f"strategy ({placement.operator})"
+        if not placement.servers or list(placement.servers) != sorted(set(placement.servers)):
+            raise ValueError(f"{where}: {list(placement.servers)} is not an ascending set")
+        if not 0 <= placement.servers[0] <= placement.servers[-1] < servers:
+            raise ValueError(f"{where}: {list(placement.servers)} is not within 0..{servers - 1}")
+        if len(placement.servers) > op_graph.batch_size:
+            raise ValueError(
+                f"{where}: {op_graph.batch_size} samples cannot be shared by "
+                f"{len(placement.servers)} servers"
+            )
+    return strategy
+
+
+def whole_operators(op_graph: OpGraph, cluster: Cluster, chosen: set[int]) -> Strategy:
+    """The operators of index `chosen` whole on one server each, the others on every server.
+
+    The largest goes first, to the server that holds the least.
+    """
+    everywhere = tuple(range(cluster.servers))
+    home: dict[int, int] = {}
+    held = [0] * cluster.servers
+    by_size = sorted(chosen, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
+    for i in by_size:
+        server = min(range(cluster.servers), key=lambda s: (held[s], s))
+        home[i] = server
+        held[server] += _state_bytes(op_graph.operators[i])
+    return tuple(
+        Placement(operator.name, (home[i],) if i in home else everywhere)
+        for i, operator in enumerate(op_graph.operators)
+    )
+
+
+def _state_bytes(operator: Operator) -> int:
+    return operator.parameter_bytes + operator.parameter_gradient_bytes
+
+
+def _traffic_bytes(op_graph: OpGraph, index: int) -> int:
+    """Activations and gradients that pass to and from an operator that is whole on one server."""
+    operator = op_graph.operators[index]
+    edges = list(operator.operands)
+    edges += [
+        o for consumer in op_graph.operators for o in consumer.operands if o.producer == index
+    ]
+    return sum(edge.size_bytes + edge.gradient_bytes for edge in edges)
+
+
+def starting_strategies(op_graph: OpGraph, cluster: Cluster) -> tuple[Strategy, ...]:
+    """Where the search starts: those of the following that fit into the accelerators' memory.
+
+    Data parallelism; the same with every operator whole whose AllReduce would carry more bytes than
+    its activations; the same with the fewest of the largest operators whole that make it fit.
+    Raises ValueError with the bytes needed and available if none fits.
+    """
+    everywhere = data_parallel(op_graph, cluster.servers)
+    if cluster.servers == 1:
+        return _those_that_fit(op_graph, cluster, [everywhere])
+    heavy = {
+        i
+        for i, operator in enumerate(op_graph.operators)
+        if 2 * operator.parameter_gradient_bytes > _traffic_bytes(op_graph, i)
+    }
+    candidates = [everywhere, whole_operators(op_graph, cluster, heavy)]
+    by_size = sorted(
+        range(len(op_graph.operators)), key=lambda i: (-_state_bytes(op_graph.operators[i]), i)
+    )
+    limit = memory_limit(cluster)
+    for count in range(1, len(by_size) + 1):
+        strategy = whole_operators(op_graph, cluster, set(by_size[:count]))
+        if max(memory_by_server(op_graph, cluster, strategy)) <= limit:
+            candidates.append(strategy)
+            break
+    return _those_that_fit(op_graph, cluster, candidates)
+
+
+def check_memory(op_graph: OpGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
+    """Returns `strategy`, or raises ValueError with the bytes that it needs and that there are."""
+    return _those_that_fit(op_graph, cluster, [strategy])[0]
+
+
+def _those_that_fit(
+    op_graph: OpGraph, cluster: Cluster, candidates: list[Strategy]
+) -> tuple[Strategy, ...]:
+    limit = memory_limit(cluster)
+    needed = [max(memory_by_server(op_graph, cluster, strategy)) for strategy in candidates]
+    fitting = [s for s, size in zip(candidates, needed, strict=True) if size <= limit]
+    if not fitting:
+        raise ValueError(
+            f"accelerator: {op_graph.model} needs {min(needed)} bytes in the memory of one "
+            f"{cluster.accelerator}, which has {limit}; use more servers, a larger accelerator or "
+            "a smaller batch"
+        )
+    return tuple(dict.fromkeys(fitting))

@@ -1,0 +1,157 @@
+"""Python door to the C++ flow-level simulator.
+
+`predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `simulate_tasks`
+runs any graph of compute tasks and flows. Flows share links max-min fairly; a flow is delivered
+one path latency after its last byte was sent; a server computes one task at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.plan import Group, Network, Ring
+from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
+from torch_topoopt.search.strategies import check_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class IterationEstimate:
+    """One simulated iteration. `compute_s` is the busy time of the busiest server; `link_bytes[i]`
+    belongs to `network.links[i]` (ideal switch: links into the switch, then out of it)."""
+
+    iteration_s: float
+    compute_s: float
+    link_bytes: tuple[int, ...]
+
+
+def predict(
+    op_graph: OpGraph, cluster: Cluster, network: Network, strategy: Strategy
+) -> IterationEstimate:
+    """Simulates one iteration of `op_graph` split by `strategy` on `network`.
+
+    Forward and backward pass of every operator on the servers of its placement, activations and
+    gradients between placements over the network's routes, and one ring AllReduce per operator and
+    ring, which starts when all its gradients are there and overlaps with the rest. A group that the
+    network has no rings for uses those that `complete_groups` would add.
+
+    Raises ValueError for an unknown accelerator, a strategy that does not fit `op_graph` or the
+    cluster, or two servers that must exchange bytes but have no route.
+    """
+    return _estimate(op_graph, cluster, lower_network(cluster, network), strategy)
+
+
+def predict_ideal_switch(
+    op_graph: OpGraph, cluster: Cluster, strategy: Strategy
+) -> IterationEstimate:
+    """The same on a switch that never blocks, with degree x link rate to and from each server.
+
+    No network of the same degree and link rate carries more bytes in the same time, and none is
+    faster for data parallelism or for one transfer at a time. It is not a strict lower bound for
+    every strategy: on direct links a transfer that others wait for may have a link to itself, while
+    in the switch it shares its server's one link with transfers that nobody waits for.
+    """
+    return _estimate(op_graph, cluster, lower_ideal_switch(cluster), strategy)
+
+
+def _estimate(
+    op_graph: OpGraph, cluster: Cluster, network: _core.RoutedNetwork, strategy: Strategy
+) -> IterationEstimate:
+    check_strategy(op_graph, cluster.servers, strategy)
+    job = lower_job(op_graph, cluster, {len(placement.servers) for placement in strategy})
+    servers = [placement.servers for placement in strategy]
+    iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(job, network, servers)
+    return IterationEstimate(iteration_s, compute_s, tuple(round(size) for size in link_bytes))
+
+
+def complete_groups(cluster: Cluster, network: Network, strategy: Strategy) -> Network:
+    """`network` with rings for every server set of `strategy` that it has none for.
+
+    They are the rings of the smallest group that contains the set, restricted to its members; the
+    simulator uses the same ones.
+    """
+    known = {tuple(sorted(group.servers)) for group in network.groups}
+    missing = {p.servers for p in strategy if len(p.servers) > 1} - known
+    if not missing:
+        return network
+    core = lower_network(cluster, network)
+    added = tuple(
+        Group(servers, tuple(Ring(tuple(order), share) for order, share in core.rings(servers)))
+        for servers in sorted(missing)
+    )
+    return Network(network.links, (*network.groups, *added), network.routes)
+
+
+@dataclass(frozen=True)
+class SimLink:
+    """A directed link of a simulation."""
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ComputeTask:
+    """`seconds` on `device`, after the tasks of index `after`; low `priority` goes first."""
+
+    device: int
+    seconds: float
+    after: tuple[int, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class FlowTask:
+    """`size_bytes` over the links of index `links`, after the tasks of index `after`."""
+
+    links: tuple[int, ...]
+    size_bytes: float
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """Of a simulation: its end, the end of each task, busy seconds per device, bytes per link."""
+
+    end_s: float
+    finish_s: tuple[float, ...]
+    device_busy_s: tuple[float, ...]
+    link_bytes: tuple[float, ...]
+
+
+def simulate_tasks(links: Sequence[SimLink], tasks: Sequence[ComputeTask | FlowTask]) -> TaskTimes:
+    """Simulates `tasks` from time 0; devices are numbered from 0.
+
+    Raises ValueError for a rate, size or time that is negative, NaN or infinite (rates and sizes:
+    also zero), an unknown link or task, or a cycle in the dependencies.
+    """
+    for i, link in enumerate(links):
+        if not (math.isfinite(link.latency_s) and link.latency_s >= 0):
+            raise ValueError(f"links[{i}].latency_s: {link.latency_s} is not at least 0 and finite")
+    rows: list[tuple[str, int, float, float, int, Sequence[int], Sequence[int]]] = []
+    devices = 1
+    for i, task in enumerate(tasks):
+        if isinstance(task, ComputeTask):
+            devices = max(devices, task.device + 1)
+            rows.append(("compute", task.device, task.seconds, 0.0, task.priority, (), task.after))
+            continue
+        for link_index in task.links:
+            if not 0 <= link_index < len(links):
+                raise ValueError(
+                    f"tasks[{i}].links: link {link_index} is not in 0..{len(links) - 1}"
+                )
+        latency_s = sum(links[link_index].latency_s for link_index in task.links)
+        rows.append(("flow", -1, task.size_bytes, latency_s, 0, task.links, task.after))
+    end_s, finish_s, busy_s, link_bytes = _core.simulate_tasks(
+        [link.bytes_per_s for link in links], devices, rows
+    )
+    return TaskTimes(end_s, tuple(finish_s), tuple(busy_s), tuple(link_bytes))
