@@ -1,0 +1,157 @@
+"""Missing, torn and wrong files of a run folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from report_page import report
+from report_runs import (
+    as_lines,
+    make_events,
+    make_plan,
+    vgg_graph,
+)
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.report import summary, write_report
+from torch_topoopt.report.run_folder import parse_metrics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_interrupted_run_gives_a_page_that_says_what_is_missing(run: Path) -> None:
+    (run / "opgraph.json").unlink()
+    (run / "metrics.jsonl").unlink()
+    _, page = report(run)
+    headline = page.sections["headline"]
+    assert "opgraph.json is missing" in headline
+    assert "metrics.jsonl is missing" in headline
+    assert "not finished" in headline
+    assert "no traffic" in page.sections["traffic"]
+    assert len(summary(run)["notes"]) == 2
+
+
+def test_a_run_without_an_end_is_shown_as_not_finished(run: Path) -> None:
+    plan = make_plan(4, (1,))
+    (run / "metrics.jsonl").write_text(as_lines(make_events(plan)[:6]))
+    _, page = report(run)
+    assert "not finished" in page.sections["headline"]
+    assert page.rows["stages"][4][2] == "not recorded"
+
+
+def test_a_failed_run_shows_its_exit_code(run: Path) -> None:
+    plan = make_plan(4, (1,))
+    (run / "metrics.jsonl").write_text(as_lines(make_events(plan, exit_code=17)))
+    assert "exit code 17" in report(run)[1].sections["headline"]
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"event": "tra', b'{"event": "train", "name": "\xc3', b"\x00\x00\n"]
+)
+def test_a_torn_last_line_is_left_out_and_mentioned(run: Path, tail: bytes) -> None:
+    whole = summary(run)
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(tail)
+    torn = summary(run)
+    (note,) = torn.pop("notes")
+    assert note == "The last line of metrics.jsonl (27) was cut short and is left out."
+    assert whole.pop("notes") == []
+    assert torn == whole
+    assert "cut short" in report(run)[1].sections["headline"]
+
+
+def test_a_torn_line_in_the_middle_is_an_error_that_names_the_line(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[2] = lines[2][:9] + "\n"
+    (run / "metrics.jsonl").write_text("".join(lines))
+    with pytest.raises(DocumentError, match=r"metrics\.jsonl:3: not a line of JSON"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+WRONG_LINES: list[tuple[Any, str]] = [
+    ([1], "expected an object, got list"),
+    ({"evnt": "end"}, "event: expected a text, got None"),
+    ({"event": "end", "exit_code": True}, "exit_code: expected an integer, got True"),
+    ({"event": "stage", "name": "trane", "seconds": 1}, "name: 'trane' is not one of profile"),
+    ({"event": "stage", "name": "wire", "seconds": -1}, "seconds: expected a number from 0 on"),
+    ({"event": "stage", "name": "wire", "seconds": float("nan")}, "seconds: expected a number"),
+    (
+        {"event": "run", "command": "x", "servers": 1, "degree": 1, "seed": 0, "time": ""},
+        "command: expected a list of texts, got 'x'",
+    ),
+    (
+        {"event": "run", "command": [], "servers": "4", "degree": 1, "seed": 0, "time": ""},
+        "servers: expected an integer from 0 on, got '4'",
+    ),
+    (
+        {"event": "link", "source": 0, "source_port": 0, "target": 1, "target_port": 1,
+         "sent_bytes": 5, "relayed_bytes": 6},
+        "relayed_bytes: 6 is more than 5, the sent_bytes it is part of",
+    ),
+    (
+        {"event": "link", "source": 0, "source_port": 0, "target": 1, "target_port": 1,
+         "sent_bytes": 1.5, "relayed_bytes": 0},
+        "sent_bytes: expected an integer from 0 on, got 1.5",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG_LINES)
+def test_a_wrong_event_is_an_error_that_names_line_field_and_value(line: Any, message: str) -> None:
+    with pytest.raises(DocumentError, match=re.escape(f"metrics.jsonl:1: {message}")):
+        parse_metrics(json.dumps(line).encode())
+
+
+def test_a_link_that_was_measured_twice_or_is_not_planned_is_an_error(run: Path) -> None:
+    plan = make_plan(4, (1,))
+    events = make_events(plan)
+    link = next(event for event in events if event["event"] == "link")
+    (run / "metrics.jsonl").write_text(as_lines([*events, link]))
+    with pytest.raises(DocumentError, match=r"link 0:0 -> 1:1 was measured on an earlier line"):
+        write_report(run)
+    (run / "metrics.jsonl").write_text(as_lines([{**link, "target": 2}]))
+    with pytest.raises(
+        DocumentError, match=r"run/metrics\.jsonl: link 0:0 -> 2:1 is not a link of plan\.json"
+    ):
+        write_report(run)
+
+
+def test_a_folder_without_a_plan_and_corrupt_documents_are_errors_that_name_the_file(
+    run: Path,
+) -> None:
+    (run / "opgraph.json").write_text("{")
+    with pytest.raises(DocumentError, match=r"opgraph\.json: not valid JSON"):
+        write_report(run)
+    (run / "plan.json").write_text('{"version": 99}')
+    with pytest.raises(DocumentError, match=r"plan\.json: version: 99 is newer"):
+        summary(run)
+    (run / "plan.json").unlink()
+    with pytest.raises(DocumentError, match=r"plan\.json: missing"):
+        write_report(run)
+
+
+def test_files_of_different_runs_in_one_folder_are_pointed_out(run: Path) -> None:
+    vgg_graph("another", 64).save(run / "opgraph.json")
+    events = make_events(make_plan(4, (1,)))
+    events[0]["servers"] = 8
+    (run / "metrics.jsonl").write_text(as_lines(events[:-3]))
+    notes = " ".join(summary(run)["notes"])
+    assert "opgraph.json is of model 'another' with batch size 64" in notes
+    assert "metrics.jsonl is of 8 servers" in notes
+    assert "1 of 8 links have no measured traffic" in notes
+
+
+def test_a_metrics_file_of_two_runs_shows_the_last_and_says_so() -> None:
+    start = {"event": "run", "command": ["a"], "servers": 1, "degree": 1, "seed": 0, "time": "t"}
+    stage = {"event": "stage", "name": "wire", "seconds": 2}
+    again = {**start, "command": ["b"]}
+    metrics = parse_metrics(as_lines([start, stage, again, stage, stage]).encode())
+    assert metrics.start is not None
+    assert metrics.start.command == ("b",)
+    assert metrics.stages == {"wire": 4.0}
+    assert metrics.notes == ["metrics.jsonl records 2 runs; this report shows the last."]

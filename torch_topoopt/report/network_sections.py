@@ -1,0 +1,251 @@
+"""The sections of the page on the network: topology, traffic and wiring."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from torch_topoopt.report import figures
+from torch_topoopt.report.html import (
+    MISSING,
+    Markup,
+    element,
+    folded,
+    named_line,
+    paragraph,
+    percent,
+    prefix,
+    ratio,
+    section,
+    size,
+    table,
+)
+from torch_topoopt.report.results import (
+    NumberedRing,
+    Traffic,
+    compare_traffic,
+    numbered_rings,
+    reach,
+    rings_by_pair,
+)
+from torch_topoopt.report.summary import divide
+from torch_topoopt.report.topology_figure import topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.report.run_folder import Run
+
+_OPEN_ROWS = 64  # longer tables start folded
+_ORDER_SERVERS = 8  # rings print at most this many servers of their order
+
+
+def server_list(servers: Iterable[int]) -> str:
+    """Server numbers, runs drawn together: "0–3, 6, 7", or for a stride "0, 2, 4, … 126"."""
+    servers = sorted(servers)
+    strides = {later - earlier for earlier, later in itertools.pairwise(servers)}
+    if len(strides) == 1 and strides != {1} and len(servers) > 4:
+        return f"{servers[0]}, {servers[1]}, {servers[2]}, … {servers[-1]}"
+    runs: list[list[int]] = []
+    for server in servers:
+        if runs and runs[-1][-1] == server - 1:
+            runs[-1].append(server)
+        else:
+            runs.append([server])
+    return ", ".join(
+        f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
+# ---- topology ------------------------------------------------------------------------------------
+
+
+def _order(ring: NumberedRing) -> str:
+    servers = ring.ring.servers
+    if len(servers) > _ORDER_SERVERS:
+        return " → ".join(map(str, servers[: _ORDER_SERVERS - 2])) + " → …"
+    return " → ".join(map(str, (*servers, *servers[:1]) if len(servers) > 1 else servers))
+
+
+def _ring_table(plan: Plan, rings: list[NumberedRing]) -> Markup:
+    """The legend of the drawing; a ring with a stride prints no order where orders are long."""
+    several = len(plan.network.groups) > 1
+    orders = any(ring.stride is None or len(ring.hops) <= _ORDER_SERVERS for ring in rings)
+    rows = []
+    for ring in rings:
+        row: list[str] = [named_line(ring.number, str(ring.number))]
+        row += [server_list(plan.network.groups[ring.group].servers)] if several else []
+        row += [_order(ring)] if orders else []
+        rows.append((*row, ring.stride_text, percent(ring.ring.share)))
+    columns = ["ring", *(["group"] if several else []), *(["order"] if orders else [])]
+    body = table(
+        "AllReduce rings, and their shares of the bytes of their group",
+        (*columns, "stride", "share"), rows, numeric_from=len(columns),
+    )  # fmt: skip
+    return folded(f"All {len(rows)} rings", body, is_open=len(rows) <= _OPEN_ROWS)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _reach_text(plan: Plan) -> Markup:
+    distances, links = reach(plan.network), len(plan.network.links)
+    if not distances.pairs:
+        return paragraph("One server: nothing to wire and nothing to relay.")
+    wires = f"{_plural(links // 2, 'cable')} ({links} directed links)"
+    if plan.cluster.ports == "simplex":
+        wires = _plural(links, "directed link")
+    return paragraph(
+        f"{wires}. {distances.pairs - distances.relayed_pairs} of {distances.pairs} ordered pairs "
+        f"of servers have a link; {distances.relayed_pairs} are relayed. Mean distance "
+        f"{distances.mean_hops:.2f} hops, longest route {_plural(distances.most_hops, 'hop')}."
+    )
+
+
+def topology_section(plan: Plan) -> Markup:
+    """The drawing of the network beside the legend of its rings."""
+    if plan.cluster.servers == 1:
+        return section("topology", "Topology", _reach_text(plan))
+    rings = numbered_rings(plan.network)
+    figure = Markup(topology(plan.cluster.servers, plan.network, rings))
+    hops = Counter(hop for ring in rings for hop in ring.hops)
+    linked = Counter((link.source, link.target) for link in plan.network.links)
+    caption = "One curve per directed link, in its ring's colour; arrows point the way data moves."
+    caption += " Grey: a link that no ring uses." if linked - hops else ""
+    caption += " Dotted: a hop of a ring that other servers relay." if hops.keys() - linked else ""
+    drawing = element("figure", figure, element("figcaption", caption))
+    legend = _ring_table(plan, rings) if rings else paragraph("The plan has no AllReduce rings.")
+    side = element("div", _reach_text(plan), legend)
+    return section("topology", "Topology", element("div", drawing, side, class_="columns"))
+
+
+# ---- traffic -------------------------------------------------------------------------------------
+
+
+def _cells(
+    links: tuple[Link, ...], values: tuple[float | None, ...], factor: float
+) -> dict[tuple[int, int], float]:
+    """Values of all links from one server to another, added up and divided by `factor`."""
+    cells: dict[tuple[int, int], float] = {}
+    for link, value in zip(links, values, strict=True):
+        if value is not None:
+            pair = (link.source, link.target)
+            cells[pair] = cells.get(pair, 0.0) + value / factor
+    return cells
+
+
+def _heatmaps(plan: Plan, traffic: Traffic) -> Markup:
+    links = plan.network.links
+    if traffic.basis == "share":
+        factor, unit, scale = 0.01, "% of all bytes", "share"
+    else:
+        raw = [_cells(links, traffic.predicted, 1.0), _cells(links, traffic.measured, 1.0)]
+        factor, letter = prefix(max((v for cells in raw for v in cells.values()), default=0.0))
+        unit, scale = f"{letter}B per iteration", "per iteration"
+    maps = [_cells(links, traffic.predicted, factor)]
+    titles = [f"Predicted, {scale}"]
+    if traffic.basis != "predicted":
+        maps.append(_cells(links, traffic.measured, factor))
+        titles.append(f"Measured, {scale}")
+    return Markup(figures.heatmaps(plan.cluster.servers, titles, maps, unit))
+
+
+def _basis_text(traffic: Traffic) -> Markup:
+    if traffic.basis == "predicted":
+        return paragraph(
+            "Predicted bytes per iteration only: no traffic was measured (metrics.jsonl holds no "
+            "link counters)."
+        )
+    if traffic.basis == "share":
+        return paragraph(
+            f"Both sides as shares of their own total, because {traffic.reason}: predicted bytes "
+            "of one iteration, measured bytes of the whole run."
+        )
+    return paragraph(
+        "Both sides in bytes per iteration; measured bytes of the whole run are divided by its "
+        f"{traffic.steps:,} iterations, so they include what is sent only once or outside the "
+        "iterations, such as the first broadcast of the parameters."
+    )
+
+
+def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
+    def show(value: float | None) -> Markup:
+        return percent(value, 2) if traffic.basis == "share" else size(value)
+
+    rows: list[tuple[str, ...]] = []
+    for i, link in enumerate(plan.network.links):
+        predicted, measured = traffic.predicted[i], traffic.measured[i]
+        rows.append(
+            (
+                f"{link.source}:{link.source_port} → {link.target}:{link.target_port}",
+                show(predicted),
+                show(measured),
+                ratio(divide(measured, predicted), 4),
+                percent(traffic.relayed_fraction[i]),
+            )
+        )
+    known = [value for value in traffic.measured if value is not None]
+    total = sum(known) if len(known) == len(traffic.measured) else None
+    predicted_total = sum(traffic.predicted)
+    all_links = divide(total, predicted_total)
+    rows.append(("all links", show(predicted_total), show(total), ratio(all_links, 4), MISSING))
+    return rows
+
+
+def traffic_section(run: Run) -> Markup:
+    """Predicted and measured traffic: heatmaps on one scale, and a table per link."""
+    plan, title = run.plan, "Traffic, predicted and measured"
+    if not plan.network.links:
+        return section("traffic", title, paragraph("The plan has no links, so nothing is sent."))
+    traffic = compare_traffic(run)
+    caption = (
+        "Bytes on the links from one server (row) to another (column), relayed bytes included; an "
+        "empty cell is a pair without a link."
+    )
+    figure = element("figure", _heatmaps(plan, traffic), element("figcaption", caption))
+    unit = "share" if traffic.basis == "share" else "per iteration"
+    columns = (
+        "link (server:port)", f"predicted, {unit}", f"measured, {unit}", "measured ÷ predicted",
+        "relayed part of measured",
+    )  # fmt: skip
+    *rows, total = _link_rows(plan, traffic)
+    body = table("Traffic of each directed link", columns, rows, total=total)
+    return section(
+        "traffic", title, _basis_text(traffic), figure,
+        folded(f"All {len(rows)} links", body, is_open=len(rows) <= _OPEN_ROWS),
+    )  # fmt: skip
+
+
+# ---- wiring --------------------------------------------------------------------------------------
+
+
+def _ring_names(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
+
+
+def wiring_section(plan: Plan) -> Markup:
+    """What to plug where: one row per cable (duplex) or per fibre (simplex)."""
+    rings = rings_by_pair(numbered_rings(plan.network))
+    duplex = plan.cluster.ports == "duplex"
+    rows: list[tuple[str, ...]] = []
+    for link in sorted(plan.network.links, key=lambda e: (e.source, e.source_port)):
+        if duplex and (link.source, link.source_port) > (link.target, link.target_port):
+            continue
+        there = _ring_names(rings.get((link.source, link.target), ()))
+        back = _ring_names(rings.get((link.target, link.source), ()))
+        ends = map(str, (link.source, link.source_port, link.target, link.target_port))
+        rows.append((str(len(rows)), *ends, there, *((back,) if duplex else ())))
+    if not rows:
+        return section("wiring", "Links and wiring", paragraph("No cables: the plan has no links."))
+    kind = "cable" if duplex else "link"
+    columns = [kind, "server A", "port of A", "server B", "port of B", "rings A → B"]
+    columns += ["rings B → A"] if duplex else []
+    caption = f"Every {kind} of the plan, {plan.cluster.link_gbps:g} Gb/s in each direction"
+    body = table(caption, columns, rows)
+    return section(
+        "wiring", "Links and wiring",
+        folded(f"All {len(rows)} {kind}s", body, is_open=len(rows) <= _OPEN_ROWS),
+    )  # fmt: skip

@@ -1,0 +1,256 @@
+"""A run folder: `opgraph.json`, `plan.json` and `metrics.jsonl`, read, checked and compared.
+
+`metrics.jsonl` holds one JSON object per line, each with an `event`:
+
+* `run`: `command` (list of words), `servers`, `degree`, `seed`, `time` (ISO 8601); starts a record;
+* `stage`: `name` (one of `STAGES`), `seconds`; a stage that ran twice counts with its total;
+* `train`: what the training script logged, free-form. The report looks for accuracies, losses,
+  `elapsed_s` or `time_s`, `steps` (optimiser steps since the start) and `target_accuracy`;
+* `link`: `source`, `source_port`, `target`, `target_port`, `sent_bytes`, `relayed_bytes`; measured
+  over the whole run, once per directed link; the relayed bytes are part of the sent bytes;
+* `end`: `exit_code`.
+
+A last line that a crash cut short is left out and mentioned; anything else that cannot be read is a
+`DocumentError` naming line and field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.op_graph import OpGraph
+from torch_topoopt.plan import Link, Plan
+
+STAGES = ("profile", "co-optimise", "wire", "train")
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """How the run was started; `time` is an ISO 8601 text."""
+
+    command: tuple[str, ...]
+    servers: int
+    degree: int
+    seed: int
+    time: str
+
+
+@dataclass(frozen=True)
+class LinkTraffic:
+    """Bytes that left on one directed link in the whole run, and how many were relayed ones."""
+
+    sent_bytes: int
+    relayed_bytes: int
+
+
+@dataclass
+class Metrics:
+    """What `metrics.jsonl` recorded; `notes` are sentences for the reader of a report."""
+
+    start: RunStart | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    train: list[dict[str, Any]] = field(default_factory=list)
+    links: dict[Link, LinkTraffic] = field(default_factory=dict)
+    exit_code: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """True for a finite int or float; booleans are not numbers here."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(event: dict[str, Any], name: str, where: str) -> int:
+    value = event.get(name)
+    if type(value) is not int or value < 0:
+        raise DocumentError(f"{where}: {name}: expected an integer from 0 on, got {value!r}")
+    return value
+
+
+def _text(event: dict[str, Any], name: str, where: str) -> str:
+    value = event.get(name)
+    if not isinstance(value, str):
+        raise DocumentError(f"{where}: {name}: expected a text, got {value!r}")
+    return value
+
+
+def _read_start(event: dict[str, Any], where: str) -> RunStart:
+    command = event.get("command")
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise DocumentError(f"{where}: command: expected a list of texts, got {command!r}")
+    return RunStart(
+        tuple(command),
+        _whole(event, "servers", where),
+        _whole(event, "degree", where),
+        _whole(event, "seed", where),
+        _text(event, "time", where),
+    )
+
+
+def _add_stage(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    name, seconds = _text(event, "name", where), event.get("seconds")
+    if name not in STAGES:
+        raise DocumentError(f"{where}: name: {name!r} is not one of {', '.join(STAGES)}")
+    if not is_number(seconds) or seconds < 0:
+        raise DocumentError(f"{where}: seconds: expected a number from 0 on, got {seconds!r}")
+    metrics.stages[name] = metrics.stages.get(name, 0.0) + seconds
+
+
+def _add_link(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    ends = ("source", "source_port", "target", "target_port")
+    link = Link(*(_whole(event, end, where) for end in ends))
+    sent, relayed = _whole(event, "sent_bytes", where), _whole(event, "relayed_bytes", where)
+    if link in metrics.links:
+        raise DocumentError(f"{where}: link {link_name(link)} was measured on an earlier line")
+    if relayed > sent:
+        raise DocumentError(
+            f"{where}: relayed_bytes: {relayed} is more than {sent}, the sent_bytes it is part of"
+        )
+    metrics.links[link] = LinkTraffic(sent, relayed)
+
+
+def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """(position, event) of every line, and a note if the last one is torn."""
+    events: list[tuple[str, dict[str, Any]]] = []
+    lines = data.splitlines()
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line.decode("utf-8"))
+        except ValueError:
+            if number == len(lines):
+                note = f"The last line of {name} ({number}) was cut short and is left out."
+                return events, [note]
+            raise DocumentError(f"{where}: not a line of JSON") from None
+        if not isinstance(event, dict):
+            raise DocumentError(f"{where}: expected an object, got {type(event).__name__}")
+        events.append((where, event))
+    return events, []
+
+
+def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
+    """Reads the bytes of a `metrics.jsonl`; the last `run` event starts the record.
+
+    Raises DocumentError, prefixed with `name` and the line number.
+    """
+    events, notes = _parse_lines(data, name)
+    starts = [i for i, (_, event) in enumerate(events) if event.get("event") == "run"]
+    if len(starts) > 1:
+        notes.append(f"{name} records {len(starts)} runs; this report shows the last.")
+        events = events[starts[-1] :]
+    metrics = Metrics(notes=notes)
+    unknown: Counter[str] = Counter()
+    for where, event in events:
+        kind = _text(event, "event", where)
+        if kind == "run":
+            metrics.start = _read_start(event, where)
+        elif kind == "stage":
+            _add_stage(metrics, event, where)
+        elif kind == "train":
+            metrics.train.append({key: value for key, value in event.items() if key != "event"})
+        elif kind == "link":
+            _add_link(metrics, event, where)
+        elif kind == "end":
+            code = event.get("exit_code")
+            if type(code) is not int:
+                raise DocumentError(f"{where}: exit_code: expected an integer, got {code!r}")
+            metrics.exit_code = code
+        else:
+            unknown[kind] += 1
+    for kind, count in sorted(unknown.items()):
+        metrics.notes.append(f"{name}: events of unknown kind {kind!r} are not shown ({count}).")
+    return metrics
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder; `graph` and `metrics` are None where the run ended before they were written."""
+
+    plan: Plan
+    graph: OpGraph | None
+    metrics: Metrics | None
+    notes: tuple[str, ...]
+
+
+def _check_links(plan: Plan, metrics: Metrics) -> None:
+    planned = set(plan.network.links)
+    for link in metrics.links:
+        if link not in planned:
+            raise DocumentError(f"metrics.jsonl: link {link_name(link)} is not a link of plan.json")
+
+
+def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> list[str]:
+    """Notes on files that do not seem to belong together."""
+    notes = []
+    if graph is not None:
+        if (graph.model, graph.batch_size) != (plan.model, plan.batch_size):
+            notes.append(
+                f"opgraph.json is of model {graph.model!r} with batch size {graph.batch_size}, "
+                f"plan.json of {plan.model!r} with {plan.batch_size}."
+            )
+        known = {operator.name for operator in graph.operators}
+        strangers = [p.operator for p in plan.strategy if p.operator not in known]
+        if strangers:
+            notes.append(f"plan.json places operators that opgraph.json lacks: {strangers[0]!r}.")
+    if metrics is None:
+        return notes
+    start, cluster = metrics.start, plan.cluster
+    if start and (start.servers, start.degree) != (cluster.servers, cluster.degree):
+        notes.append(
+            f"metrics.jsonl is of {start.servers} servers of degree {start.degree}, "
+            f"plan.json of {cluster.servers} of degree {cluster.degree}."
+        )
+    unmeasured = len(plan.network.links) - len(metrics.links)
+    if metrics.links and unmeasured:
+        notes.append(f"{unmeasured} of {len(plan.network.links)} links have no measured traffic.")
+    return notes
+
+
+def read_run(run_dir: Path) -> Run:
+    """Reads a run folder.
+
+    Raises DocumentError if `plan.json` is missing or any file is corrupt or does not match it.
+    """
+    paths = {name: Path(run_dir) / name for name in ("opgraph.json", "plan.json", "metrics.jsonl")}
+    if not paths["plan.json"].is_file():
+        raise DocumentError(
+            f"{paths['plan.json']}: missing; a report needs a run folder in which `topoopt run` "
+            "got as far as writing its plan"
+        )
+    plan = Plan.load(paths["plan.json"])
+    notes = []
+    graph, metrics = None, None
+    if paths["opgraph.json"].is_file():
+        graph = OpGraph.load(paths["opgraph.json"])
+    else:
+        notes.append(
+            "opgraph.json is missing (the run was interrupted, or was given its plan), so what the "
+            "model computes cannot be shown."
+        )
+    if paths["metrics.jsonl"].is_file():
+        try:
+            metrics = parse_metrics(paths["metrics.jsonl"].read_bytes())
+            _check_links(plan, metrics)
+        except DocumentError as error:
+            raise DocumentError(f"{Path(run_dir)}/{error}") from None
+        notes += metrics.notes
+    else:
+        notes.append(
+            "metrics.jsonl is missing (the run was interrupted), so what the run took, learnt and "
+            "sent cannot be shown."
+        )
+    notes += _mismatches(plan, graph, metrics)
+    return Run(plan, graph, metrics, tuple(notes))
+
+
+def link_name(link: Link) -> str:
+    """ "0:1 -> 3:0": server 0 port 1 to server 3 port 0."""
+    return f"{link.source}:{link.source_port} -> {link.target}:{link.target_port}"

@@ -1,0 +1,359 @@
+"""The sections of the page on the run as a whole, and their order."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from torch_topoopt import __version__
+from torch_topoopt.report import figures
+from torch_topoopt.report.html import (
+    MISSING,
+    Markup,
+    count,
+    element,
+    folded,
+    legend,
+    page,
+    paragraph,
+    percent,
+    ratio,
+    seconds,
+    section,
+    size,
+    table,
+)
+from torch_topoopt.report.network_sections import (
+    server_list,
+    topology_section,
+    traffic_section,
+    wiring_section,
+)
+from torch_topoopt.report.results import (
+    Series,
+    as_fraction,
+    find_accuracy,
+    key_words,
+    training_curves,
+)
+from torch_topoopt.report.run_folder import STAGES
+from torch_topoopt.report.summary import divide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.plan import Plan
+    from torch_topoopt.report.run_folder import Run
+
+_TOP_OPERATORS = 10
+_PANEL_LINES = 4  # curves per panel: accuracy and loss together use every line colour once
+_STAGE_WORK = {
+    "profile": "the model becomes an OpGraph",
+    "co-optimise": "strategy search and TopologyFinder",
+    "wire": "links opened and verified from both ends",
+    "train": "the training script on all ranks",
+}
+_AXES = {"elapsed_s": "elapsed time (s)", "time_s": "time since the run began (s)", "": "log line"}
+
+
+# ---- headline ------------------------------------------------------------------------------------
+
+
+def _tile(name: str, value: str, note: str, class_: str = "") -> Markup:
+    return element(
+        "div",
+        element("div", name, class_="name"),
+        element("div", value, class_=f"value {class_}".strip()),
+        element("div", note, class_="note"),
+        class_="tile",
+    )
+
+
+def _prediction_tile(plan: Plan) -> Markup:
+    speedup = divide(plan.prediction.single_ring_s, plan.prediction.iteration_s)
+    note = Markup("") if speedup is None else Markup(f"{ratio(speedup)} the speed of a single ring")
+    return _tile("Predicted iteration", seconds(plan.prediction.iteration_s), note)
+
+
+def _accuracy_tiles(run: Run) -> list[Markup]:
+    accuracy = find_accuracy(run.metrics.train) if run.metrics else None
+    if accuracy is None:
+        note = "the script logged no accuracy" if run.metrics else "no metrics.jsonl"
+        return [_tile("Accuracy", MISSING, note), _tile("Time to accuracy", MISSING, note)]
+    name = "Test accuracy" if "test" in key_words(accuracy.key) else "Accuracy"
+    goal = "target" if accuracy.goal_is_target else "best seen"
+    reached = Markup(f"to {percent(accuracy.goal, 2)} ({goal})")
+    if accuracy.time_to_s is None:
+        not_reached = accuracy.best < accuracy.goal
+        reached = Markup(f"{reached}: {'not reached' if not_reached else 'no time was logged'}")
+    return [
+        _tile(name, percent(accuracy.final, 2), f"last value of {accuracy.key}"),
+        _tile("Time to accuracy", seconds(accuracy.time_to_s), reached),
+    ]
+
+
+def _exit_tile(run: Run) -> Markup:
+    code = run.metrics.exit_code if run.metrics else None
+    if code is None:
+        return _tile("Run", "not finished", "no exit code recorded", "bad")
+    if code == 0:
+        return _tile("Run", "✓ finished", "exit code 0", "good")
+    return _tile("Run", "✗ failed", f"exit code {code}", "bad")
+
+
+def _rate(link_gbps: float) -> str:
+    return f"{link_gbps:g} Gb/s" if link_gbps >= 1 else f"{link_gbps * 1000:g} Mb/s"
+
+
+def _headline(run: Run) -> Markup:
+    plan, cluster = run.plan, run.plan.cluster
+    start = run.metrics.start if run.metrics else None
+    parts = [f"batch of {plan.batch_size} samples", f"seed {plan.seed}"]
+    if start is not None:
+        parts.append(f"started {start.time}")
+    tiles = [
+        _tile(
+            "Cluster",
+            f"{cluster.servers} × {cluster.degree}",
+            f"servers × degree; {cluster.ports} ports of {_rate(cluster.link_gbps)}, "
+            f"{cluster.accelerators_per_server} × {cluster.accelerator} per server",
+        ),
+        _prediction_tile(plan),
+        *_accuracy_tiles(run),
+        _exit_tile(run),
+    ]
+    notes = Markup("")
+    if run.notes:
+        items = element("ul", *(element("li", note) for note in run.notes))
+        notes = element("div", element("strong", "Please note"), items, class_="notes", role="note")
+    return element(
+        "header",
+        element("h1", plan.model),
+        element("p", " · ".join(parts), class_="sub"),
+        element("div", *tiles, class_="tiles"),
+        notes,
+        id="headline",
+    )
+
+
+# ---- stages, rounds, search, training ------------------------------------------------------------
+
+
+def _stages_section(run: Run) -> Markup:
+    stages = run.metrics.stages if run.metrics else {}
+    total = sum(stages.values())
+    rows = [
+        (
+            name.capitalize(),
+            _STAGE_WORK[name],
+            seconds(stages.get(name)) if name in stages else "not recorded",
+            percent(divide(stages.get(name), total)),
+        )
+        for name in STAGES
+    ]
+    summed = ("All", "", seconds(total if stages else None), percent(1.0 if total else None))
+    columns = ("stage", "what happens", "time", "share")
+    body = table("Time of each stage", columns, rows, numeric_from=2, total=summed)
+    return section("stages", "Stages", body)
+
+
+def _rounds_section(plan: Plan) -> Markup:
+    prediction = plan.prediction
+    text = paragraph(
+        "This plan: ", seconds(prediction.iteration_s), " per iteration; compute alone takes ",
+        seconds(prediction.compute_s), ". The same strategy takes ",
+        seconds(prediction.single_ring_s), " on a single ring (the plan is ",
+        ratio(divide(prediction.single_ring_s, prediction.iteration_s)), " as fast) and ",
+        seconds(prediction.ideal_switch_s), " on an ideal switch (the plan takes ",
+        ratio(divide(prediction.iteration_s, prediction.ideal_switch_s)), " as long).",
+    )  # fmt: skip
+    rows = [
+        (
+            str(number),
+            seconds(entry.strategy_s),
+            seconds(entry.network_s),
+            seconds(entry.single_ring_s),
+            seconds(entry.ideal_switch_s),
+            ratio(divide(entry.single_ring_s, entry.network_s)),
+            ratio(divide(entry.network_s, entry.ideal_switch_s)),
+            "yes" if entry.accepted else "no",
+        )
+        for number, entry in enumerate(plan.rounds, 1)
+    ]
+    columns = (
+        "round", "after strategy search", "after TopologyFinder", "single ring", "ideal switch",
+        "speed-up over single ring", "time over ideal switch", "kept",
+    )  # fmt: skip
+    caption = "Predicted time of one iteration after each round of the alternating optimisation"
+    body = table(caption, columns, rows) if rows else paragraph("The plan records no rounds.")
+    return section("rounds", "Predicted iteration time", text, body)
+
+
+def _search_section(plan: Plan) -> Markup:
+    content: list[str] = []
+    if plan.strategy_space == "data-parallel":
+        content.append(
+            paragraph(
+                "No strategy was searched: the strategy space was data-parallel, in which every "
+                "operator runs on all servers. Only the network was optimised."
+            )
+        )
+    elif not plan.search:
+        content.append(paragraph("The plan records no samples of the search."))
+    if plan.strategy_space == "full" and plan.search:
+        first, last = plan.search[0], plan.search[-1]
+        caption = Markup(
+            f"Predicted iteration time: the best went from {seconds(first.best_s)} to "
+            f"{seconds(last.best_s)} in {last.evaluations:,} evaluations of the cost."
+        )
+        lines = legend(((0, "best so far"), (1, "current state")))
+        figure = Markup(figures.search_curve(plan.search))
+        content.append(element("figure", lines, figure, element("figcaption", caption)))
+    return section("search", "Strategy search", *content)
+
+
+def _in_percent(series: Series) -> Series:
+    scale = 100 * as_fraction(value for _, value in series.points)
+    return Series(
+        series.key, tuple((x, value * scale) for x, value in series.points), series.not_finite
+    )
+
+
+def _training_section(run: Run) -> Markup:
+    title = "Accuracy and loss"
+    if run.metrics is None:
+        return section("training", title, paragraph("Not recorded: metrics.jsonl is missing."))
+    curves = training_curves(run.metrics.train)
+    accuracies = [_in_percent(series) for series in curves.accuracies[:_PANEL_LINES]]
+    losses = list(curves.losses[:_PANEL_LINES])
+    if not accuracies and not losses:
+        return section("training", title, paragraph("The script logged no accuracy and no loss."))
+    accuracy = find_accuracy(run.metrics.train)
+    goal = accuracy.goal * 100 if accuracy and accuracy.goal_is_target else None
+    axis = _AXES.get(curves.axis, curves.axis)
+    figure = Markup(figures.training_curves(axis, accuracies, losses, goal))
+    shown = [*accuracies, *losses]
+    hidden = len(curves.accuracies) + len(curves.losses) - len(shown)
+    caption = ["As logged by the training script."]
+    caption += ["The dashed line is the target accuracy."] if goal is not None else []
+    caption += [f"{hidden} more logged keys are not drawn."] if hidden else []
+    caption += [
+        f"{series.key} was not a finite number {series.not_finite} times."
+        for series in shown
+        if series.not_finite
+    ]
+    lines = legend((i, series.key) for i, series in enumerate(shown))
+    body = element("figure", lines, figure, element("figcaption", " ".join(caption)))
+    return section("training", title, body)
+
+
+# ---- strategy and operators ----------------------------------------------------------------------
+
+
+def _strategy_section(run: Run) -> Markup:
+    plan = run.plan
+    if not plan.strategy:
+        return section("strategy", "Strategy", paragraph("The plan places no operators."))
+    by_servers: dict[tuple[int, ...], list[str]] = {}
+    for placement in plan.strategy:
+        by_servers.setdefault(tuple(sorted(placement.servers)), []).append(placement.operator)
+    operators = {o.name: o for o in run.graph.operators} if run.graph else {}
+    rows = []
+    for servers, names in sorted(by_servers.items(), key=lambda item: (-len(item[0]), item[0])):
+        known = [operators[name] for name in names if name in operators]
+        text = ", ".join(names)
+        rows.append(
+            (
+                server_list(servers),
+                folded(f"{names[0]} … {names[-1]}", paragraph(text), is_open=False)
+                if len(names) > 8
+                else text,
+                str(len(names)),
+                count(sum(_flops(o) for o in known)) if run.graph else MISSING,
+                size(sum(o.parameter_bytes for o in known)) if run.graph else MISSING,
+            )
+        )
+    columns = ("servers", "operators", "number", "FLOPs", "parameters")
+    caption = (
+        "Which servers share the batch of which operators; FLOPs of one iteration, forward and "
+        "backward, over all servers"
+    )
+    return section("strategy", "Strategy", table(caption, columns, rows, numeric_from=2))
+
+
+def _flops(operator: Operator) -> int:
+    return operator.forward_flops + operator.backward_flops
+
+
+def _top_table(
+    graph: OpGraph, what: str, value: Callable[[Operator], int], show: Callable[[int], Markup]
+) -> Markup:
+    total = sum(value(operator) for operator in graph.operators)
+    ranked = sorted(graph.operators, key=lambda o: -value(o))[:_TOP_OPERATORS]
+    rows = [
+        (o.name, o.kind, show(value(o)), percent(divide(value(o), total)))
+        for o in ranked
+        if value(o)
+    ]
+    summed = ("all operators", "", show(total), percent(1.0 if total else None))
+    columns = ("operator", "kind", what, "share")
+    return table(f"Operators by {what}", columns, rows, numeric_from=2, total=summed)
+
+
+def _operators_section(run: Run) -> Markup:
+    title = "Largest operators"
+    if run.graph is None:
+        return section("operators", title, paragraph("Not recorded: opgraph.json is missing."))
+    text = paragraph(
+        f"{len(run.graph.operators)} operators; figures for the whole batch of "
+        f"{run.graph.batch_size} samples, FLOPs of forward and backward pass together."
+    )
+    flops = _top_table(run.graph, "FLOPs", _flops, count)
+    parameters = _top_table(run.graph, "parameter bytes", lambda o: o.parameter_bytes, size)
+    return section("operators", title, text, element("div", flops, parameters, class_="columns"))
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def _reproduce_section(run: Run) -> Markup:
+    start = run.metrics.start if run.metrics else None
+    if start is None:
+        body = paragraph("The command was not recorded.")
+    else:
+        body = element("pre", element("code", shlex.join(start.command)))
+    return section("reproduce", "Reproduce", body)
+
+
+_CONTENTS = (
+    ("stages", "Stages"), ("topology", "Topology"), ("rounds", "Iteration time"),
+    ("traffic", "Traffic"), ("search", "Search"), ("training", "Accuracy"),
+    ("strategy", "Strategy"), ("operators", "Operators"), ("wiring", "Wiring"),
+    ("reproduce", "Reproduce"),
+)  # fmt: skip
+
+
+def render_page(run: Run) -> str:
+    """The whole page of a run folder as HTML5."""
+    plan = run.plan
+    links = (element("a", name, href=f"#{identity}") for identity, name in _CONTENTS)
+    footer = element(
+        "footer", f"torch_topoopt {__version__} · plan {plan.digest()} · version {plan.version}"
+    )
+    return page(
+        f"{plan.model} on {plan.cluster.servers} servers of degree {plan.cluster.degree}",
+        _headline(run),
+        element("nav", *links, aria_label="Contents"),
+        _stages_section(run),
+        topology_section(plan),
+        _rounds_section(plan),
+        traffic_section(run),
+        _search_section(plan),
+        _training_section(run),
+        _strategy_section(run),
+        _operators_section(run),
+        wiring_section(plan),
+        _reproduce_section(run),
+        footer,
+    )

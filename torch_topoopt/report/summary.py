@@ -1,0 +1,108 @@
+"""The figures of a report as plain data, for `topoopt report --json` and the end of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.report.results import (
+    compare_traffic,
+    find_accuracy,
+    numbered_rings,
+    reach,
+)
+from torch_topoopt.report.run_folder import STAGES
+
+if TYPE_CHECKING:
+    from torch_topoopt.report.run_folder import Run
+
+
+def divide(value: float | None, by: float | None) -> float | None:
+    """value / by, or None where either is unknown or `by` is 0."""
+    return None if value is None or not by else value / by
+
+
+def _prediction(run: Run) -> dict[str, Any]:
+    prediction = run.plan.prediction
+    return {
+        "iteration_s": prediction.iteration_s,
+        "compute_s": prediction.compute_s,
+        "single_ring_s": prediction.single_ring_s,
+        "ideal_switch_s": prediction.ideal_switch_s,
+        "speedup_over_single_ring": divide(prediction.single_ring_s, prediction.iteration_s),
+        "relative_to_ideal_switch": divide(prediction.iteration_s, prediction.ideal_switch_s),
+    }
+
+
+def _training(run: Run) -> dict[str, Any] | None:
+    accuracy = find_accuracy(run.metrics.train) if run.metrics else None
+    if accuracy is None:
+        return None
+    return {
+        "accuracy_key": accuracy.key,
+        "final_accuracy": accuracy.final,
+        "best_accuracy": accuracy.best,
+        "goal_accuracy": accuracy.goal,
+        "goal_is_target": accuracy.goal_is_target,
+        "time_to_goal_s": accuracy.time_to_s,
+    }
+
+
+def _traffic(run: Run) -> dict[str, Any]:
+    traffic = compare_traffic(run)
+    links = []
+    measured = run.metrics.links if run.metrics else {}
+    for i, link in enumerate(run.plan.network.links):
+        seen = measured.get(link)
+        links.append(
+            {
+                "source": link.source,
+                "source_port": link.source_port,
+                "target": link.target,
+                "target_port": link.target_port,
+                "predicted_bytes_per_iteration": run.plan.prediction.link_bytes[i],
+                "measured_bytes": seen.sent_bytes if seen else None,
+                "measured_relayed_bytes": seen.relayed_bytes if seen else None,
+                "measured_over_predicted": divide(traffic.measured[i], traffic.predicted[i]),
+            }
+        )
+    return {"basis": traffic.basis, "steps": traffic.steps, "links": links}
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """See `torch_topoopt.report.summary`."""
+    plan, metrics = run.plan, run.metrics
+    stages = metrics.stages if metrics else {}
+    distances = reach(plan.network)
+    return {
+        "model": plan.model,
+        "batch_size": plan.batch_size,
+        "servers": plan.cluster.servers,
+        "degree": plan.cluster.degree,
+        "link_gbps": plan.cluster.link_gbps,
+        "seed": plan.seed,
+        "strategy_space": plan.strategy_space,
+        "plan_digest": plan.digest(),
+        "exit_code": metrics.exit_code if metrics else None,
+        "stages_s": {name: stages.get(name) for name in STAGES},
+        "prediction": _prediction(run),
+        "rounds": [
+            {
+                "strategy_s": entry.strategy_s,
+                "network_s": entry.network_s,
+                "single_ring_s": entry.single_ring_s,
+                "ideal_switch_s": entry.ideal_switch_s,
+                "speedup_over_single_ring": divide(entry.single_ring_s, entry.network_s),
+                "accepted": entry.accepted,
+            }
+            for entry in plan.rounds
+        ],
+        "rings": [
+            {"group": ring.group, "stride": ring.stride, "share": ring.ring.share}
+            for ring in numbered_rings(plan.network)
+        ],
+        "mean_hops": distances.mean_hops,
+        "relayed_pairs": distances.relayed_pairs,
+        "traffic": _traffic(run),
+        "training": _training(run),
+        "notes": list(run.notes),
+    }
