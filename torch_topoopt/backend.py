@@ -175,13 +175,15 @@ def _open_job(extension: Any, options: Any) -> _Job:
     rank = options.group_rank
     store = options.store
     timeout_s = min(_as_timedelta(options.timeout).total_seconds(), _CONNECT_TIMEOUT_S)
+    # A group that is created again after its end finds the keys of its first life in the store.
+    life = store.add(f"lives/{rank}", 1)
     opened = open_links(
         plan,
         wiring,
         rank,
         timeout_s=timeout_s,
-        listening=lambda: store.set(f"listening/{rank}", "1"),
-        wait_for=lambda other: store.wait([f"listening/{other}"], timedelta(seconds=timeout_s)),
+        listening=lambda: store.set(f"listening/{life}/{rank}", "1"),
+        wait_for=lambda other: store.wait([f"listening/{life}/{other}"], timedelta(seconds=timeout_s)),
     )
     for link in opened:
         _log_link(link)

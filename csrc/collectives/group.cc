@@ -130,7 +130,7 @@ void Group::onTimeout() {
                     std::to_string(collective.limit.count()) + " ms";
   const std::set<int> waiting = running_->waitingFor();
   if (!waiting.empty()) {
-    why += " waiting for rank";
+    why += " waiting for data from rank";
     for (int rank : waiting) why += (rank == *waiting.begin() ? " " : ", ") + std::to_string(rank);
   }
   fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
@@ -151,7 +151,7 @@ void Group::fail(std::exception_ptr error, Spread spread) {
   const auto self = shared_from_this();
   if (timer_) endpoint_->reactor().cancel(*std::exchange(timer_, std::nullopt));
   if (spread == Spread::kGoodbye) {
-    endpoint_->closeChannel(config_.channel);
+    endpoint_->closeChannel(config_.channel, whatFailed(error));
   } else {
     endpoint_->failChannel(config_.channel, whatFailed(error), spread == Spread::kEverywhere);
   }

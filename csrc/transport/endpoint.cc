@@ -369,14 +369,14 @@ void Endpoint::relay(const FrameHeader& header, std::vector<std::byte> payload) 
 
 void Endpoint::openChannel(uint32_t channel, std::function<void(std::exception_ptr)> failed) {
   if (!failure_.empty()) return failed(peerLost(failure_));
-  if (closed_channels_.contains(channel)) {
-    return failed(peerLost("another rank has already failed in this group"));
+  if (const auto closed = closed_channels_.find(channel); closed != closed_channels_.end()) {
+    return failed(peerLost(closed->second));
   }
   channels_[channel] = std::move(failed);
 }
 
-void Endpoint::closeChannel(uint32_t channel) {
-  if (!closed_channels_.insert(channel).second) return;
+void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
+  if (!closed_channels_.emplace(channel, why).second) return;
   channels_.erase(channel);
   for (auto& link : links_) link->dropOwn(channel);
   for (auto& [id, flow] : in_) {
@@ -395,7 +395,7 @@ void Endpoint::closeChannel(uint32_t channel) {
 }
 
 void Endpoint::failChannel(uint32_t channel, const std::string& why, bool tell) {
-  closeChannel(channel);
+  closeChannel(channel, why);
   std::erase_if(out_, [&](const auto& entry) { return entry.first.channel == channel; });
   if (tell && failures_seen_.emplace(channel, config_.rank).second) {
     FrameHeader header;
@@ -455,7 +455,7 @@ void Endpoint::onFlooded(SocketLink& link, const FrameHeader& header, const std:
   const std::string why = "rank " + std::to_string(header.source) + " failed: " + text;
   if (header.channel == kAllChannels) return failAll(why, false);
   const auto channel = channels_.find(header.channel);
-  if (channel == channels_.end()) return closeChannel(header.channel);
+  if (channel == channels_.end()) return closeChannel(header.channel, why);
   const auto failed = channel->second;
   failed(peerLost(why));
 }

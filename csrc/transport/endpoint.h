@@ -84,7 +84,7 @@ class Endpoint final : private SocketLink::Observer {
 
   // Loop. Forgets every send and receive on `channel`: their memory is free when this returns, and
   // their callbacks are not called. Not from a callback of send or receive: post it.
-  void closeChannel(uint32_t channel);
+  void closeChannel(uint32_t channel, const std::string& why = "the group was shut down");
 
   // Loop. Closes the channel; with `tell`, all ranks fail it for the same reason.
   void failChannel(uint32_t channel, const std::string& why, bool tell);
@@ -203,7 +203,7 @@ class Endpoint final : private SocketLink::Observer {
   std::unordered_map<FlowId, InFlow, FlowHash> in_;
   std::deque<AnyReceive> any_;
   std::map<uint32_t, std::function<void(std::exception_ptr)>> channels_;
-  std::set<uint32_t> closed_channels_;  // for ever; a group is never opened twice
+  std::map<uint32_t, std::string> closed_channels_;  // why; for ever, no group is opened twice
   std::set<int> left_;
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
   std::string failure_;                               // of the whole endpoint; empty while it lives

@@ -160,6 +160,10 @@ void SocketLink::send(OutFrame frame) {
   if (dead()) return;
   if (idle()) busy_since_ = Reactor::Clock::now();
   const FlowKey key = FlowKey::of(frame.header);
+  if (frame.header.source != name_.source) {
+    relay_bytes_ += frame.header.payload_bytes;
+    counters_.relay_peak_bytes = std::max(counters_.relay_peak_bytes, relay_bytes_);
+  }
   auto& queue = queues_[key];
   if (queue.empty()) turn_.push_back(key);
   queue.push_back(std::move(frame));
@@ -200,7 +204,10 @@ void SocketLink::frameWritten() {
   const FrameHeader& header = current_->header;
   if (header.type == FrameType::kData) {
     counters_.sent_bytes += header.payload_bytes;
-    if (header.source != name_.source) counters_.relayed_bytes += header.payload_bytes;
+    if (header.source != name_.source) {
+      counters_.relayed_bytes += header.payload_bytes;
+      relay_bytes_ -= header.payload_bytes;
+    }
     counters_.overhead_bytes += sizeof(FrameHeader);
   } else {
     counters_.overhead_bytes += sizeof(FrameHeader) + header.payload_bytes;

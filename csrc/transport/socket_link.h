@@ -31,11 +31,12 @@ struct LinkName {
 };
 
 struct LinkCounters {
-  uint64_t sent_bytes = 0;      // payload of data frames, own and relayed
-  uint64_t relayed_bytes = 0;   // the part of it that came from other ranks
-  uint64_t received_bytes = 0;  // payload of data frames from the neighbour
-  uint64_t overhead_bytes = 0;  // headers and control frames sent
-  double busy_s = 0;            // time with something to send
+  uint64_t sent_bytes = 0;        // payload of data frames, own and relayed
+  uint64_t relayed_bytes = 0;     // the part of it that came from other ranks
+  uint64_t received_bytes = 0;    // payload of data frames from the neighbour
+  uint64_t overhead_bytes = 0;    // headers and control frames sent
+  uint64_t relay_peak_bytes = 0;  // most payload of other ranks that ever waited here at a time
+  double busy_s = 0;              // time with something to send
 };
 
 // A frame on its way out. The payload is the caller's memory until `sent` is called, or `owned`.
@@ -115,6 +116,7 @@ class SocketLink final : public Reactor::Handler {
   std::deque<OutFrame> control_;
   std::unordered_map<FlowKey, std::deque<OutFrame>, FlowHash> queues_;
   std::deque<FlowKey> turn_;  // flows with something to send
+  uint64_t relay_bytes_ = 0;  // payload of other ranks in queues_ and current_
   std::unique_ptr<OutFrame> current_;
   size_t written_ = 0;  // of header and payload of current_
   bool want_write_ = false;

@@ -1,0 +1,115 @@
+"""all_reduce against gloo in the same processes, and its traffic against theory."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import make_plan, run_ranks, values
+
+CASES = 1000
+INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+RELATIVE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-6, torch.float64: 1e-12}
+OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG")
+BIT_OPS = ("BAND", "BOR", "BXOR")
+
+
+def random_case(rng: random.Random) -> tuple[tuple[int, ...], torch.dtype, str]:
+    shape = tuple(rng.choice((0, 1, 2, 3, 5, 7, 16, 33)) for _ in range(rng.randrange(4)))
+    if rng.random() < 0.1:
+        shape = (rng.randrange(1, 60_000),)
+    dtype = rng.choice(INTEGERS + FLOATS)
+    ops = [op for op in OPS if op != "AVG" or dtype.is_floating_point]
+    return shape, dtype, rng.choice([*ops, *BIT_OPS] if dtype in INTEGERS else ops)
+
+
+def random_tensor(
+    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
+) -> torch.Tensor:
+    if dtype.is_floating_point:  # positive, so that a relative error means something
+        return (torch.rand(shape, generator=generator) + 0.5).to(dtype)
+    return torch.randint(0, 100, shape, generator=generator).to(dtype)
+
+
+def compare_with_gloo(rank: int, world: int) -> int:
+    dist.init_process_group("topoopt")
+    gloo = dist.new_group(backend="gloo")
+    rng = random.Random(7)
+    generator = torch.Generator().manual_seed(rank)
+    for case in range(CASES):
+        shape, dtype, op = random_case(rng)
+        ours = random_tensor(shape, dtype, generator)
+        theirs = ours.clone()
+        dist.all_reduce(ours, op=getattr(dist.ReduceOp, op))
+        # gloo has no average of 16-bit floats on every build: sum and divide
+        dist.all_reduce(theirs, op=getattr(dist.ReduceOp, "SUM" if op == "AVG" else op), group=gloo)
+        if op == "AVG":
+            theirs /= world
+        what = (case, shape, dtype, op)
+        if dtype in INTEGERS or op in ("MIN", "MAX"):
+            assert torch.equal(ours, theirs), what
+        else:
+            error = (ours.double() - theirs.double()).abs()
+            assert (error <= RELATIVE[dtype] * theirs.double().abs()).all(), what
+    dist.destroy_process_group()
+    return CASES
+
+
+@pytest.mark.parametrize(("servers", "degree"), [(4, 2), (5, 4)])
+def test_results_equal_gloo_on_a_thousand_random_tensors(servers, degree, tmp_path):
+    assert values(run_ranks(make_plan(servers, degree), tmp_path, compare_with_gloo)) == (
+        [CASES] * servers
+    )
+
+
+def reduce_one_tensor(rank: int, world: int) -> list[float]:
+    dist.init_process_group("topoopt")
+    tensor = torch.full((240_000,), float(rank + 1))
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return [tensor.min().item(), tensor.max().item()]
+
+
+@pytest.mark.parametrize(
+    ("servers", "degree", "ports"),
+    [(2, 1, "duplex"), (4, 2, "duplex"), (5, 4, "duplex"), (8, 2, "duplex"), (5, 2, "simplex")],
+)
+def test_link_counters_equal_theory_to_the_byte(servers, degree, ports, tmp_path):
+    """A ring of g servers with share s of S bytes puts 2 (g - 1) / g s S bytes on each hop."""
+    plan = make_plan(servers, degree, ports=ports)
+    total = sum(range(1, servers + 1))
+    outcomes = run_ranks(plan, tmp_path, reduce_one_tensor)
+    assert values(outcomes) == [[total, total]] * servers
+    expected = {(link.source, link.target): 0.0 for link in plan.network.links}
+    for ring in plan.network.groups[0].rings:
+        hop_bytes = 2 * (servers - 1) / servers * ring.share * 960_000
+        for hop in zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True):
+            expected[hop] += hop_bytes
+    measured = {}
+    for rank in range(servers):
+        for link in json.loads((tmp_path / f"links-rank{rank}.json").read_text())["links"]:
+            measured[link["source"], link["target"]] = link["sent_bytes"]
+            assert link["relayed_bytes"] == 0
+    assert measured == expected
+
+
+def reduce_twice(rank: int, world: int) -> list[bytes]:
+    dist.init_process_group("topoopt")
+    generator = torch.Generator().manual_seed(rank)
+    tensor = torch.randn(100_003, generator=generator)
+    results = []
+    for _ in range(2):
+        copy = tensor.clone()
+        dist.all_reduce(copy)
+        results.append(copy.numpy().tobytes())
+    dist.destroy_process_group()
+    return results
+
+
+def test_the_same_sum_has_the_same_bits_every_time_and_everywhere(tmp_path):
+    results = values(run_ranks(make_plan(5, 4), tmp_path, reduce_twice))
+    assert len({bits for of_rank in results for bits in of_rank}) == 1

@@ -1,0 +1,48 @@
+"""Data connections exist between linked servers, and nowhere else."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import make_plan, run_ranks, values
+
+ESTABLISHED = "01"
+
+
+def address(field: str) -> str:
+    return socket.inet_ntoa(bytes.fromhex(field.split(":")[0])[::-1])
+
+
+def list_connections(rank: int, world: int) -> list[tuple[str, str]]:
+    """All established TCP connections of this machine, seen while everybody trains."""
+    dist.init_process_group("topoopt")
+    output = torch.empty(world)
+    dist.all_to_all_single(output, torch.ones(world))  # every pair has exchanged something
+    dist.all_reduce(torch.ones(100_000))
+    connections = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, near, far, state = line.split()[:4]
+        if state == ESTABLISHED:
+            connections.append((address(near), address(far)))
+    dist.barrier()
+    dist.destroy_process_group()
+    return connections
+
+
+@pytest.mark.parametrize(("servers", "degree"), [(4, 2), (6, 2), (5, 4)])
+def test_only_linked_servers_are_connected(servers, degree, tmp_path):
+    plan = make_plan(servers, degree)
+    seen = values(run_ranks(plan, tmp_path, list_connections))[0]
+    fabric = [pair for pair in seen if pair[0].split(".")[1] not in ("0", "1")]
+    job = fabric[0][0].split(".")[1]
+    # 127.J.S.P+1 is port P of server S of job J
+    servers_of = [
+        (int(near.split(".")[2]), int(far.split(".")[2]))
+        for near, far in fabric
+        if near.split(".")[1] == job
+    ]
+    assert sorted(servers_of) == sorted((link.source, link.target) for link in plan.network.links)
