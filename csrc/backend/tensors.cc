@@ -1,5 +1,7 @@
 #include "backend/tensors.h"
 
+#include <cstring>
+
 namespace topoopt {
 namespace {
 
@@ -102,6 +104,21 @@ Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 
 at::Tensor flatLike(const at::Tensor& like, int64_t elements) {
   return at::empty({elements}, like.options());
+}
+
+at::Tensor destination(const at::Tensor& tensor, std::vector<std::function<void()>>& finishers) {
+  if (tensor.is_contiguous()) return tensor;
+  at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
+  finishers.push_back([tensor, copy] { tensor.copy_(copy); });
+  return copy;
+}
+
+std::byte* bytesOf(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+void copyBytes(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);
 }
 
 at::Tensor flatten(const std::vector<at::Tensor>& tensors) {

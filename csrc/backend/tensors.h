@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
+#include <functional>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
@@ -33,6 +35,13 @@ Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 // A contiguous uninitialised 1-d tensor with the type of `like`.
 at::Tensor flatLike(const at::Tensor& like, int64_t elements);
+
+// Where an operation puts its result: `tensor` itself, or a new contiguous tensor that is copied to
+// it by a function added to `finishers`.
+at::Tensor destination(const at::Tensor& tensor, std::vector<std::function<void()>>& finishers);
+
+std::byte* bytesOf(const at::Tensor& tensor);
+void copyBytes(std::byte* to, const std::byte* from, size_t bytes);  // the ranges may overlap
 
 // The elements of all tensors, one after the other, in a new tensor.
 at::Tensor flatten(const std::vector<at::Tensor>& tensors);

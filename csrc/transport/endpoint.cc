@@ -20,6 +20,13 @@ size_t costOf(size_t payload_bytes) { return payload_bytes + sizeof(FrameHeader)
 // same name in the other direction.
 FlowId flowOf(const FrameHeader& header) { return {header.source, header.channel, header.stream}; }
 
+bool fitsItsMessage(const FrameHeader& header) {
+  return header.payload_bytes <= header.message_bytes &&
+         header.offset <= header.message_bytes - header.payload_bytes;
+}
+
+std::string leftText(int rank) { return "rank " + std::to_string(rank) + " has left the job"; }
+
 std::exception_ptr peerLost(const std::string& why) {
   return std::make_exception_ptr(PeerLostError(why));
 }
@@ -91,9 +98,7 @@ const std::vector<Endpoint::Hop>& Endpoint::hopsTo(int source, int target) const
 void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint,
                     Done done) {
   if (!failure_.empty()) return done(peerLost(failure_));
-  if (left_.contains(flow.peer)) {
-    return done(peerLost("rank " + std::to_string(flow.peer) + " has left the job"));
-  }
+  if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
   if (hopsTo(config_.rank, flow.peer).empty()) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
@@ -171,14 +176,15 @@ void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint32_t fing
   const uint64_t number = flow.base + flow.posted.size();
   const auto early = flow.early.find(number);
   if (early == flow.early.end() && left_.contains(id.peer)) {
-    return done(peerLost("rank " + std::to_string(id.peer) + " has left the job"));
+    return done(peerLost(leftText(id.peer)));
   }
   if (early != flow.early.end() && !matches(id, bytes, fingerprint, early->second.message_bytes,
                                             early->second.fingerprint, done)) {
     return;
   }
   flow.posted.push_back({static_cast<std::byte*>(data), bytes, fingerprint, std::move(done)});
-  if (early == flow.early.end()) return;
+  // Now it is the turn of the next message, which may be here already (messages can overtake).
+  if (early == flow.early.end()) return bindAnyReceives(id);
   Posted& posted = flow.posted.back();
   size_t cost = 0;
   for (const auto& [offset, payload] : early->second.frames) {
@@ -190,6 +196,7 @@ void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint32_t fing
   posted.complete = posted.received == posted.bytes;
   consumed(id, flow, cost);
   completeFront(id);
+  bindAnyReceives(id);
 }
 
 void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream,
@@ -205,16 +212,20 @@ void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint6
     from(peer);
     return receive(id, data, bytes, fingerprint, std::move(done));
   }
+  if (allLeft(peers)) return done(peerLost(leftText(peers.back())));
   any_.push_back({peers, channel, stream, static_cast<std::byte*>(data), bytes, fingerprint,
                   std::move(from), std::move(done)});
 }
 
-// A frame of `id` arrived without a receive: gives it to the oldest receiveAny that accepts it.
-void Endpoint::bindAnyReceives(const FlowId& id, InFlow& flow) {
+// If the next message of `id` is here without a receive, gives it to the oldest receiveAny that
+// accepts it; the receive then looks for the message after that.
+void Endpoint::bindAnyReceives(const FlowId& id) {
+  const auto flow = in_.find(id);
+  if (flow == in_.end()) return;
+  if (!flow->second.early.contains(flow->second.base + flow->second.posted.size())) return;
   for (auto any = any_.begin(); any != any_.end(); ++any) {
     if (any->channel != id.channel || any->stream != id.stream) continue;
     if (std::find(any->peers.begin(), any->peers.end(), id.peer) == any->peers.end()) continue;
-    if (!flow.early.contains(flow.base + flow.posted.size())) return;
     AnyReceive taken = std::move(*any);
     any_.erase(any);
     taken.from(id.peer);
@@ -273,8 +284,7 @@ std::byte* Endpoint::onHeader(SocketLink& link, const FrameHeader& header) {
     if (flow != in_.end()) {
       const Posted* posted = postedFor(flow->second, header.message);
       if (posted && posted->bytes == header.message_bytes &&
-          posted->fingerprint == header.fingerprint &&
-          header.offset + header.payload_bytes <= posted->bytes) {
+          posted->fingerprint == header.fingerprint && fitsItsMessage(header)) {
         arriving.direct = true;
         return posted->data + header.offset;
       }
@@ -286,6 +296,10 @@ std::byte* Endpoint::onHeader(SocketLink& link, const FrameHeader& header) {
 
 void Endpoint::onFrame(SocketLink& link, const FrameHeader& header) {
   Arriving& arriving = arriving_[&link];
+  if (header.type == FrameType::kData && !fitsItsMessage(header)) {
+    return failAll("link " + link.name().text() + " carried a frame that does not fit its message",
+                   true);
+  }
   if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
     const std::string text(reinterpret_cast<const char*>(arriving.own.data()), arriving.own.size());
     return onFlooded(link, header, text);
@@ -324,7 +338,11 @@ void Endpoint::onData(const FrameHeader& header, Arriving& arriving) {
   if (posted) {
     if (!arriving.direct) {
       // It was posted, or bound, while the payload was still being read; or the ends disagree.
+      if (!posted->done) return;  // it has been told that the ends disagree
       const Done done = posted->done;
+      if (header.message_bytes != posted->bytes || header.fingerprint != posted->fingerprint) {
+        posted->done = nullptr;
+      }
       if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
                    done)) {
         return;
@@ -343,7 +361,7 @@ void Endpoint::onData(const FrameHeader& header, Arriving& arriving) {
   early.fingerprint = header.fingerprint;
   early.frames.emplace_back(header.offset, std::move(arriving.own));
   arriving.own.clear();
-  bindAnyReceives(id, flow);
+  bindAnyReceives(id);
 }
 
 void Endpoint::relay(const FrameHeader& header, std::vector<std::byte> payload) {
@@ -378,7 +396,13 @@ void Endpoint::openChannel(uint32_t channel, std::function<void(std::exception_p
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
   if (!closed_channels_.emplace(channel, why).second) return;
   channels_.erase(channel);
-  for (auto& link : links_) link->dropOwn(channel);
+  for (auto& link : links_) {
+    link->dropOwn(channel, [&](const FrameHeader& header) {
+      // It will not be consumed, so nothing may wait for that.
+      const auto flow = out_.find({header.target, channel, header.stream});
+      if (flow != out_.end()) flow->second.sent -= costOf(header.payload_bytes);
+    });
+  }
   for (auto& [id, flow] : in_) {
     if (id.channel != channel) continue;
     for (const Posted& posted : flow.posted) {
@@ -462,6 +486,11 @@ void Endpoint::onFlooded(SocketLink& link, const FrameHeader& header, const std:
 
 // ---- leaving -----------------------------------------------------------------------------------
 
+bool Endpoint::allLeft(const std::vector<int>& peers) const {
+  return !peers.empty() &&
+         std::all_of(peers.begin(), peers.end(), [this](int peer) { return left_.contains(peer); });
+}
+
 // A rank only leaves when all that it sent is consumed, so what waits for it now waits in vain.
 void Endpoint::markLeft(int rank) {
   left_.insert(rank);
@@ -474,11 +503,14 @@ void Endpoint::markLeft(int rank) {
     flow.acked = flow.sent;
     if (!flow.pending.empty()) waiting.insert(id.channel);
   }
+  for (const AnyReceive& any : any_) {
+    if (allLeft(any.peers)) waiting.insert(any.channel);
+  }
   for (const uint32_t channel : waiting) {
     const auto found = channels_.find(channel);
     if (found == channels_.end()) continue;
     const auto failed = found->second;
-    const std::string why = "rank " + std::to_string(rank) + " has left the job";
+    const std::string why = leftText(rank);
     failChannel(channel, why, true);
     failed(peerLost(why));
   }

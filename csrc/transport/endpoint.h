@@ -183,12 +183,13 @@ class Endpoint final : private SocketLink::Observer {
   void flood(FrameHeader header, const std::string& text, const SocketLink* except);
   void onFlooded(SocketLink& link, const FrameHeader& header, const std::string& text);
   Posted* postedFor(InFlow& flow, uint64_t message);
-  void bindAnyReceives(const FlowId& id, InFlow& flow);
+  void bindAnyReceives(const FlowId& id);
   void consumed(const FlowId& id, InFlow& flow, size_t cost);
   void acknowledge(const FlowId& id, uint64_t consumed);
   void completeFront(const FlowId& id);
   bool matches(const FlowId& id, size_t bytes, uint32_t fingerprint, size_t message_bytes,
                uint32_t message_fingerprint, const Done& done);
+  bool allLeft(const std::vector<int>& peers) const;
   void markLeft(int rank);
   void failAll(const std::string& why, bool tell);
   void continueLeaving();

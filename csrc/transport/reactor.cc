@@ -35,6 +35,7 @@ Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { loop(); });
+  loop_thread_ = thread_.get_id();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -73,7 +74,7 @@ void Reactor::post(std::function<void()> function) {
     wake = posted_.empty();
     posted_.push_back(std::move(function));
   }
-  if (!wake || std::this_thread::get_id() == thread_.get_id()) return;
+  if (!wake || std::this_thread::get_id() == loop_thread_) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
 }

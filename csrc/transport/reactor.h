@@ -66,6 +66,7 @@ class Reactor {
   uint64_t next_timer_ = 0;
   std::map<int, Handler*> handlers_;
   std::thread thread_;
+  std::thread::id loop_thread_;  // thread_ itself changes when it is joined
 };
 
 }  // namespace topoopt

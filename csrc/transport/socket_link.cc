@@ -261,10 +261,11 @@ void SocketLink::updateInterest() {
   reactor_.change(fd_, want ? EPOLLIN | EPOLLOUT : EPOLLIN, this);
 }
 
-void SocketLink::dropOwn(uint32_t channel) {
+void SocketLink::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
   for (auto entry = queues_.begin(); entry != queues_.end();) {
     const FlowKey& key = entry->first;
     if (key.channel == channel && key.source == name_.source) {
+      for (const OutFrame& frame : entry->second) dropped(frame.header);
       std::erase(turn_, key);
       entry = queues_.erase(entry);
     } else {

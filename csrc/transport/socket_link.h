@@ -74,9 +74,9 @@ class SocketLink final : public Reactor::Handler {
   void send(OutFrame frame);         // fair among flows
   void sendControl(OutFrame frame);  // before all data
 
-  // Drops the queued frames of this rank's own flows on `channel`; a frame that is half written is
-  // finished from a copy, so the caller's memory is free afterwards.
-  void dropOwn(uint32_t channel);
+  // Drops the queued frames of this rank's own flows on `channel` and tells `dropped` of each; a
+  // frame that is half written is finished from a copy, so the caller's memory is free afterwards.
+  void dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped);
 
   // If a payload is being read into [begin, end), the rest of it goes to a private buffer instead.
   void redirect(const std::byte* begin, const std::byte* end);
