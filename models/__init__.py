@@ -1,0 +1,36 @@
+"""The paper's six workloads (List 1, Appendix D), one file each.
+
+Every module has `SIZES`, `DEFAULT_SIZE`, `build(size)` and `example_batch(batch_size, size=...)`,
+which gives what the model is called with. Where List 1 has one value for each evaluation, the size
+"paper" is section 5.3 (dedicated cluster), "paper-5.4", "paper-5.6" and "paper-6" are the others;
+"tiny" has the same structure and fits a test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+
+_NAMES = ("bert", "candle", "dlrm", "ncf", "resnet50", "vgg")
+
+
+class _Models(Mapping[str, ModuleType]):
+    """Name -> module; a module is imported when it is first asked for."""
+
+    def __getitem__(self, name: str) -> ModuleType:
+        if name not in _NAMES:
+            raise KeyError(name)
+        return importlib.import_module(f"{__name__}.{name}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+MODELS: Mapping[str, ModuleType] = _Models()

@@ -1,0 +1,17 @@
+"""Looking up a size of a model by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Size = TypeVar("Size")
+
+
+def choose(sizes: Mapping[str, Size], size: str) -> Size:
+    """`sizes[size]`; raises ValueError that lists the sizes if there is no such one."""
+    if size not in sizes:
+        raise ValueError(f"size: {size!r} is not one of {', '.join(sizes)}")
+    return sizes[size]

@@ -1,0 +1,81 @@
+"""VGG16 (Simonyan and Zisserman, ICLR 2015, configuration D), and smaller networks of its style."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from torch_topoopt.models.sizes import choose
+
+
+@dataclass(frozen=True)
+class VGGSize:
+    """Blocks of 3x3 convolutions by their channels (a 2x2 pool ends each), then dense layers.
+
+    Images are `channels` x `pixels` x `pixels`. `batch_size` is List 1's batch per accelerator.
+    """
+
+    blocks: tuple[tuple[int, ...], ...]
+    dense: tuple[int, ...]
+    classes: int
+    channels: int
+    pixels: int
+    dropout: float
+    batch_size: int
+
+
+_VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+SIZES = {
+    "paper": VGGSize(_VGG16, (4096, 4096), 1000, 3, 224, 0.5, 64),
+    "paper-6": VGGSize(_VGG16, (4096, 4096), 1000, 3, 224, 0.5, 32),
+    "digits": VGGSize(((32, 32), (64, 64)), (1024, 512), 10, 1, 8, 0.5, 120),
+    "tiny": VGGSize(((4, 4), (8, 8)), (16,), 10, 3, 16, 0.5, 4),
+}
+DEFAULT_SIZE = "paper"
+
+
+class VGG(nn.Module):
+    """Images [batch, channels, pixels, pixels] to logits [batch, classes]."""
+
+    def __init__(self, size: VGGSize) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = size.channels
+        for block in size.blocks:
+            for width in block:
+                layers += [nn.Conv2d(channels, width, kernel_size=3, padding=1), nn.ReLU()]
+                channels = width
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        side = size.pixels // 2 ** len(size.blocks)
+        dense: list[nn.Module] = []
+        for inputs, outputs in pairwise((channels * side * side, *size.dense)):
+            dense += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(size.dropout)]
+        self.classifier = nn.Sequential(*dense, nn.Linear(size.dense[-1], size.classes))
+        self.apply(_initialise)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.features(images).flatten(1))
+
+
+def _initialise(module: nn.Module) -> None:
+    """Variance-preserving weights: without batch norm, a deep VGG does not train otherwise."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        nn.init.zeros_(module.bias)
+
+
+def build(size: str = DEFAULT_SIZE) -> VGG:
+    """The network of one of SIZES; raises ValueError for another name."""
+    return VGG(choose(SIZES, size))
+
+
+def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
+    """Images of zeros, [batch_size, channels, pixels, pixels]; only shapes matter to a profile."""
+    chosen = choose(SIZES, size)
+    batch = batch_size or chosen.batch_size
+    return torch.zeros(batch, chosen.channels, chosen.pixels, chosen.pixels)

@@ -1,0 +1,113 @@
+"""The six workloads are the networks that List 1 and their publications describe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torch_topoopt.models import MODELS
+from torch_topoopt.profiling import profile
+
+EVERY_SIZE = [(name, size) for name in MODELS for size in MODELS[name].SIZES]
+
+
+def parameters(name: str, size: str = "paper") -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in MODELS[name].build(size).parameters())
+
+
+def call(model: Any, batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple) else model(batch)
+
+
+@pytest.mark.parametrize(("name", "size"), EVERY_SIZE)
+def test_every_size_takes_its_example_batch(name: str, size: str) -> None:
+    module = MODELS[name]
+    with torch.device("meta"):
+        model = module.build(size)
+        output = call(model, module.example_batch(3, size=size))
+    assert output.shape[0] == 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_of_a_workload_is_counted_and_trained(name: str) -> None:
+    module = MODELS[name]
+    graph = profile(lambda: module.build("tiny"), module.example_batch(size="tiny"), name=name)
+    assert graph.parameter_bytes == graph.parameter_gradient_bytes == 4 * parameters(name, "tiny")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_tiny_workload_learns_on_real_tensors(name: str) -> None:
+    module = MODELS[name]
+    torch.manual_seed(0)
+    model = module.build("tiny")
+    batch = module.example_batch(size="tiny")
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    output = call(model, batch)
+    (output - 1).square().mean().backward()
+    optimizer.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert torch.isfinite(output).all()
+    assert any(moved)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_unknown_size_is_refused_with_the_known_ones(name: str) -> None:
+    for function in (MODELS[name].build, lambda size: MODELS[name].example_batch(size=size)):
+        with pytest.raises(ValueError, match="'huge' is not one of paper"):
+            function("huge")
+
+
+def test_the_catalogue_knows_its_names_only() -> None:
+    assert list(MODELS) == ["bert", "candle", "dlrm", "ncf", "resnet50", "vgg"]
+    assert len(MODELS) == 6
+    assert "alexnet" not in MODELS
+    with pytest.raises(KeyError):
+        MODELS["alexnet"]
+
+
+def test_vgg16_and_resnet50_have_their_published_parameters() -> None:
+    assert parameters("vgg") == 138_357_544
+    assert parameters("resnet50") == 25_557_032
+
+
+def test_bert_blocks_have_their_published_parameters() -> None:
+    with torch.device("meta"):
+        encoder = MODELS["bert"].build("paper").encoder
+    hidden = 1024
+    attention = 4 * (hidden * hidden + hidden)
+    feed_forward = 8 * hidden * hidden + 5 * hidden
+    norms = 4 * hidden
+    expected = 12 * (attention + feed_forward + norms)
+    assert sum(p.numel() for p in encoder.parameters()) == expected
+
+
+def _dense(inputs: int, *outputs: int) -> int:
+    total = 0
+    for width in outputs:
+        total += inputs * width + width
+        inputs = width
+    return total
+
+
+def test_dlrm_candle_and_ncf_have_the_layers_of_list_1() -> None:
+    assert parameters("dlrm") == (
+        64 * 10**7 * 128 + _dense(2048, *[2048] * 8) + _dense(2048 + 64 * 128, *[4096] * 16, 1)
+    )
+    widths = (942, 5270, 2048, 5270, 2048)
+    assert parameters("candle") == (
+        sum(_dense(width, *[16384] * 16) for width in widths)
+        + _dense(5 * 16384 + 2, *[16384] * 8, 1)
+    )
+    assert parameters("ncf") == (
+        64 * 10**6 * (64 + 128) + _dense(64 * 128, *[4096] * 8) + _dense(32 * 64 + 4096, 1)
+    )
+
+
+def test_the_digits_network_is_small_enough_for_a_laptop() -> None:
+    assert 500_000 <= parameters("vgg", "digits") <= 1_000_000

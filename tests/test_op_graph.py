@@ -1,0 +1,147 @@
+"""OpGraph as a document: what is written is read back, and what is wrong is refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.op_graph import Operand, Operator, OpGraph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZES = st.integers(min_value=0, max_value=2**60)
+
+
+def operator(name: str = "a", *operands: Operand, **changes: Any) -> Operator:
+    values: dict[str, Any] = {
+        "kind": "Linear",
+        "forward_flops": 10,
+        "backward_flops": 20,
+        "parameter_bytes": 4,
+        "parameter_gradient_bytes": 4,
+        "output_bytes": 8,
+        "saved_bytes": 8,
+        "memory_bytes": 20,
+        "splittable": True,
+    }
+    return Operator(name=name, operands=operands, **{**values, **changes})
+
+
+def graph(*operators: Operator, **changes: Any) -> OpGraph:
+    values: dict[str, Any] = {"version": OpGraph.VERSION, "model": "m", "batch_size": 4}
+    return OpGraph(operators=operators, **{**values, **changes})
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> OpGraph:
+    operators = []
+    for i in range(draw(st.integers(1, 5))):
+        count = draw(st.integers(0, 3)) if i else 0
+        operands = tuple(
+            Operand(draw(st.integers(0, i - 1)), draw(SIZES), draw(SIZES)) for _ in range(count)
+        )
+        changes = {"forward_flops": draw(SIZES), "splittable": draw(st.booleans())}
+        operators.append(operator(f"{draw(st.text(max_size=5))}{i}", *operands, **changes))
+    return graph(*operators, model=draw(st.text()), batch_size=draw(st.integers(1, 10**6)))
+
+
+@given(graphs())
+def test_reading_gives_back_what_was_written(written: OpGraph) -> None:
+    text = written.to_json()
+    read = OpGraph.from_json(text)
+    assert read == written
+    assert read.to_json() == text
+
+
+def test_totals_are_sums_over_the_operators() -> None:
+    two = graph(operator("a"), operator("b", forward_flops=1, parameter_bytes=3))
+    assert (two.forward_flops, two.backward_flops) == (11, 40)
+    assert (two.parameter_bytes, two.parameter_gradient_bytes) == (7, 8)
+
+
+def test_a_saved_file_has_one_operator_per_line(tmp_path: Path) -> None:
+    path = tmp_path / "opgraph.json"
+    two = graph(operator("first"), operator("second", Operand(0, 8, 8)))
+    two.save(path)
+    lines = path.read_text().splitlines()
+    assert sum('"name": "first"' in line for line in lines) == 1
+    assert not any("first" in line and "second" in line for line in lines)
+    assert OpGraph.load(path) == two
+    assert [entry.name for entry in tmp_path.iterdir()] == ["opgraph.json"]
+
+
+def change(path: str, value: Any) -> Any:
+    def apply(document: Any) -> None:
+        *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
+        for key in parents:
+            document = document[key]
+        document[last] = value
+
+    return apply
+
+
+def remove(path: str) -> Any:
+    def apply(document: Any) -> None:
+        *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
+        for key in parents:
+            document = document[key]
+        del document[last]
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (change("colour", 1), "colour: unknown field"),
+        (change("operators.1.colour", 1), "operators[1].colour: unknown field"),
+        (change("version", OpGraph.VERSION + 1), "is newer than"),
+        (change("version", 0), "version: expected an integer"),
+        (change("version", True), "version: expected an integer"),
+        (remove("version"), "version: expected an integer"),
+        (remove("batch_size"), "batch_size: missing field"),
+        (remove("operators.0.kind"), "operators[0].kind: missing field"),
+        (remove("operators.1.operands.0.producer"), "operators[1].operands[0].producer: missing"),
+        (change("batch_size", "4"), "batch_size: expected int, got '4'"),
+        (change("batch_size", 4.5), "batch_size: expected int, got 4.5"),
+        (change("batch_size", 0), "batch_size: 0 is not at least 1"),
+        (change("operators", []), "at least one operator"),
+        (change("operators", {}), "operators: expected a list, got dict"),
+        (change("operators.0", 3), "operators[0]: expected an object, got int"),
+        (change("operators.0.splittable", 1), "operators[0].splittable: expected bool, got 1"),
+        (change("operators.0.forward_flops", -1), "operators[0] (a).forward_flops: -1 is negative"),
+        (change("operators.0.name", ""), "operators[0] ().name: must be unique and not empty"),
+        (change("operators.1.name", "a"), "operators[1] (a).name: must be unique"),
+        (change("operators.1.operands.0.producer", 1), "producer 1 is not an earlier operator"),
+        (change("operators.1.operands.0.producer", -1), "producer -1 is not an earlier operator"),
+        (change("operators.1.operands.0.size_bytes", -8), "sizes must not be negative"),
+    ],
+)
+def test_a_wrong_document_is_refused_with_the_field(edit: Any, message: str) -> None:
+    document = json.loads(graph(operator("a"), operator("b", Operand(0, 8, 8))).to_json())
+    edit(document)
+    with pytest.raises(DocumentError, match=re.escape(message)):
+        OpGraph.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"version": 1,}'])
+def test_corrupt_json_is_refused(text: str) -> None:
+    with pytest.raises(DocumentError, match=r"not valid JSON|expected a OpGraph object"):
+        OpGraph.from_json(text)
+
+
+def test_a_refusal_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    path.write_text(graph(operator()).to_json()[:-20])
+    with pytest.raises(DocumentError, match=re.escape(f"{path}: not valid JSON")):
+        OpGraph.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DocumentError, match=re.escape(f"{path}: not a text file")):
+        OpGraph.load(path)

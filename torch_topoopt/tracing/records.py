@@ -1,0 +1,140 @@
+"""What a trace notes about operators and tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+Region = tuple[int, int, int]  # storage, offset in elements, bytes
+
+
+class ProfileError(ValueError):
+    """The model cannot be traced; the message says what it did and in which module."""
+
+
+@dataclass
+class Read:
+    """A tensor that an operator reads and did not make itself.
+
+    `producer` is None for parameters, buffers, constants and the batch. `touched_bytes` is what
+    really passes through memory (fewer bytes than `size_bytes` for a table lookup).
+    """
+
+    producer: TracedOperator | None
+    size_bytes: int
+    touched_bytes: int
+    differentiable: bool
+
+
+@dataclass
+class TracedOperator:
+    """What was seen of one operator; `shapes` are those of its outputs."""
+
+    name: str
+    kind: str
+    index: int = -1
+    forward_flops: int = 0
+    backward_flops: int = 0
+    output_bytes: int = 0
+    works: bool = False  # did more than make views
+    reached: bool = False  # the backward pass comes through here
+    shapes: tuple[tuple[int, ...], ...] = ()
+    reads: dict[Region, Read] = field(default_factory=dict)
+    writes: dict[int, Any] = field(default_factory=dict)
+    saved: set[Region] = field(default_factory=set)
+    parameters: list[Any] = field(default_factory=list)  # those that no earlier operator uses
+    first_node: int = 0
+    function_node: int | None = None
+
+    def gradient_bytes(self, read: Read) -> int:
+        """Bytes of gradient that the backward pass returns for `read`."""
+        return read.size_bytes if self.reached and read.differentiable else 0
+
+    def sizes(self) -> list[int]:
+        """Everything about this operator that grows with the batch."""
+        return [
+            self.forward_flops,
+            self.backward_flops,
+            *(read.size_bytes for read in self.reads.values() if read.producer is not None),
+        ]
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """All tensors in nested mappings, sequences and dataclasses, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for item in value:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for entry in dataclasses.fields(value):
+            yield from tensors(getattr(value, entry.name, None))
+
+
+def check_tensor(tensor: Any, what: str) -> None:
+    """Raises ProfileError unless a trace can follow `tensor`; `what` says who reads or makes it."""
+    if tensor.layout is not torch.strided:
+        raise ProfileError(f"{what} a {tensor.layout} tensor; only dense tensors can be traced")
+    if tensor.device.type != "meta" and tensor.dim():
+        raise ProfileError(
+            f"{what} a real tensor on {tensor.device} of shape {tuple(tensor.shape)}; make it "
+            "a parameter or a buffer, or create it on the device of the input"
+        )
+
+
+def storage_of(tensor: Any) -> int:
+    """Identity of the memory behind a tensor, shared by all its views."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def region_of(tensor: Any) -> Region:
+    """Identity and size of the elements behind a tensor; a dimension of stride 0 repeats them."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= size if stride else min(size, 1)
+    size_bytes = min(elements * tensor.element_size(), tensor.untyped_storage().nbytes())
+    return storage_of(tensor), tensor.storage_offset(), size_bytes
+
+
+@cache
+def _mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (i, argument.name)
+        for i, argument in enumerate(operation._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def mutated_by(operation: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors that `operation` writes in place."""
+    return [
+        tensor
+        for position, name in _mutated_arguments(operation)
+        for tensor in tensors(args[position] if position < len(args) else kwargs.get(name))
+    ]
+
+
+def is_part(tensor: Any) -> bool:
+    """Whether a tensor is a view of only some of its storage."""
+    return region_of(tensor)[2] < int(tensor.untyped_storage().nbytes())
+
+
+def only_uses_shape(operation: Any) -> bool:
+    """Whether an ATen operation reads no elements of its inputs, e.g. zeros_like."""
+    name = str(operation._schema.name).removeprefix("aten::")
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """FLOPs of one ATen operation by PyTorch's registry; 0 for what it does not list."""
+    count = flop_registry.get(func._overloadpacket)
+    return int(count(*args, **kwargs, out_val=result)) if count else 0
