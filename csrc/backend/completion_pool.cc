@@ -6,17 +6,32 @@
 
 namespace topoopt {
 
-CompletionPool::~CompletionPool() {
+CompletionPool::~CompletionPool() { stop(); }
+
+void CompletionPool::stop() {
+  std::vector<std::thread> threads;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
+    threads.swap(threads_);
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads) {
+    // A callback may be what ends the job.
+    if (thread.get_id() == std::this_thread::get_id()) {
+      thread.detach();
+    } else {
+      thread.join();
+    }
+  }
 }
 
 void CompletionPool::run(std::function<void()> function) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (stopping_) {
+    lock.unlock();
+    return function();
+  }
   waiting_.push_back(std::move(function));
   if (idle_ < waiting_.size()) {
     // Signals belong to the interpreter's main thread.

@@ -16,12 +16,16 @@ namespace topoopt {
 class CompletionPool {
  public:
   CompletionPool() = default;
-  ~CompletionPool();  // finishes what was given
+  ~CompletionPool();  // stops
 
   CompletionPool(const CompletionPool&) = delete;
   CompletionPool& operator=(const CompletionPool&) = delete;
 
   void run(std::function<void()> function);
+
+  // Finishes what was given and ends the threads; later functions run on their caller's thread. Not
+  // while holding the GIL, and before the interpreter ends: what a function holds may need it.
+  void stop();
 
  private:
   void loop();

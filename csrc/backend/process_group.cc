@@ -255,9 +255,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesce
   TORCH_CHECK_VALUE(!outputs.empty() && outputs.size() == inputs.size(),
                     "topoopt: reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs and ",
                     inputs.size(), " inputs");
-  const Call call = begin(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
-                          "topoopt:reduce_scatter_tensor_coalesced", inputs, outputs,
-                          options.timeout, outputs.size());
+  const Call call = begin(c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
+                          inputs, outputs, options.timeout, outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     startReduceScatter(call, outputs[i], inputs[i], options.reduceOp);
   }

@@ -35,6 +35,7 @@ void Session::groupClosed(std::chrono::milliseconds limit) {
   const std::string why = endpoint_->leave(limit);
   on_closed_(why);
   endpoint_->stop();
+  pool_->stop();
 }
 
 void Session::fail(const std::string& why) {
@@ -42,6 +43,7 @@ void Session::fail(const std::string& why) {
   endpoint_->fail(why);
   on_closed_(why);
   endpoint_->stop();
+  pool_->stop();
 }
 
 }  // namespace topoopt

@@ -83,6 +83,12 @@ void Group::enqueue(const std::string& name, uint64_t arguments, Schedule schedu
   std::unique_lock lock(mutex_);
   collective.number = called_++;
   collective.setup.fingerprint = fingerprintOf(name, collective.number, arguments);
+  if (error_) {
+    // The reactor may have stopped, and then runs at once what is posted: not under the lock.
+    const std::exception_ptr error = error_;
+    lock.unlock();
+    return endpoint_->reactor().post([done = std::move(collective.done), error] { done(error); });
+  }
   // Under the lock, so that two threads that call at once queue in the order of their numbers.
   endpoint_->reactor().post([self = shared_from_this(), shared = std::make_shared<Collective>(
                                                             std::move(collective))]() mutable {

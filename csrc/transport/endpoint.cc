@@ -339,14 +339,12 @@ void Endpoint::onData(const FrameHeader& header, Arriving& arriving) {
     if (!arriving.direct) {
       // It was posted, or bound, while the payload was still being read; or the ends disagree.
       if (!posted->done) return;  // it has been told that the ends disagree
-      const Done done = posted->done;
-      if (header.message_bytes != posted->bytes || header.fingerprint != posted->fingerprint) {
-        posted->done = nullptr;
-      }
+      const Done done = std::exchange(posted->done, nullptr);
       if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
                    done)) {
         return;
       }
+      posted->done = done;
       if (header.payload_bytes > 0) {
         std::memcpy(posted->data + header.offset, arriving.own.data(), header.payload_bytes);
       }
