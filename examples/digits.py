@@ -107,7 +107,12 @@ def main() -> int:
             reached = f"reached after {elapsed:.1f} s (epoch {epoch})"
         print(f"epoch {epoch:2}  loss {loss:.4f}  test accuracy {score:.3f}", flush=True)
         torch_topoopt.log(
-            epoch=epoch, loss=loss, accuracy=score, elapsed_s=elapsed, steps=epoch * len(loader)
+            epoch=epoch,
+            loss=loss,
+            accuracy=score,
+            target_accuracy=arguments.target_accuracy,
+            elapsed_s=elapsed,
+            steps=epoch * len(loader),
         )
     dist.destroy_process_group()
     if rank > 0:

@@ -1,0 +1,57 @@
+"""The C++ backend and the torch it was built with; and what works without it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from torch_topoopt import autoload, backend
+
+
+def test_the_build_fits_this_torch():
+    backend.check_build()
+
+
+def test_another_torch_than_the_one_built_with_is_named(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    with pytest.raises(backend.BuildMismatchError, match=r"built with torch .* torch 2\.99\.0"):
+        backend.check_build()
+
+
+def test_a_mismatch_is_a_warning_when_torch_is_imported(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    with pytest.warns(UserWarning, match=r"this is torch 2\.99\.0; rebuild it with: pip install"):
+        autoload.register()
+
+
+def test_autoload_never_raises(monkeypatch):
+    def fail() -> None:
+        raise RuntimeError("anything")
+
+    monkeypatch.setattr(backend, "register", fail)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        autoload.register()
+    assert "anything" in str(caught[0].message)
+
+
+WITHOUT_EXTENSION = """
+import json, sys
+sys.modules["torch_topoopt._backend"] = None  # any import of it fails
+import torch_topoopt, torch_topoopt.planner, torch_topoopt.report, torch_topoopt.sim
+import torch_topoopt.profiling
+print(json.dumps("torch" in sys.modules))
+"""
+
+
+def test_planner_simulator_and_report_work_without_the_extension():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTENSION], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) is True  # profiling needs torch itself
