@@ -14,7 +14,15 @@ from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 CSRC = str(Path(__file__).parent.resolve() / "csrc")  # ninja compiles in the build folder
-FLAGS = ["-std=c++20", "-O3", "-g1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"]
+FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-g1",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+    "-fvisibility=hidden",
+]
 
 
 def sources(*folders: str) -> list[str]:
@@ -40,7 +48,10 @@ setup(
         ),
         CppExtension(
             "torch_topoopt._backend",
-            ["csrc/bind_backend.cc", *sources("common", "plan", "transport", "collectives", "backend")],
+            [
+                "csrc/bind_backend.cc",
+                *sources("common", "plan", "transport", "collectives", "backend"),
+            ],
             include_dirs=[CSRC],
             extra_compile_args=FLAGS,
         ),

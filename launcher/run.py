@@ -241,7 +241,7 @@ def _summary(
     terminal.table(
         "Time of each stage",
         ("stage", "seconds"),
-        [(name, f"{seconds:.2f}") for name, seconds in job.stage_s.items()],
+        [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()],
     )
     if links:
         link_bytes.show(terminal, plan, links)

@@ -1,4 +1,4 @@
-"""Entry point of group `torch.backends`: runs at the end of `import torch`, so it must never raise."""
+"""Entry point of group `torch.backends`: runs at the end of `import torch`, and never raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 
 
 def register() -> None:
-    """Registers the backend "topoopt"; what goes wrong is a warning, for torch must still import."""
+    """Registers the backend "topoopt"; a failure is a warning, for torch must still import."""
     try:
         from torch_topoopt import backend
 

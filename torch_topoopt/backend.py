@@ -132,7 +132,7 @@ def _as_timedelta(timeout: timedelta | float) -> timedelta:
 
 
 def _channel(job: _Job, group_name: str) -> int:
-    """The number that all ranks give to a group: they know its name, and nothing else, in common."""
+    """The number that all ranks give to a group; its name is all that they have in common."""
     channel = zlib.crc32(group_name.encode()) & 0x7FFFFFFF
     other = job.channels.setdefault(channel, group_name)
     if other != group_name:
@@ -141,7 +141,7 @@ def _channel(job: _Job, group_name: str) -> int:
 
 
 def rings_of(plan: Plan, ranks: list[int]) -> list[Ring]:
-    """The rings over `ranks`: the plan's if it has that group, else both ways round a short cycle."""
+    """The rings over `ranks`: the plan's if it has that group, or both ways round a short cycle."""
     members = set(ranks)
     for group in plan.network.groups:
         if set(group.servers) == members and group.rings:
@@ -183,7 +183,9 @@ def _open_job(extension: Any, options: Any) -> _Job:
         rank,
         timeout_s=timeout_s,
         listening=lambda: store.set(f"listening/{life}/{rank}", "1"),
-        wait_for=lambda other: store.wait([f"listening/{life}/{other}"], timedelta(seconds=timeout_s)),
+        wait_for=lambda other: store.wait(
+            [f"listening/{life}/{other}"], timedelta(seconds=timeout_s)
+        ),
     )
     for link in opened:
         _log_link(link)
@@ -248,7 +250,7 @@ def _on_closed(rank: int, why: str) -> None:
 
 @atexit.register
 def _leave() -> None:
-    """Ends the job in good order, or, after an uncaught exception, tells the other ranks at once."""
+    """Ends the job in good order; after an uncaught exception, tells the other ranks at once."""
     if _job is None or _job.session.closed:
         return
     error = getattr(sys, "last_value", None)

@@ -111,7 +111,8 @@ def check_point_to_point(rank: int, world: int) -> None:
     works, received = [], {}
     for peer in set(range(world)) - {rank}:
         for size in SIZES:
-            works.append(dist.isend(block(rank, size, salt=peer), peer, tag=size))
+            sent = block(rank, size, salt=peer)
+            works.append(dist.isend(sent, peer, tag=size))
     for peer in set(range(world)) - {rank}:
         for size in reversed(SIZES):
             received[peer, size] = torch.empty(size)
@@ -210,7 +211,7 @@ CHECKS: tuple[Callable[[int, int], None], ...] = (
 
 def run_all_checks(rank: int, world: int) -> int:
     for life in range(2):  # the second group is created after the first has been destroyed
-        # A store of its own for each life: rank 0 may end the first one's while others still ask it.
+        # A store for each life: rank 0 may end the first life's while others still ask it.
         store = dist.FileStore(f"{os.environ['TOPOOPT_RUN_DIR']}/store{life}", world)
         dist.init_process_group("topoopt", store=store, rank=rank, world_size=world)
         for check in CHECKS if life == 0 else CHECKS[:1]:
