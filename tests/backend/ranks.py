@@ -7,11 +7,12 @@ import dataclasses
 import multiprocessing
 import os
 import queue
-import socket
 import sys
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan, Prediction
@@ -111,9 +112,12 @@ def run_ranks(
     results = _CONTEXT.Queue()
     outcomes = [Outcome() for _ in range(world)]
     with wired(plan, folder, gbps) as environment:
+        # As under torchrun, the store outlives the ranks and their process groups.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         environment |= {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
             "OMP_NUM_THREADS": "1",
         }
         processes = [
@@ -149,13 +153,6 @@ def _collect(processes: list[Any], results: Any, outcomes: list[Outcome], limit_
     for process in processes:
         process.join(max(0.1, deadline - time.monotonic()))
         assert process.exitcode is not None, "a rank did not exit after its function had returned"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def values(outcomes: list[Outcome]) -> list[Any]:
