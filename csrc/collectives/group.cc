@@ -108,10 +108,9 @@ void Group::startNext() {
         self->endpoint_->reactor().post([self, error] { self->onOperationDone(error); });
       });
   if (collective.limit.count() > 0) {
-    timer_ = endpoint_->reactor().at(Reactor::Clock::now() + collective.limit,
-                                     [weak = weak_from_this()] {
-                                       if (const auto self = weak.lock()) self->onTimeout();
-                                     });
+    timer_ = endpoint_->reactor().after(collective.limit, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->onTimeout();
+    });
   }
   running_->start();
 }
@@ -248,15 +247,14 @@ void Group::pointToPoint(std::string what, Milliseconds limit, Done done,
     const Entry entry = self->point_to_point_.insert(self->point_to_point_.end(),
                                                      {std::move(what), {}, std::move(done)});
     if (limit.count() > 0) {
-      entry->timer =
-          reactor.at(Reactor::Clock::now() + limit, [weak = self->weak_from_this(), entry, limit] {
-            const auto group = weak.lock();
-            if (!group) return;
-            entry->timer.reset();
-            const std::string why = entry->what + " in group " + group->config_.name +
-                                    ": Timed out after " + std::to_string(limit.count()) + " ms";
-            group->fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
-          });
+      entry->timer = reactor.after(limit, [weak = self->weak_from_this(), entry, limit] {
+        const auto group = weak.lock();
+        if (!group) return;
+        entry->timer.reset();
+        const std::string why = entry->what + " in group " + group->config_.name +
+                                ": Timed out after " + std::to_string(limit.count()) + " ms";
+        group->fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
+      });
     }
     start([self, entry](std::exception_ptr error) {
       if (error) return self->failSoon(error);

@@ -529,8 +529,8 @@ std::string Endpoint::leave(std::chrono::milliseconds limit) {
       header.stream = id.stream;
       sendTo(id.peer, header);
     }
-    reactor_.at(Reactor::Clock::now() + limit,
-                [this] { resolveLeaving("other ranks had not left after the time limit"); });
+    reactor_.after(limit,
+                   [this] { resolveLeaving("other ranks had not left after the time limit"); });
     continueLeaving();
   });
   return result.get();

@@ -124,6 +124,12 @@ Reactor::TimerId Reactor::at(Clock::time_point when, std::function<void()> funct
   return id;
 }
 
+Reactor::TimerId Reactor::after(std::chrono::milliseconds delay, std::function<void()> function) {
+  // The clock counts nanoseconds: "for ever" in milliseconds would overflow it.
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
+  return at(Clock::now() + std::min(delay, kLongest), std::move(function));
+}
+
 void Reactor::cancel(const TimerId& timer) { timers_.erase(timer); }
 
 void Reactor::runPosted() {

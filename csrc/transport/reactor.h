@@ -48,6 +48,7 @@ class Reactor {
   void change(int fd, uint32_t events, Handler* handler);
   void forget(int fd);
   TimerId at(Clock::time_point when, std::function<void()> function);
+  TimerId after(std::chrono::milliseconds delay, std::function<void()> function);
   void cancel(const TimerId& timer);
 
  private:

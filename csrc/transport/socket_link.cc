@@ -157,7 +157,7 @@ void SocketLink::redirect(const std::byte* begin, const std::byte* end) {
 }
 
 void SocketLink::send(OutFrame frame) {
-  if (dead()) return;
+  if (dead() || finishing_ || write_failed_) return;
   if (idle()) busy_since_ = Reactor::Clock::now();
   const FlowKey key = FlowKey::of(frame.header);
   if (frame.header.source != name_.source) {
@@ -171,7 +171,7 @@ void SocketLink::send(OutFrame frame) {
 }
 
 void SocketLink::sendControl(OutFrame frame) {
-  if (dead()) return;
+  if (dead() || finishing_ || write_failed_) return;
   if (idle()) busy_since_ = Reactor::Clock::now();
   control_.push_back(std::move(frame));
   if (!want_write_ && !writing_) writeReady();
@@ -241,7 +241,8 @@ void SocketLink::writeReady() {
         blocked = true;
       } else if (errno != EINTR) {
         writing_ = false;
-        return lose(errnoText(errno));
+        const bool gone = errno == EPIPE || errno == ECONNRESET;
+        return gone ? stopWriting() : lose(errnoText(errno));
       }
       continue;
     }
@@ -252,6 +253,17 @@ void SocketLink::writeReady() {
   if (dead()) return;
   updateInterest();
   if (finishing_ && idle()) shutdown(fd_, SHUT_WR);
+}
+
+// The other end is gone, but what it sent before, such as the reason, can still be read; the link
+// is lost when that ends.
+void SocketLink::stopWriting() {
+  write_failed_ = true;
+  control_.clear();
+  queues_.clear();
+  turn_.clear();
+  current_.reset();
+  updateInterest();
 }
 
 void SocketLink::updateInterest() {

@@ -71,6 +71,7 @@ class SocketLink final : public Reactor::Handler {
   void close();   // no further callbacks
   void finish();  // ends this side once all is written; the link is lost when the other one ends
 
+  // Frames for a link that is dead or finishing are dropped.
   void send(OutFrame frame);         // fair among flows
   void sendControl(OutFrame frame);  // before all data
 
@@ -97,6 +98,7 @@ class SocketLink final : public Reactor::Handler {
   void frameWritten();
   void updateInterest();
   void lose(const std::string& why);
+  void stopWriting();
 
   Reactor& reactor_;
   int fd_;
@@ -122,6 +124,7 @@ class SocketLink final : public Reactor::Handler {
   bool want_write_ = false;
   bool writing_ = false;
   bool finishing_ = false;
+  bool write_failed_ = false;
   LinkCounters counters_;
   Reactor::Clock::time_point busy_since_{};
 };

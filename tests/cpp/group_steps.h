@@ -1,0 +1,62 @@
+// The members of a group, and random sequences of operations for them with the results that must
+// come out.
+
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/group.h"
+#include "network.h"
+
+namespace topoopt {
+
+class Members {
+ public:
+  // `ranks` of the network form the group; its rings visit them in random orders.
+  Members(Network& network, uint32_t channel, const std::vector<int>& ranks, size_t ring_count,
+          Random& random);
+  Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
+          const std::vector<RingOrder>& rings);
+  ~Members() { shutdown(); }
+
+  int size() const { return static_cast<int>(groups_.size()); }
+  Group& operator[](int member) { return *groups_[member]; }
+
+  void shutdown();
+  void shutdownOn(int rank);  // of the network; nothing if it is no member
+
+ private:
+  const std::vector<int> ranks_;
+  std::vector<std::shared_ptr<Group>> groups_;
+};
+
+// One operation on all members of a group. The functions own its memory.
+struct Step {
+  std::string name;
+  std::function<void(Group&, int member, Done)> start;
+  std::function<bool()> right;
+  std::vector<Outcome> outcomes;
+};
+
+// Must be made before the network, since it owns the memory of the operations.
+class Steps {
+ public:
+  Steps(int size, size_t count, size_t max_elements, Random& random);
+
+  size_t count() const { return steps_.size(); }
+  // All operations, each member from its own thread; returns when all are called.
+  void start(Members& members);
+  void startOne(size_t step, Group& group, int member);
+  // Waits for all and checks the results.
+  void check();
+
+ private:
+  std::deque<Step> steps_;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,204 @@
+#include "network.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+#include "common/errors.h"
+
+namespace topoopt {
+namespace {
+
+using Adjacency = std::map<int, std::vector<int>>;
+using Path = std::vector<int>;
+
+void extendPaths(const Adjacency& adjacent, int target, Path& path, std::vector<Path>& found) {
+  if (path.back() == target) {
+    found.push_back(path);
+    return;
+  }
+  for (const int next : adjacent.at(path.back())) {
+    if (std::find(path.begin(), path.end(), next) != path.end()) continue;
+    path.push_back(next);
+    extendPaths(adjacent, target, path, found);
+    path.pop_back();
+  }
+}
+
+// All paths of small networks, the shortest first; those of a length in random order.
+std::vector<Path> shortestPaths(const Adjacency& adjacent, int source, int target, Random& random) {
+  std::vector<Path> found;
+  Path path{source};
+  extendPaths(adjacent, target, path, found);
+  std::shuffle(found.begin(), found.end(), random.engine());
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Path& a, const Path& b) { return a.size() < b.size(); });
+  return found;
+}
+
+std::vector<RouteSpec> routesOf(const NetworkOptions& options, Random& random) {
+  Adjacency adjacent;
+  for (int rank = 0; rank < options.size; ++rank) adjacent[rank];
+  for (const Cable& cable : options.cables) {
+    adjacent[cable.a].push_back(cable.b);
+    if (cable.duplex) adjacent[cable.b].push_back(cable.a);
+  }
+  std::vector<RouteSpec> routes;
+  for (int source = 0; source < options.size; ++source) {
+    for (int target = 0; target < options.size; ++target) {
+      if (source == target) continue;
+      auto paths = shortestPaths(adjacent, source, target, random);
+      paths.resize(std::min(paths.size(), options.routes));
+      const bool only_link = paths.size() == 1 && paths[0].size() == 2;
+      if (only_link) continue;
+      for (Path& path : paths) {
+        routes.push_back({std::move(path), static_cast<double>(random.between(1, 4)) / 4});
+      }
+    }
+  }
+  return routes;
+}
+
+}  // namespace
+
+std::string describe(std::exception_ptr error) {
+  if (!error) return "";
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLostError& e) {
+    return std::string("PeerLostError: ") + e.what();
+  } catch (const MismatchError& e) {
+    return std::string("MismatchError: ") + e.what();
+  } catch (const TimeoutError& e) {
+    return std::string("TimeoutError: ") + e.what();
+  } catch (const AbortedError& e) {
+    return std::string("AbortedError: ") + e.what();
+  }
+}
+
+Done Outcome::done() {
+  return [state = state_](std::exception_ptr error) { state->promise.set_value(error); };
+}
+
+std::string Outcome::wait(const std::string& what) {
+  if (future_.wait_for(kWaitLimit) == std::future_status::ready) return describe(future_.get());
+  ADD_FAILURE() << "still pending after the limit: " << what;
+  return "pending";
+}
+
+std::vector<Cable> ringOf(int size) {
+  std::vector<Cable> cables;
+  for (int rank = 0; rank < size; ++rank) cables.push_back({rank, (rank + 1) % size});
+  return cables;
+}
+
+std::vector<Cable> simplexRingOf(int size) {
+  std::vector<Cable> cables = ringOf(size);
+  for (Cable& cable : cables) cable.duplex = false;
+  return cables;
+}
+
+std::vector<Cable> lineOf(int size) {
+  std::vector<Cable> cables = ringOf(size);
+  cables.pop_back();
+  return cables;
+}
+
+std::vector<Cable> starOf(int size) {
+  std::vector<Cable> cables;
+  for (int rank = 1; rank < size; ++rank) cables.push_back({0, rank});
+  return cables;
+}
+
+std::vector<Cable> completeOf(int size) {
+  std::vector<Cable> cables;
+  for (int a = 0; a < size; ++a) {
+    for (int b = a + 1; b < size; ++b) cables.push_back({a, b});
+  }
+  return cables;
+}
+
+std::vector<Shape> shapes() {
+  return {{"ring of 4", ringOf(4), 4},
+          {"ring of 7", ringOf(7), 7},
+          {"simplex ring of 5", simplexRingOf(5), 5},
+          {"line of 5", lineOf(5), 5},
+          {"star of 6", starOf(6), 6},
+          {"complete 5", completeOf(5), 5}};
+}
+
+Network::Network(const NetworkOptions& options, Random& random)
+    : routes_(routesOf(options, random)) {
+  std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
+  std::vector<int> next_port(configs.size(), 0);
+  for (const Cable& cable : options.cables) {
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+      throw std::runtime_error("socketpair");
+    }
+    for (const int fd : fds) {
+      if (options.socket_bytes == 0) continue;
+      setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &options.socket_bytes, sizeof options.socket_bytes);
+    }
+    far_fds_.push_back(fds[1]);
+    const LinkName there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
+    const LinkName back{there.target, there.target_port, there.source, there.source_port};
+    configs[cable.a].links.push_back({there, fds[0], true});
+    configs[cable.b].links.push_back({cable.duplex ? back : there, fds[1], cable.duplex});
+  }
+  for (int rank = 0; rank < options.size; ++rank) {
+    EndpointConfig& config = configs[rank];
+    config.rank = rank;
+    config.size = options.size;
+    config.routes = routes_;
+    config.window_bytes = options.window_bytes;
+    endpoints_.push_back(std::make_shared<Endpoint>(std::move(config)));
+  }
+}
+
+Network::~Network() {
+  for (const auto& endpoint : endpoints_) endpoint->stop();
+}
+
+void Network::on(int rank, const std::function<void(Endpoint&)>& function) {
+  at(rank)->reactor().run([&] { function(*at(rank)); });
+}
+
+void Network::cut(size_t cable) { shutdown(far_fds_[cable], SHUT_RDWR); }
+
+void Network::write(size_t cable, const void* data, size_t bytes) {
+  ASSERT_EQ(::send(far_fds_[cable], data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+}
+
+std::vector<std::string> Network::leaveAll(std::chrono::milliseconds limit) {
+  std::vector<std::string> results(endpoints_.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < endpoints_.size(); ++rank) {
+    threads.emplace_back([&, rank] { results[rank] = endpoints_[rank]->leave(limit); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+Channel::Channel(Network& network, uint32_t number)
+    : number_(number), outcomes_(static_cast<size_t>(network.size())) {
+  for (int rank = 0; rank < network.size(); ++rank) {
+    network.on(rank, [&](Endpoint& endpoint) {
+      // As a group does: a channel that has failed is closed.
+      endpoint.openChannel(number, [&endpoint, number, done = outcomes_[rank].done()](auto error) {
+        endpoint.failChannel(number, "", false);
+        done(error);
+      });
+    });
+  }
+}
+
+std::string Channel::failure(int rank) {
+  return outcomes_[rank].wait("the failure of channel " + std::to_string(number_) + " on rank " +
+                              std::to_string(rank));
+}
+
+}  // namespace topoopt

@@ -1,0 +1,111 @@
+// Several endpoints in one process, joined by socket pairs in place of cables.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "seed.h"
+#include "transport/endpoint.h"
+
+namespace topoopt {
+
+inline constexpr std::chrono::seconds kWaitLimit{20};
+
+// What became of one operation. `done()` may be called from any thread, once.
+class Outcome {
+ public:
+  Done done();
+
+  // Waits at most kWaitLimit; a test that waits longer fails, with `what` as what was pending.
+  // Returns "" on success, else the error's kind and message.
+  std::string wait(const std::string& what);
+
+ private:
+  struct State {
+    std::promise<std::exception_ptr> promise;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::shared_future<std::exception_ptr> future_ = state_->promise.get_future().share();
+};
+
+// "PeerLostError: ..." and so on; "" for no error.
+std::string describe(std::exception_ptr error);
+
+struct Cable {
+  int a;
+  int b;
+  bool duplex = true;  // else only a sends to b
+};
+
+std::vector<Cable> ringOf(int size);
+std::vector<Cable> simplexRingOf(int size);
+std::vector<Cable> lineOf(int size);
+std::vector<Cable> starOf(int size);  // rank 0 is the centre
+std::vector<Cable> completeOf(int size);
+
+// The networks that most tests go through.
+struct Shape {
+  const char* name;
+  std::vector<Cable> cables;
+  int size;
+};
+std::vector<Shape> shapes();
+
+struct NetworkOptions {
+  int size = 2;
+  std::vector<Cable> cables;
+  size_t window_bytes = 4 << 20;
+  size_t routes = 1;     // at most, per pair
+  int socket_bytes = 0;  // of each socket's send buffer; 0 for the system's default
+};
+
+class Network {
+ public:
+  // Pairs get their shortest paths as routes, with random weights.
+  Network(const NetworkOptions& options, Random& random);
+  ~Network();
+
+  int size() const { return static_cast<int>(endpoints_.size()); }
+  const std::shared_ptr<Endpoint>& at(int rank) const { return endpoints_[rank]; }
+  const std::vector<RouteSpec>& routes() const { return routes_; }
+
+  // Runs `function` on the loop of the rank and returns when it has run.
+  void on(int rank, const std::function<void(Endpoint&)>& function);
+
+  // The cable breaks, for both ends at once. This and write() are for cables that are still open.
+  void cut(size_t cable);
+  // Bytes that are no frame arrive at the first end of the cable.
+  void write(size_t cable, const void* data, size_t bytes);
+
+  // All ranks leave at the same time; one entry per rank, "" for good order.
+  std::vector<std::string> leaveAll(std::chrono::milliseconds limit);
+
+ private:
+  std::vector<std::shared_ptr<Endpoint>> endpoints_;
+  std::vector<RouteSpec> routes_;
+  std::vector<int> far_fds_;  // of each cable's second end; its endpoint owns it
+};
+
+// The channel of a group without the group: opened on all ranks, remembers how it failed.
+class Channel {
+ public:
+  Channel(Network& network, uint32_t number);
+
+  uint32_t number() const { return number_; }
+  // What the rank was told.
+  std::string failure(int rank);
+
+ private:
+  const uint32_t number_;
+  std::vector<Outcome> outcomes_;
+};
+
+}  // namespace topoopt

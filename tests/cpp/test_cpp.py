@@ -1,0 +1,79 @@
+"""Builds the C++ tests with each sanitizer and runs them.
+
+GoogleTest is found where the compiler finds it (Debian: libgtest-dev) or under GTEST_DIR, a prefix.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+LIMIT_S = 580  # less than pytest's own limit, so that what was printed so far is shown
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "c++")
+
+
+def _missing() -> str | None:
+    """Why the C++ tests cannot be built here, or None."""
+    for tool in ("make", _compiler()):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed"
+    prefix = os.environ.get("GTEST_DIR")
+    probe = subprocess.run(
+        [
+            *(_compiler(), "-std=c++20", "-x", "c++", "-fsyntax-only", "-"),
+            *([f"-I{prefix}/include"] if prefix else []),
+        ],
+        input="#include <gtest/gtest.h>\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if probe.returncode == 0:
+        return None
+    return "GoogleTest is not installed (Debian: apt-get install libgtest-dev; or set GTEST_DIR)"
+
+
+def _run(command: list[str]) -> str:
+    """Runs a command; its output when it succeeds, a failed test with the output when not."""
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        printed = expired.stdout.decode(errors="replace") if expired.stdout else ""
+        pytest.fail(f"{command[0]}: not done after {LIMIT_S} s\n{printed[-8000:]}", pytrace=False)
+    if done.returncode != 0:
+        pytest.fail(
+            f"{command[0]}: exit status {done.returncode}\n{done.stdout[-20000:]}", pytrace=False
+        )
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_the_cpp_suites_pass_under_the_sanitizer(sanitizer: str) -> None:
+    if (reason := _missing()) is not None:
+        pytest.skip(reason)
+    makefile = str(HERE / "Makefile")
+    jobs = str(min(4, os.cpu_count() or 1))
+    _run(["make", "-f", makefile, "-j", jobs, f"SANITIZER={sanitizer}", f"CXX={_compiler()}"])
+    folder = ROOT / "build" / f"cpp-tests-{sanitizer.replace(',', '-')}"
+    output = _run([str(folder / "cpp_tests"), "--gtest_brief=1"])
+    assert "[  PASSED  ]" in output

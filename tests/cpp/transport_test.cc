@@ -1,0 +1,342 @@
+// Endpoints on small networks: messages, flow control and relays.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "network.h"
+#include "traffic.h"
+#include "transport/endpoint.h"
+#include "transport/reactor.h"
+
+namespace topoopt {
+namespace {
+
+// ---- the reactor -------------------------------------------------------------------------------
+
+TEST(Reactor, FunctionsOfAThreadRunInTheirOrderAndNoneIsLost) {
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    std::vector<std::vector<int>> seen(4);  // written by the reactor alone, then read after stop()
+    {
+      Reactor reactor;
+      std::vector<std::thread> threads;
+      for (size_t thread = 0; thread < seen.size(); ++thread) {
+        threads.emplace_back([&, thread] {
+          for (int i = 0; i < 200; ++i) {
+            reactor.post([&, thread, i] {
+              seen[thread].push_back(2 * i);
+              reactor.post([&, thread, i] { seen[thread].push_back(2 * i + 1); });
+            });
+            if (i % 50 == 0) reactor.run([] {});
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      reactor.stop();
+    }
+    for (const auto& numbers : seen) {
+      EXPECT_EQ(numbers.size(), 400u);
+      std::vector<int> even;
+      std::copy_if(numbers.begin(), numbers.end(), std::back_inserter(even),
+                   [](int number) { return number % 2 == 0; });
+      EXPECT_TRUE(std::is_sorted(even.begin(), even.end()));
+    }
+  }
+}
+
+TEST(Reactor, WhatIsPostedWhileItStopsStillRuns) {
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    std::atomic<int> ran = 0;
+    std::atomic<bool> started = false;
+    Reactor reactor;
+    std::thread poster([&] {
+      started = true;
+      for (int i = 0; i < 100; ++i) reactor.post([&] { ++ran; });
+    });
+    while (!started) std::this_thread::yield();
+    reactor.stop();
+    poster.join();
+    EXPECT_EQ(ran, 100);
+  }
+}
+
+TEST(Reactor, TimersRunInTheOrderOfTheirTimesUnlessCancelled) {
+  Reactor reactor;
+  std::vector<int> order;
+  std::promise<void> last;
+  reactor.run([&] {
+    const auto now = Reactor::Clock::now();
+    reactor.after(std::chrono::milliseconds::max(), [&] { order.push_back(4); });
+    reactor.after(std::chrono::milliseconds(30), [&] { last.set_value(); });
+    reactor.at(now + std::chrono::milliseconds(2), [&] { order.push_back(2); });
+    const auto cancelled =
+        reactor.at(now + std::chrono::milliseconds(3), [&] { order.push_back(3); });
+    reactor.at(now + std::chrono::milliseconds(1), [&, cancelled] {
+      order.push_back(1);
+      reactor.cancel(cancelled);
+    });
+  });
+  ASSERT_EQ(last.get_future().wait_for(kWaitLimit), std::future_status::ready);
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+// ---- messages ----------------------------------------------------------------------------------
+
+TEST(Endpoints, MessagesOfAnySizeReachEveryRankOverAnyRoutes) {
+  Random random(201);
+  for (const Shape& shape : shapes()) {
+    for (const size_t window : {4 << 10, 64 << 10, 4 << 20}) {
+      SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window));
+      Traffic traffic;
+      traffic.addRandom(shape.size, 80, 1 << 20, random);
+      Network network({.size = shape.size,
+                       .cables = shape.cables,
+                       .window_bytes = window,
+                       .routes = random.between(1, 3),
+                       .socket_bytes = random.chance(0.5) ? 4096 : 0},
+                      random);
+      traffic.start(network, random);
+      ASSERT_NO_FATAL_FAILURE(traffic.check());
+    }
+  }
+}
+
+TEST(Endpoints, TinyWindowsStillMoveMessages) {
+  Random random(202);
+  for (const size_t window : {1, 57, 1000}) {
+    Traffic traffic;
+    traffic.addRandom(4, 60, 20000, random);
+    Network network({.size = 4, .cables = ringOf(4), .window_bytes = window, .routes = 2}, random);
+    traffic.start(network, random);
+    ASSERT_NO_FATAL_FAILURE(traffic.check());
+  }
+}
+
+// All of them are in what the link reads at once, and nothing comes after them.
+TEST(Endpoints, ManySmallMessagesThatArriveTogetherAreAllTaken) {
+  Random random(214);
+  Traffic traffic;
+  for (int i = 0; i < 200; ++i) traffic.add(0, 1, 0, 0, 1 + i % 3, random);
+  Network network({.size = 2, .cables = lineOf(2)}, random);
+  traffic.startReceives(network, random);
+  network.on(1, [&](Endpoint&) {  // which cannot read meanwhile
+    traffic.startSends(network, random);
+    traffic.waitForSends(0);
+  });
+  ASSERT_NO_FATAL_FAILURE(traffic.check());
+}
+
+// ---- relays under pressure ---------------------------------------------------------------------
+
+// Everybody floods the far side through relays while receives are posted late: the relays may hold
+// one window per flow that crosses them, and no more.
+TEST(Endpoints, RelaysHoldNoMoreThanAWindowPerFlow) {
+  Random random(203);
+  constexpr size_t kWindow = 64 << 10;
+  constexpr size_t kStreams = 3;
+  for (const Shape& shape : {Shape{"star", starOf(6), 6}, Shape{"ring", ringOf(6), 6},
+                             Shape{"line", lineOf(5), 5}, Shape{"simplex", simplexRingOf(5), 5}}) {
+    SCOPED_TRACE(shape.name);
+    Traffic traffic;
+    for (int source = 0; source < shape.size; ++source) {
+      for (uint64_t stream = 0; stream < kStreams; ++stream) {
+        const int target = (source + shape.size / 2) % shape.size;
+        for (int i = 0; i < 3; ++i) traffic.add(source, target, 0, stream, 300000, random);
+      }
+    }
+    Network network({.size = shape.size,
+                     .cables = shape.cables,
+                     .window_bytes = kWindow,
+                     .routes = 2,
+                     .socket_bytes = 4096},
+                    random);
+    traffic.startSends(network, random);
+    traffic.startReceives(network, random);
+    ASSERT_NO_FATAL_FAILURE(traffic.check());
+    // Pairs that have a route over a link, but do not start there.
+    std::map<std::pair<int, int>, std::set<std::pair<int, int>>> crossing;
+    for (const RouteSpec& route : network.routes()) {
+      const std::pair<int, int> pair{route.ranks.front(), route.ranks.back()};
+      if ((pair.first + shape.size / 2) % shape.size != pair.second) continue;
+      for (size_t i = 1; i + 1 < route.ranks.size(); ++i) {
+        crossing[{route.ranks[i], route.ranks[i + 1]}].insert(pair);
+      }
+    }
+    uint64_t relayed = 0;
+    for (int rank = 0; rank < shape.size; ++rank) {
+      for (const auto& [link, counters] : network.at(rank)->counters()) {
+        if (!link.sends) continue;
+        relayed += counters.relayed_bytes;
+        const size_t flows = kStreams * crossing[{rank, link.name.target}].size();
+        EXPECT_LE(counters.relay_peak_bytes, flows * (kWindow + kMaxPayloadBytes));
+      }
+    }
+    EXPECT_GT(relayed, 0u);
+  }
+}
+
+TEST(Endpoints, CountEveryByteOnEveryHop) {
+  Random random(204);
+  Traffic traffic;
+  Network network({.size = 4, .cables = lineOf(4), .routes = 1}, random);
+  traffic.add(0, 3, 0, 0, 100000, random);
+  traffic.add(1, 2, 0, 0, 7, random);
+  traffic.start(network, random);
+  traffic.check();
+  uint64_t sent[3] = {};
+  uint64_t relayed[3] = {};
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const auto& [link, counters] : network.at(rank)->counters()) {
+      if (link.name.target < link.name.source) {
+        EXPECT_EQ(counters.sent_bytes, 0u);
+        continue;
+      }
+      sent[link.name.source] += counters.sent_bytes;
+      relayed[link.name.source] += counters.relayed_bytes;
+    }
+  }
+  EXPECT_EQ(sent[0], 100000u);
+  EXPECT_EQ(sent[1], 100007u);
+  EXPECT_EQ(sent[2], 100000u);
+  EXPECT_EQ(relayed[0], 0u);
+  EXPECT_EQ(relayed[1], 100000u);
+  EXPECT_EQ(relayed[2], 100000u);
+}
+
+// ---- receiving from any rank -------------------------------------------------------------------
+
+TEST(Endpoints, ReceiveAnyTakesEachMessageOnceWhateverTheOrder) {
+  Random random(205);
+  for (int repeat = 0; repeat < 6; ++repeat) {
+    constexpr size_t kBytes = 100000;  // two frames, which may take different routes
+    constexpr int kPerSource = 4;
+    struct Arrival {
+      std::vector<std::byte> data = std::vector<std::byte>(kBytes);
+      int from = -1;
+      Outcome outcome;
+    };
+    std::map<int, std::vector<std::vector<std::byte>>> sent;
+    std::deque<Arrival> arrivals(4 * kPerSource);
+    std::deque<Outcome> sends;
+    Network network({.size = 5, .cables = completeOf(5), .window_bytes = 64 << 10, .routes = 3},
+                    random);
+    std::vector<std::function<void()>> steps;
+    for (int source = 1; source < 5; ++source) {
+      for (int i = 0; i < kPerSource; ++i) sent[source].push_back(randomBytes(kBytes, random));
+      for (const auto& data : sent[source]) {
+        steps.push_back([&, source, done = sends.emplace_back().done()] {
+          network.on(source, [&](Endpoint& endpoint) {
+            endpoint.send({0, 0, 9}, data.data(), data.size(), 1, done);
+          });
+        });
+      }
+    }
+    for (Arrival& arrival : arrivals) {
+      steps.push_back([&] {
+        network.on(0, [&](Endpoint& endpoint) {
+          endpoint.receiveAny(
+              {1, 2, 3, 4}, 0, 9, arrival.data.data(), kBytes, 1,
+              [&](int from) { arrival.from = from; }, arrival.outcome.done());
+        });
+      });
+    }
+    // Sends of a rank keep their order, and so do the receives (source 4 here).
+    std::vector<size_t> sources;
+    for (size_t i = 0; i < steps.size(); ++i)
+      sources.push_back(std::min<size_t>(i / kPerSource, 4));
+    std::shuffle(sources.begin(), sources.end(), random.engine());
+    std::map<size_t, size_t> next;
+    for (const size_t source : sources) steps[source * kPerSource + next[source]++]();
+    std::map<int, size_t> count;
+    for (Arrival& arrival : arrivals) {
+      ASSERT_EQ(arrival.outcome.wait("receive from any rank"), "");
+      ASSERT_TRUE(arrival.from >= 1 && arrival.from <= 4);
+    }
+    for (Arrival& arrival : arrivals) {
+      const size_t index = count[arrival.from]++;
+      ASSERT_LT(index, sent[arrival.from].size());
+      EXPECT_TRUE(arrival.data == sent[arrival.from][index]);
+    }
+    for (Outcome& outcome : sends) EXPECT_EQ(outcome.wait("send"), "");
+  }
+}
+
+// A frame of the second message is here first; what comes later has to wake both receives.
+TEST(Endpoints, ReceiveAnyIsNotForgottenWhenMessagesOvertakeEachOther) {
+  Random random(206);
+  Network network({.size = 2, .cables = {{0, 1}}}, random);
+  const auto frame = [](uint64_t message, uint8_t value) {
+    FrameHeader header;
+    header.source = 1;
+    header.target = 0;
+    header.channel = 5;
+    header.message = message;
+    header.message_bytes = 1;
+    header.payload_bytes = 1;
+    std::vector<std::byte> bytes(sizeof header + 1, std::byte{value});
+    std::memcpy(bytes.data(), &header, sizeof header);
+    return bytes;
+  };
+  std::byte values[3] = {};
+  Outcome outcomes[3];
+  network.on(0, [&](Endpoint& endpoint) {
+    for (int i = 0; i < 3; ++i) {
+      endpoint.receiveAny({1}, 5, 0, &values[i], 1, 0, [](int) {}, outcomes[i].done());
+    }
+  });
+  for (const uint64_t message : {2, 1, 0}) {
+    const auto bytes = frame(message, static_cast<uint8_t>(message + 10));
+    network.write(0, bytes.data(), bytes.size());
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(outcomes[i].wait("receive number " + std::to_string(i)), "");
+    EXPECT_EQ(values[i], std::byte(i + 10));
+  }
+}
+
+// ---- disagreement ------------------------------------------------------------------------------
+
+TEST(Endpoints, ADisagreementIsAMismatchOnWhicheverEndComesSecond) {
+  Random random(207);
+  std::vector<std::byte> from(200000);
+  std::vector<std::byte> into(200000);
+  for (const bool receive_first : {true, false}) {
+    for (const bool size_differs : {true, false}) {
+      Outcome sent;
+      Outcome received;
+      Network network({.size = 3, .cables = lineOf(3)}, random);
+      const auto send = [&] {
+        network.on(0, [&](Endpoint& endpoint) {
+          endpoint.send({2, 0, 0}, from.data(), from.size(), 1, sent.done());
+        });
+      };
+      const auto receive = [&] {
+        network.on(2, [&](Endpoint& endpoint) {
+          endpoint.receive({0, 0, 0}, into.data(), into.size() - (size_differs ? 100000 : 0),
+                           size_differs ? 1 : 2, received.done());
+        });
+      };
+      receive_first ? receive() : send();
+      receive_first ? send() : receive();
+      EXPECT_EQ(sent.wait("send"), "");
+      const std::string why = received.wait("receive");
+      EXPECT_TRUE(why.starts_with("MismatchError: rank 0 and rank 2 disagree")) << why;
+      const bool named = why.find("200000") != std::string::npos;
+      EXPECT_EQ(named, size_differs) << why;
+    }
+  }
+}
+
+TEST(Endpoints, ARouteOverALinkThatIsNotThereIsRefused) {
+  EndpointConfig config;
+  config.size = 3;
+  config.routes = {{{0, 1, 2}, 1.0}};
+  EXPECT_THROW(Endpoint{config}, std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace topoopt
