@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -16,6 +17,10 @@ struct TimeoutError : std::runtime_error {
 struct PeerLostError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+inline std::exception_ptr peerLost(const std::string& why) {
+  return std::make_exception_ptr(PeerLostError(why));
+}
 
 // Two ranks disagree: different operations, sizes or plans.
 struct MismatchError : std::runtime_error {

@@ -173,6 +173,7 @@ class Endpoint final : private SocketLink::Observer {
   void onFrame(SocketLink& link, const FrameHeader& header) override;
   void onLost(SocketLink& link, const std::string& why) override;
 
+  static std::string leftText(int rank);
   void buildRoutes();
   const std::vector<Hop>& hopsTo(int source, int target) const;
   void pump(const FlowId& id, OutFlow& flow);
@@ -192,6 +193,7 @@ class Endpoint final : private SocketLink::Observer {
   bool allLeft(const std::vector<int>& peers) const;
   void markLeft(int rank);
   void failAll(const std::string& why, bool tell);
+  void tellFailure(uint32_t channel, const std::string& why);
   void continueLeaving();
   void resolveLeaving(const std::string& result);
 

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -41,6 +42,12 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 56, "the header goes to the wire as it lies in memory");
 
 inline constexpr uint32_t kMaxPayloadBytes = 64 << 10;
+
+// In a kAck: all frames of the flow are consumed, also those that are still on their way.
+inline constexpr uint64_t kEverything = UINT64_MAX;
+
+// What a frame counts against the window; headers count, so that empty messages are bounded too.
+inline size_t costOf(size_t payload_bytes) { return payload_bytes + sizeof(FrameHeader); }
 
 // One end's name for a flow: the other rank, the channel and the stream.
 struct FlowId {

@@ -98,19 +98,17 @@ void Reactor::run(std::function<void()> function) {
 }
 
 void Reactor::watch(int fd, uint32_t events, Handler* handler) {
-  epoll_event event{};
-  event.events = events;
-  event.data.fd = fd;
-  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) throwErrno("epoll_ctl");
+  control(EPOLL_CTL_ADD, fd, events);
   handlers_[fd] = handler;
 }
 
-void Reactor::change(int fd, uint32_t events, Handler* handler) {
+void Reactor::change(int fd, uint32_t events) { control(EPOLL_CTL_MOD, fd, events); }
+
+void Reactor::control(int operation, int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  if (epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) != 0) throwErrno("epoll_ctl");
-  handlers_[fd] = handler;
+  if (epoll_ctl(epoll_fd_, operation, fd, &event) != 0) throwErrno("epoll_ctl");
 }
 
 void Reactor::forget(int fd) {

@@ -45,13 +45,14 @@ class Reactor {
 
   // Reactor thread only.
   void watch(int fd, uint32_t events, Handler* handler);
-  void change(int fd, uint32_t events, Handler* handler);
+  void change(int fd, uint32_t events);
   void forget(int fd);
   TimerId at(Clock::time_point when, std::function<void()> function);
   TimerId after(std::chrono::milliseconds delay, std::function<void()> function);
   void cancel(const TimerId& timer);
 
  private:
+  void control(int operation, int fd, uint32_t events);
   void loop();
   void runPosted();
   void runTimers();

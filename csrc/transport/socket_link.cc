@@ -270,7 +270,7 @@ void SocketLink::updateInterest() {
   const bool want = !idle();
   if (want == want_write_) return;
   want_write_ = want;
-  reactor_.change(fd_, want ? EPOLLIN | EPOLLOUT : EPOLLIN, this);
+  reactor_.change(fd_, want ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 void SocketLink::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {

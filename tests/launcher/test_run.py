@@ -23,7 +23,8 @@ NO_GROUP = """
 import json, os, sys
 import torch_topoopt
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "TORCHELASTIC_MAX_RESTARTS")
-print(json.dumps({"arguments": sys.argv[1:], **{name: os.environ[name] for name in names}}))
+line = json.dumps({"arguments": sys.argv[1:], **{name: os.environ[name] for name in names}})
+os.write(1, (line + os.linesep).encode())  # in one piece: both ranks write to the same pipe
 if os.environ["RANK"] == "0":
     torch_topoopt.log(epoch=1, accuracy=0.5)
 """

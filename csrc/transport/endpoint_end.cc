@@ -1,0 +1,205 @@
+// How an endpoint ends: channels that close or fail, links that are lost, and taking leave.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/errors.h"
+#include "transport/endpoint.h"
+
+namespace topoopt {
+
+std::string Endpoint::leftText(int rank) {
+  return "rank " + std::to_string(rank) + " has left the job";
+}
+
+// ---- channels and failures ---------------------------------------------------------------------
+
+void Endpoint::openChannel(uint32_t channel, std::function<void(std::exception_ptr)> failed) {
+  if (!failure_.empty()) return failed(peerLost(failure_));
+  if (const auto closed = closed_channels_.find(channel); closed != closed_channels_.end()) {
+    return failed(peerLost(closed->second));
+  }
+  channels_[channel] = std::move(failed);
+}
+
+void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
+  if (!closed_channels_.emplace(channel, why).second) return;
+  channels_.erase(channel);
+  for (auto& link : links_) {
+    link->dropOwn(channel, [&](const FrameHeader& header) {
+      // It will not be consumed, so nothing may wait for that.
+      const auto flow = out_.find({header.target, channel, header.stream});
+      if (flow != out_.end()) flow->second.sent -= costOf(header.payload_bytes);
+    });
+  }
+  for (auto& [id, flow] : in_) {
+    if (id.channel != channel) continue;
+    for (const Posted& posted : flow.posted) {
+      for (auto& link : links_) link->redirect(posted.data, posted.data + posted.bytes);
+    }
+    if (flow.consumed != flow.acked || !flow.early.empty()) acknowledge(id, kEverything);
+  }
+  std::erase_if(in_, [&](const auto& entry) { return entry.first.channel == channel; });
+  std::erase_if(any_, [&](const AnyReceive& any) { return any.channel == channel; });
+  // What was sent completely but not yet consumed is still waited for when this rank leaves.
+  for (auto& [id, flow] : out_) {
+    if (id.channel == channel) flow.pending.clear();
+  }
+}
+
+void Endpoint::failChannel(uint32_t channel, const std::string& why, bool tell) {
+  closeChannel(channel, why);
+  std::erase_if(out_, [&](const auto& entry) { return entry.first.channel == channel; });
+  if (tell) tellFailure(channel, why);
+}
+
+void Endpoint::tellFailure(uint32_t channel, const std::string& why) {
+  if (!failures_seen_.emplace(channel, config_.rank).second) return;
+  FrameHeader header;
+  header.type = FrameType::kFailure;
+  header.source = static_cast<uint16_t>(config_.rank);
+  header.channel = channel;
+  flood(header, why, nullptr);
+}
+
+void Endpoint::failAll(const std::string& why, bool tell) {
+  if (!failure_.empty()) return;
+  failure_ = why;
+  if (tell) tellFailure(kAllChannels, why);
+  // The callbacks close or fail channels themselves.
+  const auto channels = channels_;
+  for (const auto& [channel, failed] : channels) failed(peerLost(why));
+  resolveLeaving(why);
+}
+
+void Endpoint::onLost(SocketLink& link, const std::string& why) {
+  // Not at once: this may be in the middle of a send.
+  const std::string text = "lost the link " + link.name().text() + ": " + why;
+  reactor_.post([this, text] {
+    if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
+    failAll(text, true);
+  });
+}
+
+void Endpoint::flood(FrameHeader header, const std::string& text, const SocketLink* except) {
+  const size_t bytes = std::min<size_t>(text.size(), 1024);
+  header.payload_bytes = static_cast<uint32_t>(bytes);
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (!config_.links[i].sends || links_[i].get() == except || links_[i]->dead()) continue;
+    OutFrame frame;
+    frame.header = header;
+    const auto* data = reinterpret_cast<const std::byte*>(text.data());
+    frame.owned.assign(data, data + bytes);
+    links_[i]->sendControl(std::move(frame));
+  }
+}
+
+void Endpoint::onFlooded(SocketLink& link, const FrameHeader& header, const std::string& text) {
+  if (header.type == FrameType::kLeave) {
+    if (left_.contains(header.source)) return;
+    flood(header, text, &link);
+    return markLeft(header.source);
+  }
+  if (!failures_seen_.emplace(header.channel, header.source).second) return;
+  flood(header, text, &link);
+  const std::string why = "rank " + std::to_string(header.source) + " failed: " + text;
+  if (header.channel == kAllChannels) return failAll(why, false);
+  const auto channel = channels_.find(header.channel);
+  if (channel == channels_.end()) return closeChannel(header.channel, why);
+  const auto failed = channel->second;
+  failed(peerLost(why));
+}
+
+// ---- leaving -----------------------------------------------------------------------------------
+
+bool Endpoint::allLeft(const std::vector<int>& peers) const {
+  return !peers.empty() &&
+         std::all_of(peers.begin(), peers.end(), [this](int peer) { return left_.contains(peer); });
+}
+
+// A rank only leaves when all that it sent is consumed, so what waits for it now waits in vain.
+void Endpoint::markLeft(int rank) {
+  left_.insert(rank);
+  std::set<uint32_t> waiting;
+  for (auto& [id, flow] : in_) {
+    if (id.peer == rank && !flow.posted.empty()) waiting.insert(id.channel);
+  }
+  for (auto& [id, flow] : out_) {
+    if (id.peer != rank) continue;
+    flow.acked = flow.sent;
+    if (!flow.pending.empty()) waiting.insert(id.channel);
+  }
+  for (const AnyReceive& any : any_) {
+    if (allLeft(any.peers)) waiting.insert(any.channel);
+  }
+  for (const uint32_t channel : waiting) {
+    const auto found = channels_.find(channel);
+    if (found == channels_.end()) continue;
+    const auto failed = found->second;
+    const std::string why = leftText(rank);
+    failChannel(channel, why, true);
+    failed(peerLost(why));
+  }
+  continueLeaving();
+}
+
+std::string Endpoint::leave(std::chrono::milliseconds limit) {
+  std::future<std::string> result;
+  reactor_.run([&] {
+    leaving_ = std::make_unique<Leaving>();
+    result = leaving_->result.get_future();
+    if (!failure_.empty()) return resolveLeaving(failure_);
+    for (const auto& [id, flow] : out_) {
+      if (flow.sent == flow.acked || left_.contains(id.peer)) continue;
+      FrameHeader header;
+      header.type = FrameType::kAckRequest;
+      header.channel = id.channel;
+      header.stream = id.stream;
+      sendTo(id.peer, header);
+    }
+    reactor_.after(limit,
+                   [this] { resolveLeaving("other ranks had not left after the time limit"); });
+    continueLeaving();
+  });
+  return result.get();
+}
+
+void Endpoint::continueLeaving() {
+  if (!leaving_ || leaving_->resolved) return;
+  if (!leaving_->announced) {
+    for (const auto& [id, flow] : out_) {
+      if (!flow.pending.empty() || flow.sent != flow.acked) return;
+    }
+    leaving_->announced = true;
+    FrameHeader header;
+    header.type = FrameType::kLeave;
+    header.source = static_cast<uint16_t>(config_.rank);
+    flood(header, "", nullptr);
+    left_.insert(config_.rank);
+  }
+  if (static_cast<int>(left_.size()) < config_.size) return;
+  // Everybody has left, and each rank passed that on before it ends its side of a link. A link
+  // closes when both sides have ended, so that nothing in flight is cut off.
+  if (!std::exchange(leaving_->closing, true)) {
+    for (auto& link : links_) link->finish();
+  }
+  const bool open = std::any_of(links_.begin(), links_.end(), [](auto& l) { return !l->dead(); });
+  if (!open) resolveLeaving("");
+}
+
+void Endpoint::resolveLeaving(const std::string& result) {
+  if (!leaving_ || std::exchange(leaving_->resolved, true)) return;
+  leaving_->result.set_value(result);
+}
+
+std::vector<std::pair<LinkSpec, LinkCounters>> Endpoint::counters() {
+  std::vector<std::pair<LinkSpec, LinkCounters>> list;
+  reactor_.run([&] {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      list.emplace_back(config_.links[i], links_[i]->counters());
+    }
+  });
+  return list;
+}
+
+}  // namespace topoopt
