@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from torch_topoopt.models.dense import dense_layers
 from torch_topoopt.models.sizes import choose
 
 FEATURES = {
@@ -52,13 +53,6 @@ SIZES = {
 DEFAULT_SIZE = "paper"
 
 
-def _layers(inputs: int, width: int, count: int) -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    for i in range(count):
-        layers += [nn.Linear(inputs if i == 0 else width, width), nn.ReLU()]
-    return layers
-
-
 class CANDLE(nn.Module):
     """Keyword arguments by feature ([batch, width]) and dose ([batch, 1]) to growth [batch, 1]."""
 
@@ -66,13 +60,13 @@ class CANDLE(nn.Module):
         super().__init__()
         self.towers = nn.ModuleDict(
             {
-                name: nn.Sequential(*_layers(width, size.tower_width, size.tower))
+                name: nn.Sequential(*dense_layers(width, size.tower_width, size.tower))
                 for name, width in size.features().items()
             }
         )
         joined = len(self.towers) * size.tower_width + len(DOSES)
         self.dense = nn.Sequential(
-            *_layers(joined, size.dense_width, size.dense), nn.Linear(size.dense_width, 1)
+            *dense_layers(joined, size.dense_width, size.dense), nn.Linear(size.dense_width, 1)
         )
 
     def forward(self, **inputs: torch.Tensor) -> torch.Tensor:

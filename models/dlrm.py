@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from torch_topoopt.models.dense import dense_layers
 from torch_topoopt.models.sizes import choose
 
 
@@ -43,25 +44,18 @@ SIZES = {
 DEFAULT_SIZE = "paper"
 
 
-def _layers(inputs: int, width: int, count: int) -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    for i in range(count):
-        layers += [nn.Linear(inputs if i == 0 else width, width), nn.ReLU()]
-    return layers
-
-
 class DLRM(nn.Module):
     """Dense features [batch, dense_width] and bags [batch, tables, bag] to logits [batch, 1]."""
 
     def __init__(self, size: DLRMSize) -> None:
         super().__init__()
-        self.bottom = nn.Sequential(*_layers(size.dense_width, size.dense_width, size.dense))
+        self.bottom = nn.Sequential(*dense_layers(size.dense_width, size.dense_width, size.dense))
         self.tables = nn.ModuleList(
             nn.EmbeddingBag(size.rows, size.width, mode="sum") for _ in range(size.tables)
         )
         joined = size.dense_width + size.tables * size.width
         self.top = nn.Sequential(
-            *_layers(joined, size.top_width, size.top), nn.Linear(size.top_width, 1)
+            *dense_layers(joined, size.top_width, size.top), nn.Linear(size.top_width, 1)
         )
 
     def forward(self, dense: torch.Tensor, bags: torch.Tensor) -> torch.Tensor:
