@@ -52,10 +52,13 @@ void CompletionPool::loop() {
     changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
     --idle_;
     if (waiting_.empty()) return;
-    const auto function = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    function();
+    {
+      const auto function = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      function();
+      // What it holds is freed here, without the lock: that may need the GIL.
+    }
     lock.lock();
   }
 }

@@ -1,39 +1,34 @@
 #include "backend/process_group.h"
 
-#include <Python.h>
-
+#include <mutex>
 #include <utility>
 
 #include "backend/tensors.h"
+#include "backend/without_gil.h"
 #include "common/errors.h"
 
 namespace topoopt {
 namespace {
 
-// The reactor thread may need the GIL to free a tensor, so nobody waits for it while holding it.
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* const state_;
-};
-
-// Calls `done` when `count` operations are over, with the first error if there was one. All calls
-// come on the reactor thread.
+// Calls `done` when `count` operations are over, with the first error if there was one.
 Done joint(size_t count, Done done) {
+  if (count == 1) return done;
   struct State {
+    std::mutex mutex;
     size_t left;
     std::exception_ptr error;
     Done done;
   };
-  auto state = std::make_shared<State>(State{count, nullptr, std::move(done)});
+  auto state = std::make_shared<State>();
+  state->left = count;
+  state->done = std::move(done);
   return [state](std::exception_ptr error) {
-    if (error && !state->error) state->error = error;
-    if (--state->left == 0) state->done(state->error);
+    {
+      std::lock_guard lock(state->mutex);
+      if (error && !state->error) state->error = error;
+      if (--state->left > 0) return;
+    }
+    state->done(state->error);
   };
 }
 
@@ -50,20 +45,20 @@ Done averaging(const Reduction& reduction, void* data, size_t count, int size, D
 }  // namespace
 
 ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
-                                         std::chrono::milliseconds timeout)
+                                         c10::intrusive_ptr<Options> options,
+                                         c10::intrusive_ptr<c10d::Store> store, Splitter splitter)
     : Backend(config.rank, static_cast<int>(config.ranks.size())),
       session_(std::move(session)),
       group_(Group::open(session_->endpoint(), std::move(config))),
-      timeout_ms_(timeout.count()) {
+      timeout_ms_(options->timeout.count()),
+      options_(std::move(options)),
+      splitter_(std::move(splitter)),
+      store_(std::move(store)) {
   init();
   session_->groupOpened();
 }
 
 ProcessGroupTopoopt::~ProcessGroupTopoopt() { shutdown(); }
-
-c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupTopoopt::getBackendOptions() {
-  return c10::make_intrusive<Options>(std::chrono::milliseconds(timeout_ms_.load()));
-}
 
 void ProcessGroupTopoopt::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ms_ = timeout.count();
@@ -83,27 +78,41 @@ c10d::ErrorType ProcessGroupTopoopt::getError() {
   }
 }
 
+void ProcessGroupTopoopt::endWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion) {
+  companion_ = std::move(companion);
+}
+
 void ProcessGroupTopoopt::abort() {
+  checkNotInherited();
+  if (companion_) companion_->abort();
   group_->abort("the process group was aborted by rank " + std::to_string(getRank()));
 }
 
 void ProcessGroupTopoopt::shutdown() {
-  if (shut_down_.exchange(true)) return;
+  if (session_->inherited() || shut_down_.exchange(true)) return;
   const WithoutGil without_gil;
+  if (companion_) companion_->shutdown();
+  {
+    std::lock_guard lock(store_mutex_);
+    store_.reset();
+  }
   group_->shutdown();
   session_->groupClosed(std::chrono::milliseconds(timeout_ms_.load()));
 }
 
 ProcessGroupTopoopt::Call ProcessGroupTopoopt::begin(c10d::OpType type, const char* title,
                                                      Tensors inputs, Tensors outputs,
-                                                     std::chrono::milliseconds asked,
-                                                     size_t operations) {
+                                                     CallTerms asked, size_t operations) {
+  checkNotInherited();
   Call call;
   call.work =
       c10::make_intrusive<TopooptWork>(session_->pool(), getRank(), type, title, std::move(inputs),
                                        std::move(outputs), group_->sequenceNumber());
   call.finishers = std::make_shared<Finishers>();
-  call.limit = asked == c10d::kUnsetTimeout ? std::chrono::milliseconds(timeout_ms_.load()) : asked;
+  call.terms = asked;
+  if (asked.limit == c10d::kUnsetTimeout) {
+    call.terms.limit = std::chrono::milliseconds(timeout_ms_.load());
+  }
   call.done =
       joint(operations, [work = call.work, finishers = call.finishers](std::exception_ptr error) {
         if (finishers->empty()) return work->complete(error, nullptr);
@@ -119,10 +128,18 @@ void ProcessGroupTopoopt::checkRank(int64_t rank, const char* what) const {
                     " is not in 0..", getSize() - 1);
 }
 
+void ProcessGroupTopoopt::checkNotInherited() const {
+  TORCH_CHECK(!session_->inherited(),
+              "topoopt: this process was forked from a rank and cannot use its process groups; "
+              "communicate in the rank itself, or start the process with the method 'spawn'");
+}
+
 // ---- reductions --------------------------------------------------------------------------------
 
 void ProcessGroupTopoopt::startAllReduce(const Call& call, const at::Tensor& tensor,
                                          const c10d::ReduceOp& op) {
+  // Memory is written whether or not the tensor is a leaf that requires a gradient.
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   checkTensor(tensor, "all_reduce");
   const at::Tensor real = asReal(tensor, op);
   const Reduction reduction = reductionOf(real, op);
@@ -134,15 +151,18 @@ void ProcessGroupTopoopt::startAllReduce(const Call& call, const at::Tensor& ten
   }
   if (reduction.factor) data.mul_(*reduction.factor);
   const size_t count = data.numel();
-  group_->allReduce(bytesOf(data), count, reduction.type, reduction.op, call.limit,
+  group_->allReduce(bytesOf(data), count, reduction.type, reduction.op, call.terms,
                     averaging(reduction, bytesOf(data), count, getSize(), call.done));
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce(Tensors& tensors,
                                                             const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors[0].layout() == at::kSparse) {
+    return sparseAllReduce(tensors, options);
+  }
   checkSingle(tensors, "all_reduce");
   const Call call =
-      begin(c10d::OpType::ALLREDUCE, "topoopt:all_reduce", tensors, tensors, options.timeout);
+      begin(c10d::OpType::ALLREDUCE, "topoopt:all_reduce", tensors, tensors, asked(options));
   startAllReduce(call, tensors[0], options.reduceOp);
   return call.work;
 }
@@ -155,7 +175,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
     reductionOf(asReal(tensor, options.reduceOp), options.reduceOp);
   }
   const Call call = begin(c10d::OpType::ALLREDUCE_COALESCED, "topoopt:all_reduce_coalesced",
-                          tensors, tensors, options.timeout, tensors.size());
+                          tensors, tensors, asked(options), tensors.size());
   for (const at::Tensor& tensor : tensors) startAllReduce(call, tensor, options.reduceOp);
   return call.work;
 }
@@ -166,8 +186,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
   checkRank(options.rootRank, "reduce");
   const at::Tensor real = asReal(tensors[0], options.reduceOp);
   const Reduction reduction = reductionOf(real, options.reduceOp);
-  const Call call =
-      begin(c10d::OpType::REDUCE, "topoopt:reduce", tensors, tensors, options.timeout);
+  const Call call = begin(c10d::OpType::REDUCE, "topoopt:reduce", tensors, tensors, asked(options));
   at::Tensor input = real.contiguous();
   if (reduction.factor) input = input.mul(*reduction.factor);
   call.work->keep(input);
@@ -183,7 +202,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
     done = averaging(reduction, memory, count, getSize(), call.done);
   }
   group_->reduce(bytesOf(input), memory, count, reduction.type, reduction.op,
-                 static_cast<int>(options.rootRank), call.limit, std::move(done));
+                 static_cast<int>(options.rootRank), call.terms, std::move(done));
   return call.work;
 }
 
@@ -212,7 +231,7 @@ void ProcessGroupTopoopt::startReduceScatter(const Call& call, const at::Tensor&
   if (getSize() == 1) copyBytes(bytesOf(data), bytesOf(from), from.nbytes());
   const size_t count = counts[getRank()];
   group_->reduceScatter(bytesOf(from), bytesOf(data), std::move(counts), reduction.type,
-                        reduction.op, call.limit,
+                        reduction.op, call.terms,
                         averaging(reduction, bytesOf(data), count, getSize(), call.done));
 }
 
@@ -236,7 +255,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter(
     checkSameType(outputs[0], input, "reduce_scatter");
   }
   const Call call = begin(c10d::OpType::REDUCE_SCATTER, "topoopt:reduce_scatter", inputs[0],
-                          outputs, options.timeout);
+                          outputs, asked(options));
   startReduceScatter(call, outputs[0], flatten(inputs[0]), sizesInElements(inputs[0]),
                      options.reduceOp);
   return call.work;
@@ -245,7 +264,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter(
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   const Call call = begin(c10d::OpType::_REDUCE_SCATTER_BASE, "topoopt:_reduce_scatter_base",
-                          {input}, {output}, options.timeout);
+                          {input}, {output}, asked(options));
   startReduceScatter(call, output, input, options.reduceOp);
   return call.work;
 }
@@ -256,7 +275,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesce
                     "topoopt: reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs and ",
                     inputs.size(), " inputs");
   const Call call = begin(c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
-                          inputs, outputs, options.timeout, outputs.size());
+                          inputs, outputs, asked(options), outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     startReduceScatter(call, outputs[i], inputs[i], options.reduceOp);
   }

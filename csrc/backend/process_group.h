@@ -1,15 +1,17 @@
 // The c10d backend "topoopt": tensors in, operations of a Group out.
 //
-// Tensors must be dense and on the CPU. One that is not contiguous is copied and, if it receives
-// data, written back when the operation is over.
+// Tensors must be on the CPU, and dense except in all_reduce. One that is not contiguous is copied
+// and, if it receives data, written back when the operation is over.
 
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "backend/session.h"
@@ -18,7 +20,7 @@
 
 namespace topoopt {
 
-class ProcessGroupTopoopt final : public c10d::Backend {
+class ProcessGroupTopoopt : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -27,19 +29,39 @@ class ProcessGroupTopoopt final : public c10d::Backend {
     explicit Options(std::chrono::milliseconds timeout) : Backend::Options("topoopt", timeout) {}
   };
 
+  // Makes the group of those members, given by their ranks in this group. Every one of them calls
+  // it.
+  using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options)>;
+
+  // `store` is the group's own part of torch.distributed's store.
   ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
-                      std::chrono::milliseconds timeout);
+                      c10::intrusive_ptr<Options> options, c10::intrusive_ptr<c10d::Store> store,
+                      Splitter splitter);
   ~ProcessGroupTopoopt() override;
 
   const std::string getBackendName() const override { return "topoopt"; }
+  // A copy: who splits a group changes what it got.
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // every group starts at 0
   uint64_t getSequenceNumberForGroup() override { return group_->sequenceNumber(); }
   c10d::ErrorType getError() override;
   void enableCollectivesTiming() override {}
+  void eagerConnectSingleDevice(at::Device) override {}  // the links are there already
+  bool supportsSplitting() const override { return true; }
+  // nullptr on a rank that is not among `ranks`.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void abort() override;
   void shutdown() override;
+  const std::string& groupName() const { return group_->name(); }
+  std::vector<RingCounters> ringCounters() const { return group_->counters(); }
+  bool isShutDown() const { return shut_down_; }
+  // `companion` ends when this group does.
+  void endWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion);
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -73,6 +95,18 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  // Rank 0 waits for all others through the store and tells them, so a rank that does not come is
+  // named and the group stays usable.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+ protected:
+  void checkRank(int64_t rank, const char* what) const;
+  void checkNotInherited() const;
+  bool isRoot(int64_t root) const { return root == getRank(); }
+
+  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<Group> group_;
+  std::atomic<int64_t> timeout_ms_;
 
  private:
   using Finishers = std::vector<std::function<void()>>;
@@ -84,13 +118,15 @@ class ProcessGroupTopoopt final : public c10d::Backend {
     c10::intrusive_ptr<TopooptWork> work;
     std::shared_ptr<Finishers> finishers;
     Done done;
-    std::chrono::milliseconds limit;
+    CallTerms terms{c10d::kUnsetTimeout};
   };
 
-  Call begin(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs,
-             std::chrono::milliseconds asked, size_t operations = 1);
-  void checkRank(int64_t rank, const char* what) const;
-  bool isRoot(int64_t root) const { return root == getRank(); }
+  Call begin(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs, CallTerms asked,
+             size_t operations = 1);
+  template <typename Options>
+  static CallTerms asked(const Options& options) {
+    return {options.timeout, !options.asyncOp};
+  }
 
   // Each starts one operation of a call.
   void startAllReduce(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op);
@@ -104,11 +140,21 @@ class ProcessGroupTopoopt final : public c10d::Backend {
                      std::vector<size_t> send_bytes, const at::Tensor& output,
                      std::vector<size_t> receive_bytes);
   WorkPtr receive(Tensors& tensors, int source, int tag);
+  WorkPtr sparseAllReduce(Tensors& tensors, const c10d::AllreduceOptions& options);
+  std::vector<int64_t> shareSparseSizes(const at::Tensor& tensor, std::chrono::milliseconds asked);
 
-  const std::shared_ptr<Session> session_;
-  const std::shared_ptr<Group> group_;
-  std::atomic<int64_t> timeout_ms_;
+  void awaitMembers(c10d::Store& store, const std::string& prefix, std::chrono::milliseconds limit,
+                    bool wait_all_ranks) const;
+  void awaitVerdict(c10d::Store& store, const std::string& prefix,
+                    std::chrono::milliseconds limit) const;
+
+  const c10::intrusive_ptr<Options> options_;
+  const Splitter splitter_;
   std::atomic<bool> shut_down_{false};
+  c10::intrusive_ptr<ProcessGroupTopoopt> companion_;  // set before the group is used
+  std::mutex store_mutex_;
+  c10::intrusive_ptr<c10d::Store> store_;  // until shutdown: it may be a server, and hold a port
+  uint64_t monitored_barriers_ = 0;
 };
 
 }  // namespace topoopt

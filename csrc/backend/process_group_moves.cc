@@ -22,11 +22,11 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
   checkSingle(tensors, "broadcast");
   checkRank(options.rootRank, "broadcast");
   const Call call =
-      begin(c10d::OpType::BROADCAST, "topoopt:broadcast", tensors, tensors, options.timeout);
+      begin(c10d::OpType::BROADCAST, "topoopt:broadcast", tensors, tensors, asked(options));
   const bool root = isRoot(options.rootRank);
   const at::Tensor data = root ? tensors[0].contiguous() : destination(tensors[0], *call.finishers);
   call.work->keep(data);
-  group_->broadcast(bytesOf(data), data.nbytes(), static_cast<int>(options.rootRank), call.limit,
+  group_->broadcast(bytesOf(data), data.nbytes(), static_cast<int>(options.rootRank), call.terms,
                     call.done);
   return call.work;
 }
@@ -53,7 +53,7 @@ void ProcessGroupTopoopt::startAllGather(const Call& call, const Tensors& output
   copyBytes(bytesOf(flat) + sum(bytes, getRank()), bytesOf(own), own.nbytes());
   call.work->keep(flat);
   call.finishers->push_back([flat, outputs] { unflatten(flat, outputs); });
-  group_->allGather(bytesOf(flat), bytes, call.limit, call.done);
+  group_->allGather(bytesOf(flat), bytes, call.terms, call.done);
 }
 
 void ProcessGroupTopoopt::startAllGather(const Call& call, const at::Tensor& output,
@@ -68,7 +68,7 @@ void ProcessGroupTopoopt::startAllGather(const Call& call, const at::Tensor& out
   const at::Tensor own = input.contiguous();
   copyBytes(bytesOf(data) + own.nbytes() * getRank(), bytesOf(own), own.nbytes());
   call.work->keep(data);
-  group_->allGather(bytesOf(data), std::vector<size_t>(getSize(), own.nbytes()), call.limit,
+  group_->allGather(bytesOf(data), std::vector<size_t>(getSize(), own.nbytes()), call.terms,
                     call.done);
 }
 
@@ -78,7 +78,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather(std::vector<Tensors>
   checkSingle(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1, "topoopt: all_gather takes one list of outputs");
   const Call call =
-      begin(c10d::OpType::ALLGATHER, "topoopt:all_gather", inputs, outputs[0], options.timeout);
+      begin(c10d::OpType::ALLGATHER, "topoopt:all_gather", inputs, outputs[0], asked(options));
   startAllGather(call, outputs[0], inputs[0]);
   return call.work;
 }
@@ -86,7 +86,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather(std::vector<Tensors>
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
   const Call call = begin(c10d::OpType::_ALLGATHER_BASE, "topoopt:_all_gather_base", {input},
-                          {output}, options.timeout);
+                          {output}, asked(options));
   startAllGather(call, output, input);
   return call.work;
 }
@@ -104,7 +104,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_coalesced(
     all.insert(all.end(), list.begin(), list.end());
   }
   const Call call = begin(c10d::OpType::ALLGATHER_COALESCED, "topoopt:all_gather_coalesced", inputs,
-                          all, options.timeout, inputs.size());
+                          all, asked(options), inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors of_all_ranks;
     for (const Tensors& list : outputs) of_all_ranks.push_back(list[i]);
@@ -119,7 +119,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
                     "topoopt: all_gather_into_tensor_coalesced: ", outputs.size(), " outputs and ",
                     inputs.size(), " inputs");
   const Call call = begin(c10d::OpType::COALESCED, "topoopt:all_gather_into_tensor_coalesced",
-                          inputs, outputs, options.timeout, outputs.size());
+                          inputs, outputs, asked(options), outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) startAllGather(call, outputs[i], inputs[i]);
   return call.work;
 }
@@ -142,7 +142,7 @@ void ProcessGroupTopoopt::startExchange(const Call& call, const char* name, cons
   }
   call.work->keep(input);
   call.work->keep(output);
-  group_->exchange(name, from, std::move(send_bytes), to, std::move(receive_bytes), call.limit,
+  group_->exchange(name, from, std::move(send_bytes), to, std::move(receive_bytes), call.terms,
                    call.done);
 }
 
@@ -156,7 +156,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::gather(std::vector<Tensors>& o
                          : outputs.empty(),
                     "topoopt: gather takes one output per rank at the root, and none elsewhere");
   const Call call = begin(c10d::OpType::GATHER, "topoopt:gather", inputs,
-                          root ? outputs[0] : Tensors{}, options.timeout);
+                          root ? outputs[0] : Tensors{}, asked(options));
   const at::Tensor input = inputs[0].contiguous();
   std::vector<size_t> send_bytes(getSize(), 0);
   std::vector<size_t> receive_bytes(getSize(), 0);
@@ -187,7 +187,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
       root ? inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize() : inputs.empty(),
       "topoopt: scatter takes one input per rank at the root, and none elsewhere");
   const Call call = begin(c10d::OpType::SCATTER, "topoopt:scatter", root ? inputs[0] : Tensors{},
-                          outputs, options.timeout);
+                          outputs, asked(options));
   std::vector<size_t> send_bytes(getSize(), 0);
   std::vector<size_t> receive_bytes(getSize(), 0);
   at::Tensor flat;
@@ -205,35 +205,6 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
   return call.work;
 }
 
-namespace {
-
-// Bytes of each block of `tensor` along its first dimension; no splits means equal blocks.
-std::vector<size_t> splitBytes(const at::Tensor& tensor, const std::vector<int64_t>& splits,
-                               int size, const char* which) {
-  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  const size_t row_bytes = rows == 0 ? 0 : tensor.nbytes() / rows;
-  if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % size == 0, "topoopt: all_to_all_single: the ", which, " has ", rows,
-                      " rows, which ", size, " ranks cannot share evenly");
-    return std::vector<size_t>(size, rows / size * row_bytes);
-  }
-  TORCH_CHECK_VALUE(static_cast<int>(splits.size()) == size,
-                    "topoopt: all_to_all_single: ", splits.size(), " ", which, " splits for ", size,
-                    " ranks");
-  std::vector<size_t> bytes;
-  int64_t total = 0;
-  for (const int64_t split : splits) {
-    TORCH_CHECK_VALUE(split >= 0, "topoopt: all_to_all_single: negative ", which, " split ", split);
-    bytes.push_back(static_cast<size_t>(split) * row_bytes);
-    total += split;
-  }
-  TORCH_CHECK_VALUE(total == rows, "topoopt: all_to_all_single: the ", which, " splits sum to ",
-                    total, ", not to its ", rows, " rows");
-  return bytes;
-}
-
-}  // namespace
-
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
     at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
     std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
@@ -243,7 +214,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
   const std::vector<size_t> send_bytes = splitBytes(input, input_splits, getSize(), "input");
   const std::vector<size_t> receive_bytes = splitBytes(output, output_splits, getSize(), "output");
   const Call call =
-      begin(c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", {input}, {output}, options.timeout);
+      begin(c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", {input}, {output}, asked(options));
   startExchange(call, "all_to_all_single", input.contiguous(), send_bytes,
                 destination(output, *call.finishers), receive_bytes);
   return call.work;
@@ -263,7 +234,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Ten
     elements += outputs[i].numel();
   }
   const Call call =
-      begin(c10d::OpType::ALLTOALL, "topoopt:all_to_all", inputs, outputs, options.timeout);
+      begin(c10d::OpType::ALLTOALL, "topoopt:all_to_all", inputs, outputs, asked(options));
   const at::Tensor flat = flatLike(inputs[0], elements);
   call.finishers->push_back([flat, outputs] { unflatten(flat, outputs); });
   startExchange(call, "all_to_all", flatten(inputs), sizesInBytes(inputs), flat,
@@ -280,7 +251,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int tar
   const Call call = begin(c10d::OpType::SEND, "topoopt:send", tensors, {}, c10d::kUnsetTimeout);
   const at::Tensor data = tensors[0].contiguous();
   call.work->keep(data);
-  group_->send(bytesOf(data), data.nbytes(), target, tag, call.limit, call.done);
+  group_->send(bytesOf(data), data.nbytes(), target, tag, call.terms.limit, call.done);
   return call.work;
 }
 
@@ -289,16 +260,16 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::receive(Tensors& tensors, int 
   const bool any = source < 0;
   const Call call =
       begin(any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
-            any ? "topoopt:recvAnySource" : "topoopt:recv", {}, tensors, c10d::kUnsetTimeout);
+            any ? "topoopt:recvAnySource" : "topoopt:recv", tensors, tensors, c10d::kUnsetTimeout);
   const at::Tensor data = destination(tensors[0], *call.finishers);
   call.work->keep(data);
   if (any) {
     group_->receiveAny(
-        bytesOf(data), data.nbytes(), tag, call.limit,
+        bytesOf(data), data.nbytes(), tag, call.terms.limit,
         [work = call.work](int from) { work->setSource(from); }, call.done);
   } else {
     call.work->setSource(source);
-    group_->receive(bytesOf(data), data.nbytes(), source, tag, call.limit, call.done);
+    group_->receive(bytesOf(data), data.nbytes(), source, tag, call.terms.limit, call.done);
   }
   return call.work;
 }
@@ -316,8 +287,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::barrier(const c10d::BarrierOptions& options) {
-  const Call call = begin(c10d::OpType::BARRIER, "topoopt:barrier", {}, {}, options.timeout);
-  group_->barrier(call.limit, call.done);
+  const Call call = begin(c10d::OpType::BARRIER, "topoopt:barrier", {}, {}, asked(options));
+  group_->barrier(call.terms, call.done);
   return call.work;
 }
 

@@ -1,15 +1,40 @@
 #include "backend/session.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <utility>
 
 namespace topoopt {
+namespace {
+
+// How many forks lie between this process and the one that loaded the library.
+std::atomic<unsigned> forks{0};
+
+unsigned countForks() {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  return forks;
+}
+
+}  // namespace
 
 Session::Session(EndpointConfig config, std::function<void(const std::string&)> closed)
     : endpoint_(std::make_shared<Endpoint>(std::move(config))),
       pool_(std::make_shared<CompletionPool>()),
-      on_closed_(std::move(closed)) {}
+      on_closed_(std::move(closed)),
+      forks_when_opened_(countForks()) {}
 
-Session::~Session() { endpoint_->stop(); }
+Session::~Session() {
+  if (inherited()) {
+    // There are no threads to stop; the copies of their state go with the process.
+    new std::shared_ptr<Endpoint>(endpoint_);
+    new std::shared_ptr<CompletionPool>(pool_);
+    return;
+  }
+  endpoint_->stop();
+}
+
+bool Session::inherited() const { return forks != forks_when_opened_; }
 
 void Session::groupOpened() {
   std::lock_guard lock(mutex_);

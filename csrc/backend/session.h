@@ -33,12 +33,17 @@ class Session {
 
   bool closed() const;
 
+  // Whether this process was forked from the one that opened the session: it has the memory, but
+  // not the threads.
+  bool inherited() const;
+
  private:
   bool beginClosing();
 
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<CompletionPool> pool_;
   const std::function<void(const std::string&)> on_closed_;
+  const unsigned forks_when_opened_;
   mutable std::mutex mutex_;
   int open_groups_ = 0;
   bool closed_ = false;

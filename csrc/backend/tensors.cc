@@ -57,9 +57,13 @@ void checkTensor(const at::Tensor& tensor, const char* what) {
                     tensor.device(), "; move it to the CPU first");
 }
 
-void checkSingle(const std::vector<at::Tensor>& tensors, const char* what) {
+void checkOne(const std::vector<at::Tensor>& tensors, const char* what) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "topoopt: ", what, " takes one tensor, got ",
                     tensors.size());
+}
+
+void checkSingle(const std::vector<at::Tensor>& tensors, const char* what) {
+  checkOne(tensors, what);
   checkTensor(tensors[0], what);
 }
 
@@ -122,6 +126,7 @@ void copyBytes(std::byte* to, const std::byte* from, size_t bytes) {
 }
 
 at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
   at::Tensor flat = flatLike(tensors[0], elements);
@@ -151,6 +156,30 @@ std::vector<size_t> sizesInBytes(const std::vector<at::Tensor>& tensors) {
   std::vector<size_t> sizes;
   for (const at::Tensor& tensor : tensors) sizes.push_back(tensor.nbytes());
   return sizes;
+}
+
+std::vector<size_t> splitBytes(const at::Tensor& tensor, const std::vector<int64_t>& splits,
+                               int size, const char* which) {
+  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  const size_t row_bytes = rows == 0 ? 0 : tensor.nbytes() / rows;
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(rows % size == 0, "topoopt: all_to_all_single: the ", which, " has ", rows,
+                      " rows, which ", size, " ranks cannot share evenly");
+    return std::vector<size_t>(size, rows / size * row_bytes);
+  }
+  TORCH_CHECK_VALUE(static_cast<int>(splits.size()) == size,
+                    "topoopt: all_to_all_single: ", splits.size(), " ", which, " splits for ", size,
+                    " ranks");
+  std::vector<size_t> bytes;
+  int64_t total = 0;
+  for (const int64_t split : splits) {
+    TORCH_CHECK_VALUE(split >= 0, "topoopt: all_to_all_single: negative ", which, " split ", split);
+    bytes.push_back(static_cast<size_t>(split) * row_bytes);
+    total += split;
+  }
+  TORCH_CHECK_VALUE(total == rows, "topoopt: all_to_all_single: the ", which, " splits sum to ",
+                    total, ", not to its ", rows, " rows");
+  return bytes;
 }
 
 }  // namespace topoopt

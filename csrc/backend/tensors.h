@@ -25,6 +25,7 @@ struct Reduction {
 
 // Each raises ValueError or TypeError naming `what`, the operation, and the offending argument.
 void checkTensor(const at::Tensor& tensor, const char* what);
+void checkOne(const std::vector<at::Tensor>& tensors, const char* what);
 void checkSingle(const std::vector<at::Tensor>& tensors, const char* what);
 void checkSameType(const at::Tensor& a, const at::Tensor& b, const char* what);
 
@@ -51,5 +52,10 @@ void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors);
 
 std::vector<size_t> sizesInElements(const std::vector<at::Tensor>& tensors);
 std::vector<size_t> sizesInBytes(const std::vector<at::Tensor>& tensors);
+
+// Of an all_to_all_single: the bytes of each of `size` blocks of `tensor` along its first
+// dimension; no splits means equal blocks. `which` of the two tensors it is, for messages.
+std::vector<size_t> splitBytes(const at::Tensor& tensor, const std::vector<int64_t>& splits,
+                               int size, const char* which);
 
 }  // namespace topoopt

@@ -35,14 +35,19 @@ void TopooptWork::complete(std::exception_ptr error, std::function<void()> finis
   if (error) return finishWork(asTorchError(error));
   if (!finisher) return finishWork(nullptr);
   const auto self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this);
-  pool_->run([self, finisher = std::move(finisher)] {
+  const auto finish = [self, finisher = std::move(finisher)] {
     try {
+      // As if the network had written the memory: no autograd, and no matter in which mode a
+      // tensor was made.
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;
       finisher();
     } catch (const std::exception&) {
       return self->finishWork(asTorchError(std::current_exception()));
     }
     self->finishWork(nullptr);
-  });
+  };
+  if (std::this_thread::get_id() == caller_) return finish();
+  pool_->run(finish);
 }
 
 void TopooptWork::finishWork(std::exception_ptr error) {
@@ -64,6 +69,10 @@ void TopooptWork::finishWork(std::exception_ptr error) {
   pool_->run([self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this), future] {
     self->completeFuture(future);
   });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> TopooptWork::makeFuture() const {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
 }
 
 void TopooptWork::completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
@@ -94,13 +103,17 @@ int TopooptWork::sourceRank() const {
   return source_;
 }
 
-std::vector<at::Tensor> TopooptWork::result() { return outputs_; }
+std::vector<at::Tensor> TopooptWork::result() {
+  std::lock_guard lock(mutex_);
+  TORCH_CHECK(completed_, "topoopt: result: the operation is not over; call wait() first");
+  if (exception_) std::rethrow_exception(exception_);
+  return outputs_;
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> TopooptWork::getFuture() {
   std::unique_lock lock(mutex_);
   if (!future_) {
-    future_ =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future_ = makeFuture();
     if (completed_) {
       const auto future = future_;
       lock.unlock();

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -12,14 +13,15 @@
 
 namespace topoopt {
 
-class TopooptWork final : public c10d::Work {
+class TopooptWork : public c10d::Work {
  public:
   // `inputs` and `outputs` stay alive as long as the work; `title` names the profiler record.
   TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type, const char* title,
               std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, uint64_t number);
 
-  // Reactor thread: completes the work. If all went well and there is a `finisher` (copies results
-  // to where the caller wants them), it runs first, on a thread of the pool.
+  // Completes the work. If all went well and there is a `finisher` (copies results to where the
+  // caller wants them), it runs first: here if this is the thread that made the work, for then
+  // nobody else waits for it; else on a thread of the pool.
   void complete(std::exception_ptr error, std::function<void()> finisher);
 
   // Memory that must live until the operation is over.
@@ -33,15 +35,20 @@ class TopooptWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return number_; }
 
+ protected:
+  virtual c10::intrusive_ptr<c10::ivalue::Future> makeFuture() const;
+  // The work is complete. Runs the callbacks.
+  virtual void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
+
  private:
   void finishWork(std::exception_ptr error);
-  void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
   const std::shared_ptr<CompletionPool> pool_;
   const std::vector<at::Tensor> inputs_;
   const std::vector<at::Tensor> outputs_;
   std::vector<at::Tensor> kept_;
   const uint64_t number_;
+  const std::thread::id caller_ = std::this_thread::get_id();
   int source_ = -1;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made when asked for
 };

@@ -4,34 +4,17 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/log.h"
 
 namespace topoopt {
 namespace {
 
-// Streams below this are the lanes of collectives, from here on the tags of point-to-point
-// messages.
-constexpr uint64_t kFirstTagStream = uint64_t{1} << 32;
-// Below this, one ring has less to do than all together: fewer messages for the same few bytes.
-constexpr size_t kOneRingBytes = 16 << 10;
-
-uint64_t tagStream(int tag) { return kFirstTagStream + static_cast<uint32_t>(tag); }
-
-// The same on every machine, so no std::hash of strings.
-uint32_t fingerprintOf(const std::string& name, uint64_t number, uint64_t arguments) {
-  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  hash = mixHash(mixHash(hash, number), arguments);
-  return static_cast<uint32_t>(hash ^ (hash >> 32));
-}
-
-uint64_t hashSizes(const std::vector<size_t>& sizes) {
-  size_t hash = sizes.size();
-  for (size_t size : sizes) hash = mixHash(hash, size);
-  return hash;
-}
-
-uint64_t hashReduction(size_t count, DataType type, ReduceOp op) {
-  return mixHash(mixHash(count, static_cast<uint64_t>(type)), static_cast<uint64_t>(op));
+// Whether two values give the same bits in either order: zeros with a sign and what is not a number
+// make floating-point minima and maxima depend on it.
+bool commutes(DataType type, ReduceOp op) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kProduct) return true;
+  return type != DataType::kFloat16 && type != DataType::kBfloat16 && type != DataType::kFloat32 &&
+         type != DataType::kFloat64;
 }
 
 std::string whatFailed(std::exception_ptr error) {
@@ -57,87 +40,119 @@ std::shared_ptr<Group> Group::open(std::shared_ptr<Endpoint> endpoint, GroupConf
 }
 
 Group::Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
-    : endpoint_(std::move(endpoint)), config_(std::move(config)) {}
+    : endpoint_(std::move(endpoint)),
+      config_(std::move(config)),
+      schedules_(GroupLayout(size(), config_.rings, config_.servers, config_.hops), config_.rank,
+                 config_.cost, algorithmNamed(config_.algorithm)),
+      operation_(*endpoint_, config_.channel, config_.ranks,
+                 [this](std::exception_ptr error) { onOperationDone(error); }),
+      scratch_(endpoint_->reactor(), config_.scratch_idle) {
+  if (config_.segment_fd < 0) return;
+  team_ = std::make_unique<LocalTeam>(std::make_shared<TeamSegment>(config_.segment_fd, size()),
+                                      config_.rank, config_.ranks, config_.name);
+  turns_ = std::make_unique<TurnQueue>();
+}
 
 uint64_t Group::sequenceNumber() const {
+  if (turns_) return turns_->count();
   std::lock_guard lock(mutex_);
   return called_;
 }
 
 std::exception_ptr Group::error() const {
   std::lock_guard lock(mutex_);
-  return error_;
+  return error_ ? error_ : aborted_;
 }
 
 // ---- collectives -------------------------------------------------------------------------------
 
-void Group::enqueue(const std::string& name, uint64_t arguments, Schedule schedule, Buffers buffers,
+void Group::enqueue(std::string name, uint64_t arguments, const ScheduleKey& key, Buffers buffers,
                     DataType type, ReduceOp op, Milliseconds limit, Done done) {
-  Collective collective{name, 0, limit, {}, std::move(done)};
-  collective.setup.channel = config_.channel;
-  collective.setup.ranks = config_.ranks;
-  collective.setup.schedule = std::move(schedule);
-  collective.setup.buffers = buffers;
-  collective.setup.type = type;
-  collective.setup.op = op;
+  Call call{std::move(name), 0, limit, {nullptr, buffers, nullptr, type, op, 0}, std::move(done)};
   std::unique_lock lock(mutex_);
-  collective.number = called_++;
-  collective.setup.fingerprint = fingerprintOf(name, collective.number, arguments);
+  call.number = called_++;
   if (error_) {
     // The reactor may have stopped, and then runs at once what is posted: not under the lock.
     const std::exception_ptr error = error_;
     lock.unlock();
-    return endpoint_->reactor().post([done = std::move(collective.done), error] { done(error); });
+    return endpoint_->reactor().post([done = std::move(call.done), error] { done(error); });
   }
-  // Under the lock, so that two threads that call at once queue in the order of their numbers.
-  endpoint_->reactor().post([self = shared_from_this(), shared = std::make_shared<Collective>(
-                                                            std::move(collective))]() mutable {
-    if (const auto error = self->error()) return shared->done(error);
-    self->queue_.push_back(std::move(*shared));
-    if (self->queue_.size() == 1) self->startNext();
-  });
+  call.setup.prepared = schedules_.get(key);
+  call.setup.fingerprint = fingerprintOf(call.name, call.number, arguments);
+  if (logs(LogLevel::kInfo)) logChoice(call.name, key, *call.setup.prepared);
+  const bool first = calls_.empty();
+  calls_.push_back(std::move(call));
+  lock.unlock();
+  // Whoever finds the list empty wakes the reactor, for all that come before it looks. It has run
+  // what was posted before the group can go (shutdown).
+  if (first) endpoint_->reactor().post([this] { takeCalls(); });
 }
 
-void Group::startNext() {
-  if (queue_.empty()) return;
-  Collective& collective = queue_.front();
-  running_ = std::make_shared<Operation>(
-      *endpoint_, std::move(collective.setup),
-      [self = shared_from_this()](std::exception_ptr error) {
-        // Not at once: this may be deep inside the endpoint, or in start() below.
-        self->endpoint_->reactor().post([self, error] { self->onOperationDone(error); });
-      });
-  if (collective.limit.count() > 0) {
-    timer_ = endpoint_->reactor().after(collective.limit, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->onTimeout();
-    });
+void Group::takeCalls() {
+  std::deque<Call> calls;
+  {
+    std::lock_guard lock(mutex_);
+    calls.swap(calls_);
   }
-  running_->start();
+  if (const auto error = this->error()) {
+    for (Call& call : calls) call.done(error);
+    return;
+  }
+  for (Call& call : calls) queue_.push_back(std::move(call));
+  startNext();
+}
+
+// An operation may be over when start() returns; one loop serves them all, however many wait.
+void Group::startNext() {
+  if (std::exchange(starting_, true)) return;
+  while (!running_ && !queue_.empty()) {
+    running_ = true;
+    Call& call = queue_.front();
+    call.setup.scratch = scratch_.reserve(call.setup.prepared->schedule.scratch_bytes);
+    if (call.limit.count() > 0) deadline_ = Reactor::Clock::now() + call.limit;
+    watchDeadline();
+    operation_.start(std::move(call.setup));
+  }
+  starting_ = false;
 }
 
 void Group::onOperationDone(std::exception_ptr error) {
-  if (!running_) return;  // the group failed meanwhile
-  if (error) return fail(error, Spread::kEverywhere);
-  if (timer_) endpoint_->reactor().cancel(*std::exchange(timer_, std::nullopt));
-  running_.reset();
-  const Done done = std::move(queue_.front().done);
+  if (error) return failSoon(error);  // not at once: this may be deep inside the endpoint
+  deadline_.reset();
+  scratch_.finished();
+  over_.push_back(std::move(queue_.front().done));
   queue_.pop_front();
+  running_ = false;
   startNext();  // first, so that the network does not wait for the callback
-  done(nullptr);
+  tellDone();
+}
+
+// In the order of the operations, also if one is over while the callback of another runs.
+void Group::tellDone() {
+  if (std::exchange(telling_, true)) return;
+  while (!over_.empty()) {
+    const Done done = std::move(over_.front());
+    over_.pop_front();
+    done(nullptr);
+  }
+  telling_ = false;
+}
+
+// One timer serves many operations: it looks whether the one that runs when it fires is late.
+void Group::watchDeadline() {
+  if (!deadline_ || (timer_ && timer_->first <= *deadline_)) return;
+  if (timer_) endpoint_->reactor().cancel(*timer_);
+  timer_ = endpoint_->reactor().at(*deadline_, [this] {
+    timer_.reset();
+    if (deadline_ && Reactor::Clock::now() >= *deadline_) return onTimeout();
+    watchDeadline();
+  });
 }
 
 void Group::onTimeout() {
-  timer_.reset();
-  if (!running_) return;
-  const Collective& collective = queue_.front();
-  std::string why = collective.name + " (operation " + std::to_string(collective.number) +
-                    " of group " + config_.name + "): Timed out after " +
-                    std::to_string(collective.limit.count()) + " ms";
-  const std::set<int> waiting = running_->waitingFor();
-  if (!waiting.empty()) {
-    why += " waiting for data from rank";
-    for (int rank : waiting) why += (rank == *waiting.begin() ? " " : ", ") + std::to_string(rank);
-  }
+  const Call& call = queue_.front();
+  const std::string why =
+      timedOutText(call.name, call.number, config_.name, call.limit, operation_.waitingFor());
   fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
 }
 
@@ -146,7 +161,8 @@ void Group::failSoon(std::exception_ptr error) {
       [self = shared_from_this(), error] { self->fail(error, Spread::kEverywhere); });
 }
 
-// The channel is closed first: from then on nothing touches the memory of pending operations.
+// The channel is closed first: from then on nothing touches the memory of pending operations. The
+// local team's operations complete on their own threads, which are told to stop.
 void Group::fail(std::exception_ptr error, Spread spread) {
   {
     std::lock_guard lock(mutex_);
@@ -155,13 +171,18 @@ void Group::fail(std::exception_ptr error, Spread spread) {
   }
   const auto self = shared_from_this();
   if (timer_) endpoint_->reactor().cancel(*std::exchange(timer_, std::nullopt));
+  if (team_) endTeam(whatFailed(error), spread);
   if (spread == Spread::kGoodbye) {
     endpoint_->closeChannel(config_.channel, whatFailed(error));
   } else {
     endpoint_->failChannel(config_.channel, whatFailed(error), spread == Spread::kEverywhere);
   }
-  running_.reset();
-  for (Collective& collective : std::exchange(queue_, {})) collective.done(error);
+  operation_.cancel();
+  running_ = false;
+  deadline_.reset();
+  scratch_.release();
+  tellDone();
+  for (Call& call : std::exchange(queue_, {})) call.done(error);
   for (PointToPoint& message : std::exchange(point_to_point_, {})) {
     if (message.timer) endpoint_->reactor().cancel(*message.timer);
     message.done(error);
@@ -169,9 +190,14 @@ void Group::fail(std::exception_ptr error, Spread spread) {
 }
 
 void Group::abort(const std::string& why) {
-  endpoint_->reactor().post([self = shared_from_this(), why] {
-    self->fail(std::make_exception_ptr(AbortedError(why)), Spread::kEverywhere);
-  });
+  const auto error = std::make_exception_ptr(AbortedError(why));
+  {
+    // Calls that come after this one must not get ahead of it: not all of them pass the reactor.
+    std::lock_guard lock(mutex_);
+    if (!aborted_) aborted_ = error;
+  }
+  endpoint_->reactor().post(
+      [self = shared_from_this(), error] { self->fail(error, Spread::kEverywhere); });
 }
 
 void Group::shutdown() {
@@ -179,125 +205,114 @@ void Group::shutdown() {
     fail(std::make_exception_ptr(AbortedError("the process group was shut down")),
          Spread::kGoodbye);
   });
+  if (turns_) turns_->stop();
 }
 
-void Group::allReduce(void* data, size_t count, DataType type, ReduceOp op, Milliseconds limit,
+// ---- calls -------------------------------------------------------------------------------------
+
+void Group::allReduce(void* data, size_t count, DataType type, ReduceOp op, const CallTerms& terms,
                       Done done) {
-  const size_t element = elementSize(type);
-  const bool one_ring = count * element <= kOneRingBytes && config_.rings.size() > 1;
-  const std::vector<RingOrder> first{
-      {config_.rings.empty() ? std::vector<int>{0} : config_.rings[0].order, 1.0}};
-  enqueue("all_reduce", hashReduction(count, type, op),
-          allReduceSchedule(one_ring ? first : config_.rings, config_.rank, count, element),
-          {data, nullptr}, type, op, limit, std::move(done));
+  const uint64_t arguments = hashReduction(count, type, op);
+  if (team_) {
+    return runLocally("all_reduce", arguments, terms, std::move(done),
+                      [=](LocalTeam& team, const CollectiveCall& call) {
+                        team.allReduce(call, data, count, type, op);
+                      });
+  }
+  enqueue("all_reduce", arguments,
+          {.collective = Collective::kAllReduce,
+           .counts = {count},
+           .element_bytes = elementSize(type),
+           .commutative = commutes(type, op)},
+          {data, nullptr}, type, op, terms.limit, std::move(done));
 }
 
-void Group::broadcast(void* data, size_t bytes, int root, Milliseconds limit, Done done) {
-  enqueue("broadcast", mixHash(bytes, static_cast<uint64_t>(root)),
-          broadcastSchedule(config_.rings, config_.rank, root, bytes, 1), {data, nullptr},
-          DataType::kUint8, ReduceOp::kSum, limit, std::move(done));
+void Group::broadcast(void* data, size_t bytes, int root, const CallTerms& terms, Done done) {
+  const uint64_t arguments = mixHash(bytes, static_cast<uint64_t>(root));
+  if (team_) {
+    return runLocally("broadcast", arguments, terms, std::move(done),
+                      [=](LocalTeam& team, const CollectiveCall& call) {
+                        team.broadcast(call, data, bytes, root);
+                      });
+  }
+  enqueue("broadcast", arguments,
+          {.collective = Collective::kBroadcast, .counts = {bytes}, .root = root}, {data, nullptr},
+          DataType::kUint8, ReduceOp::kSum, terms.limit, std::move(done));
 }
 
 void Group::reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op,
-                   int root, Milliseconds limit, Done done) {
-  enqueue("reduce", mixHash(hashReduction(count, type, op), static_cast<uint64_t>(root)),
-          reduceSchedule(config_.rings, config_.rank, root, count, elementSize(type)),
-          {const_cast<void*>(input), output}, type, op, limit, std::move(done));
+                   int root, const CallTerms& terms, Done done) {
+  const uint64_t arguments = mixHash(hashReduction(count, type, op), static_cast<uint64_t>(root));
+  if (team_) {
+    return runLocally("reduce", arguments, terms, std::move(done),
+                      [=](LocalTeam& team, const CollectiveCall& call) {
+                        team.reduce(call, input, output, count, type, op, root);
+                      });
+  }
+  enqueue("reduce", arguments,
+          {.collective = Collective::kReduce,
+           .counts = {count},
+           .element_bytes = elementSize(type),
+           .root = root},
+          {const_cast<void*>(input), output}, type, op, terms.limit, std::move(done));
 }
 
-void Group::allGather(void* output, std::vector<size_t> bytes, Milliseconds limit, Done done) {
-  enqueue("all_gather", hashSizes(bytes), allGatherSchedule(config_.rings, config_.rank, bytes, 1),
-          {nullptr, output}, DataType::kUint8, ReduceOp::kSum, limit, std::move(done));
+void Group::allGather(void* output, std::vector<size_t> bytes, const CallTerms& terms, Done done) {
+  const uint64_t arguments = hashSizes(bytes);
+  if (team_) {
+    return runLocally(
+        "all_gather", arguments, terms, std::move(done),
+        [=](LocalTeam& team, const CollectiveCall& call) { team.allGather(call, output, bytes); });
+  }
+  enqueue("all_gather", arguments,
+          {.collective = Collective::kAllGather, .counts = std::move(bytes)}, {nullptr, output},
+          DataType::kUint8, ReduceOp::kSum, terms.limit, std::move(done));
 }
 
 void Group::reduceScatter(const void* input, void* output, std::vector<size_t> counts,
-                          DataType type, ReduceOp op, Milliseconds limit, Done done) {
-  enqueue("reduce_scatter", hashReduction(hashSizes(counts), type, op),
-          reduceScatterSchedule(config_.rings, config_.rank, counts, elementSize(type)),
-          {const_cast<void*>(input), output}, type, op, limit, std::move(done));
+                          DataType type, ReduceOp op, const CallTerms& terms, Done done) {
+  const uint64_t arguments = hashReduction(hashSizes(counts), type, op);
+  if (team_) {
+    return runLocally("reduce_scatter", arguments, terms, std::move(done),
+                      [=](LocalTeam& team, const CollectiveCall& call) {
+                        team.reduceScatter(call, input, output, counts, type, op);
+                      });
+  }
+  enqueue("reduce_scatter", arguments,
+          {.collective = Collective::kReduceScatter,
+           .counts = std::move(counts),
+           .element_bytes = elementSize(type)},
+          {const_cast<void*>(input), output}, type, op, terms.limit, std::move(done));
 }
 
 void Group::exchange(const std::string& name, const void* input, std::vector<size_t> send_bytes,
-                     void* output, std::vector<size_t> receive_bytes, Milliseconds limit,
+                     void* output, std::vector<size_t> receive_bytes, const CallTerms& terms,
                      Done done) {
-  enqueue(name, 0, exchangeSchedule(config_.rank, send_bytes, receive_bytes),
-          {const_cast<void*>(input), output}, DataType::kUint8, ReduceOp::kSum, limit,
+  if (team_) {
+    return runLocally(name, 0, terms, std::move(done),
+                      [=](LocalTeam& team, const CollectiveCall& call) {
+                        team.exchange(call, input, send_bytes, output, receive_bytes);
+                      });
+  }
+  enqueue(name, 0,
+          {.collective = Collective::kExchange,
+           .counts = std::move(send_bytes),
+           .received = std::move(receive_bytes)},
+          {const_cast<void*>(input), output}, DataType::kUint8, ReduceOp::kSum, terms.limit,
           std::move(done));
 }
 
-void Group::barrier(Milliseconds limit, Done done) {
-  // An all_reduce of one byte: nobody has the result before everybody has contributed.
+void Group::barrier(const CallTerms& terms, Done done) {
+  if (team_) {
+    return runLocally("barrier", 0, terms, std::move(done),
+                      [=](LocalTeam& team, const CollectiveCall& call) { team.barrier(call); });
+  }
+  // Nobody has the maximum of all bytes before everybody has sent one.
   auto byte = std::make_shared<uint8_t>(0);
   void* data = byte.get();
-  const std::vector<RingOrder> first(
-      config_.rings.begin(), config_.rings.begin() + std::min<size_t>(config_.rings.size(), 1));
-  enqueue("barrier", 0, allReduceSchedule(first, config_.rank, 1, 1), {data, nullptr},
-          DataType::kUint8, ReduceOp::kMax, limit,
+  enqueue("barrier", 0, {.collective = Collective::kBarrier}, {data, nullptr}, DataType::kUint8,
+          ReduceOp::kMax, terms.limit,
           [byte, done = std::move(done)](std::exception_ptr error) { done(error); });
-}
-
-// ---- point to point ----------------------------------------------------------------------------
-
-void Group::pointToPoint(std::string what, Milliseconds limit, Done done,
-                         std::function<void(Done)> start) {
-  endpoint_->reactor().post([self = shared_from_this(), what = std::move(what), limit,
-                             done = std::move(done), start = std::move(start)]() mutable {
-    if (const auto error = self->error()) return done(error);
-    Reactor& reactor = self->endpoint_->reactor();
-    const Entry entry = self->point_to_point_.insert(self->point_to_point_.end(),
-                                                     {std::move(what), {}, std::move(done)});
-    if (limit.count() > 0) {
-      entry->timer = reactor.after(limit, [weak = self->weak_from_this(), entry, limit] {
-        const auto group = weak.lock();
-        if (!group) return;
-        entry->timer.reset();
-        const std::string why = entry->what + " in group " + group->config_.name +
-                                ": Timed out after " + std::to_string(limit.count()) + " ms";
-        group->fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
-      });
-    }
-    start([self, entry](std::exception_ptr error) {
-      if (error) return self->failSoon(error);
-      if (entry->timer) self->endpoint_->reactor().cancel(*entry->timer);
-      const Done finished = std::move(entry->done);
-      self->point_to_point_.erase(entry);
-      finished(nullptr);
-    });
-  });
-}
-
-void Group::send(const void* data, size_t bytes, int target, int tag, Milliseconds limit,
-                 Done done) {
-  const FlowId flow{config_.ranks[target], config_.channel, tagStream(tag)};
-  pointToPoint("send to rank " + std::to_string(target), limit, std::move(done),
-               [this, flow, data, bytes](Done finished) {
-                 endpoint_->send(flow, data, bytes, 0, std::move(finished));
-               });
-}
-
-void Group::receive(void* data, size_t bytes, int source, int tag, Milliseconds limit, Done done) {
-  const FlowId flow{config_.ranks[source], config_.channel, tagStream(tag)};
-  pointToPoint("receive from rank " + std::to_string(source), limit, std::move(done),
-               [this, flow, data, bytes](Done finished) {
-                 endpoint_->receive(flow, data, bytes, 0, std::move(finished));
-               });
-}
-
-void Group::receiveAny(void* data, size_t bytes, int tag, Milliseconds limit,
-                       std::function<void(int)> from, Done done) {
-  std::vector<int> peers = config_.ranks;
-  std::erase(peers, config_.ranks[config_.rank]);
-  pointToPoint(
-      "receive from any rank", limit, std::move(done),
-      [this, peers, stream = tagStream(tag), data, bytes, from = std::move(from)](Done finished) {
-        endpoint_->receiveAny(
-            peers, config_.channel, stream, data, bytes, 0,
-            [this, from](int peer) {
-              const auto at = std::find(config_.ranks.begin(), config_.ranks.end(), peer);
-              from(static_cast<int>(at - config_.ranks.begin()));
-            },
-            std::move(finished));
-      });
 }
 
 }  // namespace topoopt

@@ -5,7 +5,11 @@
 // travels with every message, so ranks that disagree get an error instead of wrong sums.
 // Point-to-point messages run beside them. The first failure ends the group on all ranks.
 //
-// All functions may be called from any thread. `done` is called once, on the reactor thread.
+// A group whose members share memory runs its collectives there (local_team.h): a synchronous one
+// on its caller's thread, if no other is pending.
+//
+// All functions may be called from any thread. `done` is called once: on the reactor thread, or on
+// the thread that ran the operation in shared memory.
 
 #pragma once
 
@@ -17,12 +21,18 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "collectives/call.h"
+#include "collectives/local_team.h"
 #include "collectives/operation.h"
+#include "collectives/scratch.h"
+#include "collectives/turn_queue.h"
 #include "common/reduce.h"
-#include "plan/schedule.h"
+#include "plan/schedule_cache.h"
 #include "transport/endpoint.h"
 
 namespace topoopt {
@@ -30,39 +40,55 @@ namespace topoopt {
 struct GroupConfig {
   std::string name;  // for messages
   uint32_t channel = 0;
-  int rank = 0;                  // of this process in the group
-  std::vector<int> ranks;        // members, as ranks of the endpoint
-  std::vector<RingOrder> rings;  // over 0..ranks.size()-1
+  int rank = 0;                   // of this process in the group
+  std::vector<int> ranks;         // members, as ranks of the endpoint
+  std::vector<RingOrder> rings;   // over the first members of the servers, as 0..ranks.size()-1
+  std::vector<int> servers{};     // of each member; empty if all are different
+  int segment_fd = -1;            // memory that all members share; -1 unless they are on one server
+  std::vector<int> hops{};        // links between members, row by row; empty if all are neighbours
+  CostModel cost{};               // the same on all members
+  std::string algorithm{"auto"};  // one of auto, ring, multi_ring, both_ways, tree, doubling
+  std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
+};
+
+// What a ring or a tree of a group has done, for the statistics.
+struct RingCounters {
+  std::string kind;        // "ring", "tree" or "direct"
+  int index = 0;           // among those of its kind
+  std::vector<int> ranks;  // of a ring: those of the endpoint that it visits, in its order
+  PartCounters counters;
 };
 
 class Group : public std::enable_shared_from_this<Group> {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  // Opens the channel; call shutdown() before the last reference goes.
+  // Opens the channel; call shutdown() before the last reference goes. Throws std::invalid_argument
+  // for a configuration that is not valid.
   static std::shared_ptr<Group> open(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
+  const std::string& name() const { return config_.name; }
   int rank() const { return config_.rank; }
   int size() const { return static_cast<int>(config_.ranks.size()); }
 
   // In place on `data`, `count` elements.
-  void allReduce(void* data, size_t count, DataType type, ReduceOp op, Milliseconds limit,
+  void allReduce(void* data, size_t count, DataType type, ReduceOp op, const CallTerms& terms,
                  Done done);
-  void broadcast(void* data, size_t bytes, int root, Milliseconds limit, Done done);
+  void broadcast(void* data, size_t bytes, int root, const CallTerms& terms, Done done);
   // `input` is not changed; `output` (root only) must not overlap it.
   void reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op, int root,
-              Milliseconds limit, Done done);
+              const CallTerms& terms, Done done);
   // Member i contributes bytes[i]; the own block is already in its place in `output`.
-  void allGather(void* output, std::vector<size_t> bytes, Milliseconds limit, Done done);
+  void allGather(void* output, std::vector<size_t> bytes, const CallTerms& terms, Done done);
   // Member i receives the reduction of block i, counts[i] elements.
   void reduceScatter(const void* input, void* output, std::vector<size_t> counts, DataType type,
-                     ReduceOp op, Milliseconds limit, Done done);
+                     ReduceOp op, const CallTerms& terms, Done done);
   // Sends send_bytes[i] to and receives receive_bytes[i] from every other member i; also gather and
   // scatter, where most sizes are zero. `name` is what the operation is called.
   void exchange(const std::string& name, const void* input, std::vector<size_t> send_bytes,
-                void* output, std::vector<size_t> receive_bytes, Milliseconds limit, Done done);
+                void* output, std::vector<size_t> receive_bytes, const CallTerms& terms, Done done);
   // Complete when all members have called it.
-  void barrier(Milliseconds limit, Done done);
+  void barrier(const CallTerms& terms, Done done);
 
   void send(const void* data, size_t bytes, int target, int tag, Milliseconds limit, Done done);
   void receive(void* data, size_t bytes, int source, int tag, Milliseconds limit, Done done);
@@ -76,17 +102,23 @@ class Group : public std::enable_shared_from_this<Group> {
   // Why the group is unusable, or nullptr.
   std::exception_ptr error() const;
 
+  // The group's rings and trees, and what they have carried. Not on the reactor thread.
+  std::vector<RingCounters> counters();
+
+  // Of scratch memory that is held at this moment. Not on the reactor thread.
+  size_t scratchBytes();
+
   // Fails what is pending here and on all other ranks with AbortedError.
   void abort(const std::string& why);
 
-  // Closes the channel; what is pending fails here. Not on the reactor thread.
+  // Closes the channel; what is pending fails here. Not on the reactor thread, nor in `done`.
   void shutdown();
 
  private:
-  struct Collective {
+  struct Call {
     std::string name;
-    uint64_t number;
-    Milliseconds limit;
+    uint64_t number = 0;
+    Milliseconds limit{};
     Operation::Setup setup;
     Done done;
   };
@@ -98,14 +130,22 @@ class Group : public std::enable_shared_from_this<Group> {
 
   Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
-  void enqueue(const std::string& name, uint64_t arguments, Schedule schedule, Buffers buffers,
+  void enqueue(std::string name, uint64_t arguments, const ScheduleKey& key, Buffers buffers,
                DataType type, ReduceOp op, Milliseconds limit, Done done);
+  void logChoice(const std::string& name, const ScheduleKey& key, const PreparedSchedule& prepared);
+  void takeCalls();
+  // Instead of enqueue() in a group in shared memory.
+  void runLocally(const std::string& name, uint64_t arguments, const CallTerms& terms, Done done,
+                  std::function<void(LocalTeam&, const CollectiveCall&)> body);
   void startNext();
   void onOperationDone(std::exception_ptr error);
+  void tellDone();
+  void watchDeadline();
   void onTimeout();
   // kHere: the others know already. kGoodbye: nothing is wrong, what was sent may still arrive.
   enum class Spread { kEverywhere, kHere, kGoodbye };
   void fail(std::exception_ptr error, Spread spread);
+  void endTeam(const std::string& why, Spread spread);
   void failSoon(std::exception_ptr error);
   using Entry = std::list<PointToPoint>::iterator;
   void pointToPoint(std::string what, Milliseconds limit, Done done,
@@ -114,14 +154,28 @@ class Group : public std::enable_shared_from_this<Group> {
   const std::shared_ptr<Endpoint> endpoint_;
   const GroupConfig config_;
 
-  mutable std::mutex mutex_;  // guards called_ and error_, which other threads read
+  // Of a group in shared memory, else nullptr.
+  std::unique_ptr<LocalTeam> team_;
+  std::unique_ptr<TurnQueue> turns_;
+
+  mutable std::mutex mutex_;  // guards what follows, up to the next comment
   uint64_t called_ = 0;
   std::exception_ptr error_;
+  std::exception_ptr aborted_;  // what abort() was called for; error_ follows
+  std::deque<Call> calls_;      // that the reactor thread has not taken yet
+  ScheduleCache schedules_;
+  std::set<std::tuple<std::string, Algorithm, int>> logged_;  // operation, algorithm, size class
 
   // Reactor thread only.
-  std::deque<Collective> queue_;
-  std::shared_ptr<Operation> running_;
-  std::optional<Reactor::TimerId> timer_;
+  std::deque<Call> queue_;  // the first one runs, if running_
+  Operation operation_;
+  Scratch scratch_;
+  bool running_ = false;
+  bool starting_ = false;
+  std::deque<Done> over_;  // callbacks of operations that are over
+  bool telling_ = false;
+  std::optional<Reactor::Clock::time_point> deadline_;  // of the one that runs
+  std::optional<Reactor::TimerId> timer_;               // not later than the deadline
   std::list<PointToPoint> point_to_point_;
 };
 

@@ -4,35 +4,61 @@
 
 namespace topoopt {
 
-Operation::Operation(Endpoint& endpoint, Setup setup, Done done)
-    : endpoint_(endpoint),
-      setup_(std::move(setup)),
-      done_(std::move(done)),
-      scratch_(std::make_unique_for_overwrite<std::byte[]>(setup_.schedule.scratch_bytes)) {
-  for (const Lane& lane : setup_.schedule.lanes) {
-    LaneState state;
-    state.received.resize(lane.receives.size());
-    state.sent.resize(lane.sends.size());
-    lanes_.push_back(std::move(state));
-    left_ += lane.receives.size() + lane.sends.size();
+Operation::Operation(Endpoint& endpoint, uint32_t channel, std::vector<int> ranks,
+                     std::function<void(std::exception_ptr)> done)
+    : endpoint_(endpoint), channel_(channel), ranks_(std::move(ranks)), done_(std::move(done)) {}
+
+void Operation::start(Setup setup) {
+  setup_ = std::move(setup);
+  const PreparedSchedule& prepared = *setup_.prepared;
+  lanes_.clear();
+  size_t receives = 0;
+  size_t sends = 0;
+  for (const Lane& lane : prepared.schedule.lanes) {
+    lanes_.push_back({.receives_at = receives, .sends_at = sends});
+    receives += lane.receives.size();
+    sends += lane.sends.size();
   }
+  received_.assign(receives, Arrival::kPending);
+  sent_.assign(sends, 0);
+  part_left_ = prepared.part_steps;
+  if (counters_.size() < part_left_.size()) counters_.resize(part_left_.size());
+  left_ = prepared.steps;
+  error_ = nullptr;
+  started_ = Clock::now();
+  running_ = true;
+  reporting_ = true;
+  ++depth_;
+  for (size_t i = 0; i < lanes_.size() && running_; ++i) advance(static_cast<int>(i));
+  if (left_ == 0) running_ = false;
+  leave();
 }
 
-void Operation::start() {
-  if (left_ == 0) return finish(nullptr);
-  const auto self = shared_from_this();
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) advance(lane);
+void Operation::cancel() {
+  running_ = false;
+  reporting_ = false;
 }
 
 std::set<int> Operation::waitingFor() const {
   std::set<int> ranks;
+  if (!running_) return ranks;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    const Lane& lane = setup_.schedule.lanes[i];
+    const Lane& lane = setup_.prepared->schedule.lanes[i];
     for (size_t r = 0; r < lanes_[i].next_receive; ++r) {
-      if (!lanes_[i].received[r]) ranks.insert(setup_.ranks[lane.receives[r].peer]);
+      if (received_[lanes_[i].receives_at + r] == Arrival::kPending) {
+        ranks.insert(ranks_[lane.receives[r].peer]);
+      }
     }
   }
   return ranks;
+}
+
+bool Operation::received(const StepRef& step) const {
+  return step.none() || received_[lanes_[step.lane].receives_at + step.index] == Arrival::kComplete;
+}
+
+bool Operation::sent(const StepRef& step) const {
+  return step.none() || sent_[lanes_[step.lane].sends_at + step.index] != 0;
 }
 
 std::byte* Operation::at(const Range& range) const {
@@ -44,78 +70,118 @@ std::byte* Operation::at(const Range& range) const {
     case Buffer::kScratch:
       break;
   }
-  return scratch_.get() + range.offset;
-}
-
-FlowId Operation::flow(const Lane& lane, int peer) const {
-  return {setup_.ranks[peer], setup_.channel, lane.stream};
+  return setup_.scratch + range.offset;
 }
 
 // Callbacks may come at once and call advance() again; one loop serves them all.
-void Operation::advance(size_t lane) {
-  LaneState& state = lanes_[lane];
+void Operation::advance(int index) {
+  LaneState& state = lanes_[index];
   state.again = true;
   if (std::exchange(state.advancing, true)) return;
   while (std::exchange(state.again, false)) {
-    while (done_ && postReceive(lane)) {
+    while (running_ && postReceive(index)) {
     }
-    while (done_ && issueSend(lane)) {
+    while (running_ && issueSend(index)) {
     }
   }
   state.advancing = false;
 }
 
-bool Operation::postReceive(size_t lane) {
-  LaneState& state = lanes_[lane];
-  const auto& receives = setup_.schedule.lanes[lane].receives;
-  const size_t index = state.next_receive;
-  if (index == receives.size()) return false;
-  const Receive& receive = receives[index];
-  if (receive.after >= 0 && !state.received[receive.after]) return false;
-  if (receive.after_send >= 0 && !state.sent[receive.after_send]) return false;
-  ++state.next_receive;
-  endpoint_.receive(flow(setup_.schedule.lanes[lane], receive.peer), at(receive.into),
+void Operation::advanceAfter(int index) {
+  advance(index);
+  for (const int waiting : setup_.prepared->waiting[index]) advance(waiting);
+}
+
+// The callbacks below hold a pointer and two small numbers, so that no memory is allocated for
+// them.
+bool Operation::postReceive(int index) {
+  LaneState& state = lanes_[index];
+  const auto& receives = lane(index).receives;
+  if (state.next_receive == receives.size()) return false;
+  const Receive& receive = receives[state.next_receive];
+  if (!received(receive.after) || !sent(receive.after_send)) return false;
+  const StepRef step{index, static_cast<int>(state.next_receive++)};
+  endpoint_.receive({ranks_[receive.peer], channel_, lane(index).stream}, at(receive.into),
                     receive.into.bytes, setup_.fingerprint,
-                    [self = shared_from_this(), lane, index](std::exception_ptr error) {
-                      if (error) return self->finish(error);
-                      self->onReceived(lane, index);
-                    });
+                    [this, step](std::exception_ptr error) { onReceived(step, error); });
   return true;
 }
 
-bool Operation::issueSend(size_t lane) {
-  LaneState& state = lanes_[lane];
-  const auto& sends = setup_.schedule.lanes[lane].sends;
-  const size_t index = state.next_send;
-  if (index == sends.size()) return false;
-  const Send& send = sends[index];
-  if (send.after >= 0 && !state.received[send.after]) return false;
-  ++state.next_send;
-  endpoint_.send(flow(setup_.schedule.lanes[lane], send.peer), at(send.from), send.from.bytes,
+bool Operation::issueSend(int index) {
+  LaneState& state = lanes_[index];
+  const auto& sends = lane(index).sends;
+  if (state.next_send == sends.size()) return false;
+  const Send& send = sends[state.next_send];
+  if (!received(send.after)) return false;
+  const StepRef step{index, static_cast<int>(state.next_send++)};
+  endpoint_.send({ranks_[send.peer], channel_, lane(index).stream}, at(send.from), send.from.bytes,
                  setup_.fingerprint,
-                 [self = shared_from_this(), lane, index](std::exception_ptr error) {
-                   if (error) return self->finish(error);
-                   self->lanes_[lane].sent[index] = true;
-                   if (--self->left_ == 0) return self->finish(nullptr);
-                   self->advance(lane);
-                 });
+                 [this, step](std::exception_ptr error) { onSent(step, error); });
   return true;
 }
 
-void Operation::onReceived(size_t lane, size_t index) {
-  if (!done_) return;
-  const Receive& receive = setup_.schedule.lanes[lane].receives[index];
-  if (receive.reduce) {
-    reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand),
-               receive.target.bytes / elementSize(setup_.type));
+void Operation::onReceived(const StepRef& step, std::exception_ptr error) {
+  if (!running_) return;
+  ++depth_;
+  if (error) {
+    error_ = error;
+    running_ = false;
+  } else {
+    arrival(step) = Arrival::kArrived;
+    completeInTurn(step);
   }
-  lanes_[lane].received[index] = true;
-  if (--left_ == 0) return finish(nullptr);
-  advance(lane);
+  leave();
 }
 
-void Operation::finish(std::exception_ptr error) {
-  if (const Done done = std::exchange(done_, nullptr)) done(error);
+void Operation::onSent(const StepRef& step, std::exception_ptr error) {
+  if (!running_) return;
+  ++depth_;
+  if (error) {
+    error_ = error;
+    running_ = false;
+  } else {
+    sent_[lanes_[step.lane].sends_at + step.index] = 1;
+    const StepRef next = lane(step.lane).sends[step.index].turn_next;
+    stepOver(step.lane);
+    if (running_ && !next.none()) completeInTurn(next);
+    if (running_) advanceAfter(step.lane);
+  }
+  leave();
+}
+
+// Completes a receive whose bytes are here, if it is its turn, and those that waited for it.
+void Operation::completeInTurn(StepRef step) {
+  while (running_ && !step.none() && arrival(step) == Arrival::kArrived) {
+    const Receive& receive = lane(step.lane).receives[step.index];
+    if (!received(receive.turn_after) || !sent(receive.turn_after_send)) return;
+    if (receive.reduce) {
+      reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand),
+                 receive.target.bytes / elementSize(setup_.type));
+    }
+    arrival(step) = Arrival::kComplete;
+    stepOver(step.lane);
+    if (running_) advanceAfter(step.lane);
+    step = receive.turn_next;
+  }
+}
+
+void Operation::stepOver(int index) {
+  if (const int part = lane(index).part; part != kInsideServer && --part_left_[part] == 0) {
+    counters_[part].busy_s += std::chrono::duration<double>(Clock::now() - started_).count();
+  }
+  if (--left_ == 0) running_ = false;
+}
+
+// What is over is reported when no call is left on the stack that would look at it again.
+void Operation::leave() {
+  if (--depth_ > 0 || running_ || !std::exchange(reporting_, false)) return;
+  const auto prepared = std::move(setup_.prepared);
+  if (!error_) {
+    for (size_t part = 0; part < prepared->part_bytes.size(); ++part) {
+      counters_[part].sent_bytes += prepared->part_bytes[part];
+    }
+  }
+  done_(error_);
 }
 
 }  // namespace topoopt

@@ -1,7 +1,9 @@
-// Runs one schedule: keeps every lane's receives posted and sends what has become ready.
+// Runs schedules, one at a time: keeps every lane's receives posted and sends what has become
+// ready.
 
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,7 +12,7 @@
 #include <vector>
 
 #include "common/reduce.h"
-#include "plan/schedule.h"
+#include "plan/schedule_cache.h"
 #include "transport/endpoint.h"
 
 namespace topoopt {
@@ -22,50 +24,87 @@ struct Buffers {
   void* output = nullptr;
 };
 
-class Operation : public std::enable_shared_from_this<Operation> {
+// What one part of a group (a ring, a tree) has done so far.
+struct PartCounters {
+  uint64_t sent_bytes = 0;
+  double busy_s = 0;  // from the start of an operation until the part had nothing left to do
+};
+
+// All functions are for the loop. What is pending must be over, or the channel closed, before this
+// object goes.
+class Operation {
  public:
   struct Setup {
-    uint32_t channel = 0;
-    std::vector<int> ranks;  // the group's members as ranks of the endpoint
-    Schedule schedule;
-    Buffers buffers;
+    std::shared_ptr<const PreparedSchedule> prepared{};
+    Buffers buffers{};
+    std::byte* scratch = nullptr;
     DataType type = DataType::kUint8;
     ReduceOp op = ReduceOp::kSum;
     uint32_t fingerprint = 0;
   };
 
-  Operation(Endpoint& endpoint, Setup setup, Done done);
+  // `ranks` are the group's members as ranks of the endpoint. `done` is called at the end of every
+  // operation, perhaps before start() returns; the next one may be started from it.
+  Operation(Endpoint& endpoint, uint32_t channel, std::vector<int> ranks,
+            std::function<void(std::exception_ptr)> done);
 
-  // Loop. `done` is called once, perhaps before this returns.
-  void start();
+  void start(Setup setup);
+
+  // Forgets what is pending; the channel is closed.
+  void cancel();
 
   // Members (ranks of the endpoint) that this rank is waiting for.
   std::set<int> waitingFor() const;
 
+  const std::vector<PartCounters>& counters() const { return counters_; }
+
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct LaneState {
     size_t next_receive = 0;
     size_t next_send = 0;
-    std::vector<bool> received;
-    std::vector<bool> sent;
+    size_t receives_at = 0;  // where its steps begin in received_ and sent_
+    size_t sends_at = 0;
     bool advancing = false;
     bool again = false;
   };
+  enum class Arrival : uint8_t { kPending, kArrived, kComplete };
 
+  const Lane& lane(int index) const { return setup_.prepared->schedule.lanes[index]; }
+  Arrival& arrival(const StepRef& step) {
+    return received_[lanes_[step.lane].receives_at + step.index];
+  }
+  bool received(const StepRef& step) const;
+  bool sent(const StepRef& step) const;
   std::byte* at(const Range& range) const;
-  FlowId flow(const Lane& lane, int peer) const;
-  void advance(size_t lane);
-  bool postReceive(size_t lane);
-  bool issueSend(size_t lane);
-  void onReceived(size_t lane, size_t index);
-  void finish(std::exception_ptr error);
+  void advance(int index);
+  void advanceAfter(int index);
+  bool postReceive(int index);
+  bool issueSend(int index);
+  void onReceived(const StepRef& step, std::exception_ptr error);
+  void onSent(const StepRef& step, std::exception_ptr error);
+  void completeInTurn(StepRef step);
+  void stepOver(int index);
+  void leave();
 
   Endpoint& endpoint_;
-  const Setup setup_;
-  Done done_;
-  std::unique_ptr<std::byte[]> scratch_;
+  const uint32_t channel_;
+  const std::vector<int> ranks_;
+  const std::function<void(std::exception_ptr)> done_;
+
+  Setup setup_;
   std::vector<LaneState> lanes_;
+  std::vector<Arrival> received_;
+  std::vector<uint8_t> sent_;
+  std::vector<size_t> part_left_;
+  Clock::time_point started_{};
   size_t left_ = 0;  // sends and receives that are not complete
+  std::exception_ptr error_;
+  bool running_ = false;
+  bool reporting_ = false;  // the end of this operation is still to be told
+  int depth_ = 0;           // of calls into this object that are on the stack
+  std::vector<PartCounters> counters_;
 };
 
 }  // namespace topoopt

@@ -1,5 +1,9 @@
 #include "common/reduce.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
@@ -7,6 +11,8 @@
 
 namespace topoopt {
 namespace {
+
+// Conversions compute all cases and select one: without branches, the compiler can do many at once.
 
 struct Bfloat16 {
   uint16_t bits;
@@ -16,9 +22,10 @@ struct Bfloat16 {
   }
 
   static Bfloat16 from(float value) {
-    uint32_t word = std::bit_cast<uint32_t>(value);
-    if (value != value) return {static_cast<uint16_t>((word >> 16) | 0x40)};  // keep NaN a NaN
-    return {static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16)};
+    const uint32_t word = std::bit_cast<uint32_t>(value);
+    const uint32_t rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
+    const uint32_t quiet = (word >> 16) | 0x40;  // a NaN stays a NaN
+    return {static_cast<uint16_t>((word & 0x7fffffff) > 0x7f800000 ? quiet : rounded)};
   }
 };
 
@@ -29,27 +36,27 @@ struct Float16 {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
     const uint32_t exponent = (bits >> 10) & 0x1f;
     const uint32_t mantissa = bits & 0x3ff;
-    if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24
-      const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-      return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-    }
-    const uint32_t wide = exponent == 31 ? 0xff : exponent + 112;
-    return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+    // Zero or subnormal: a number between 2^-14 and 2^-13, from which 2^-14 is taken away again.
+    const bool small = exponent == 0;
+    const uint32_t wide = small ? 113 : exponent == 31 ? 255 : exponent + 112;
+    const float excess = std::bit_cast<float>(small ? 0x38800000u : 0u);
+    const float magnitude = std::bit_cast<float>((wide << 23) | (mantissa << 13)) - excess;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
   }
 
   // Rounds to nearest, ties to even, as IEEE 754 conversion does.
   static Float16 from(float value) {
     const uint32_t word = std::bit_cast<uint32_t>(value);
-    const uint16_t sign = static_cast<uint16_t>((word >> 16) & 0x8000);
     const uint32_t magnitude = word & 0x7fffffff;
-    if (magnitude > 0x7f800000) return {static_cast<uint16_t>(sign | 0x7e00)};
-    if (magnitude >= 0x477ff000) return {static_cast<uint16_t>(sign | 0x7c00)};
-    if (magnitude < 0x38800000) {  // subnormal: adding 0.5 aligns the mantissa and rounds it
-      const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
-      return {static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000))};
-    }
-    const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
-    return {static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13))};
+    // Of a subnormal, adding 0.5 aligns the mantissa and rounds it.
+    const bool small = magnitude < 0x38800000;
+    const float addend = std::bit_cast<float>(small ? 0x3f000000u : 0u);
+    const uint32_t sum = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + addend);
+    const uint32_t normal = (sum + 0xfff + ((sum >> 13) & 1) - 0x38000000) >> 13;
+    uint32_t bits = small ? sum - 0x3f000000 : normal;
+    bits = magnitude >= 0x477ff000 ? 0x7c00 : bits;  // infinity
+    bits = magnitude > 0x7f800000 ? 0x7e00 : bits;   // not a number
+    return {static_cast<uint16_t>(((word >> 16) & 0x8000) | bits)};
   }
 };
 
@@ -78,60 +85,157 @@ T larger(T a, T b) {
   return (a != a || a > b) ? a : b;
 }
 
+// The target may be one of the operands: what is read at i is written at i, so the iterations are
+// independent of each other, which the compiler cannot know.
 template <typename T, typename Function>
-void apply(void* target, const void* operand, size_t count, Function function) {
-  T* __restrict a = static_cast<T*>(target);
-  const T* __restrict b = static_cast<const T*>(operand);
+inline void apply(void* target, const void* left, const void* right, size_t count,
+                  Function function) {
+  T* out = static_cast<T*>(target);
+  const T* a = static_cast<const T*>(left);
+  const T* b = static_cast<const T*>(right);
+#pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) {
     if constexpr (kIsSmallFloat<T>) {
-      a[i] = T::from(function(static_cast<float>(a[i]), static_cast<float>(b[i])));
+      out[i] = T::from(function(static_cast<float>(a[i]), static_cast<float>(b[i])));
     } else {
-      a[i] = static_cast<T>(function(a[i], b[i]));
+      out[i] = static_cast<T>(function(a[i], b[i]));
     }
   }
 }
 
 template <typename T>
-void reduceTyped(ReduceOp op, void* target, const void* operand, size_t count) {
+inline void reduceTyped(ReduceOp op, void* target, const void* a, const void* b, size_t count) {
   switch (op) {
     case ReduceOp::kSum:
-      return apply<T>(target, operand, count,
-                      [](auto a, auto b) { return wrapping(a) + wrapping(b); });
+      return apply<T>(target, a, b, count,
+                      [](auto x, auto y) { return wrapping(x) + wrapping(y); });
     case ReduceOp::kProduct:
-      return apply<T>(target, operand, count,
-                      [](auto a, auto b) { return wrapping(a) * wrapping(b); });
+      return apply<T>(target, a, b, count,
+                      [](auto x, auto y) { return wrapping(x) * wrapping(y); });
     case ReduceOp::kMin:
-      return apply<T>(target, operand, count, [](auto a, auto b) { return smaller(a, b); });
+      return apply<T>(target, a, b, count, [](auto x, auto y) { return smaller(x, y); });
     case ReduceOp::kMax:
-      return apply<T>(target, operand, count, [](auto a, auto b) { return larger(a, b); });
+      return apply<T>(target, a, b, count, [](auto x, auto y) { return larger(x, y); });
     default:
       break;
   }
   if constexpr (std::is_integral_v<T>) {
     switch (op) {
       case ReduceOp::kBitAnd:
-        return apply<T>(target, operand, count, [](auto a, auto b) { return a & b; });
+        return apply<T>(target, a, b, count, [](auto x, auto y) { return x & y; });
       case ReduceOp::kBitOr:
-        return apply<T>(target, operand, count, [](auto a, auto b) { return a | b; });
+        return apply<T>(target, a, b, count, [](auto x, auto y) { return x | y; });
       case ReduceOp::kBitXor:
-        return apply<T>(target, operand, count, [](auto a, auto b) { return a ^ b; });
+        return apply<T>(target, a, b, count, [](auto x, auto y) { return x ^ y; });
       default:
         break;
     }
   }
-  throw std::invalid_argument("bitwise reduction of floating-point elements");
 }
 
 // Booleans hold 0 or 1: a sum is "or", a product is "and".
-void reduceBool(ReduceOp op, void* target, const void* operand, size_t count) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return reduceTyped<uint8_t>(ReduceOp::kMax, target, operand, count);
-    case ReduceOp::kProduct:
-      return reduceTyped<uint8_t>(ReduceOp::kMin, target, operand, count);
-    default:
-      return reduceTyped<uint8_t>(op, target, operand, count);
+inline ReduceOp ofBooleans(ReduceOp op) {
+  if (op == ReduceOp::kSum) return ReduceOp::kMax;
+  return op == ReduceOp::kProduct ? ReduceOp::kMin : op;
+}
+
+inline void reduceAny(DataType type, ReduceOp op, void* target, const void* a, const void* b,
+                      size_t count) {
+  switch (type) {
+    case DataType::kBool:
+      return reduceTyped<uint8_t>(ofBooleans(op), target, a, b, count);
+    case DataType::kUint8:
+      return reduceTyped<uint8_t>(op, target, a, b, count);
+    case DataType::kInt8:
+      return reduceTyped<int8_t>(op, target, a, b, count);
+    case DataType::kInt16:
+      return reduceTyped<int16_t>(op, target, a, b, count);
+    case DataType::kInt32:
+      return reduceTyped<int32_t>(op, target, a, b, count);
+    case DataType::kInt64:
+      return reduceTyped<int64_t>(op, target, a, b, count);
+    case DataType::kFloat16:
+      return reduceTyped<Float16>(op, target, a, b, count);
+    case DataType::kBfloat16:
+      return reduceTyped<Bfloat16>(op, target, a, b, count);
+    case DataType::kFloat32:
+      return reduceTyped<float>(op, target, a, b, count);
+    case DataType::kFloat64:
+      return reduceTyped<double>(op, target, a, b, count);
   }
+}
+
+// The same source for several instruction sets; what it calls is inlined, and so compiled for each.
+// Chosen when first used, rather than by the loader: sanitizers are not ready when that resolves
+// symbols.
+__attribute__((flatten)) void reduceAnywhere(DataType type, ReduceOp op, void* target,
+                                             const void* a, const void* b, size_t count) {
+  reduceAny(type, op, target, a, b, count);
+}
+#if defined(__x86_64__)
+__attribute__((target("avx2,f16c"))) void widen(const Float16* from, float* to, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+  }
+  for (; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+__attribute__((target("avx2,f16c"))) void narrow(const float* from, Float16* to, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 floats = _mm256_loadu_ps(from + i);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT));
+  }
+  for (; i < count; ++i) to[i] = Float16::from(from[i]);
+}
+
+// The processor converts 16-bit floats in hardware, which compilers do not make use of here.
+void reduceHalves(decltype(ReduceVariant::reduce) reduce, ReduceOp op, void* target, const void* a,
+                  const void* b, size_t count) {
+  constexpr size_t kBlock = 512;
+  float left[kBlock];
+  float right[kBlock];
+  for (size_t first = 0; first < count; first += kBlock) {
+    const size_t length = std::min(kBlock, count - first);
+    widen(static_cast<const Float16*>(a) + first, left, length);
+    widen(static_cast<const Float16*>(b) + first, right, length);
+    reduce(DataType::kFloat32, op, left, left, right, length);
+    narrow(left, static_cast<Float16*>(target) + first, length);
+  }
+}
+
+__attribute__((flatten, target("avx2"))) void reduceWideAvx2(DataType type, ReduceOp op,
+                                                             void* target, const void* a,
+                                                             const void* b, size_t count) {
+  reduceAny(type, op, target, a, b, count);
+}
+
+void reduceAvx2(DataType type, ReduceOp op, void* target, const void* a, const void* b,
+                size_t count) {
+  if (type == DataType::kFloat16) return reduceHalves(reduceWideAvx2, op, target, a, b, count);
+  reduceWideAvx2(type, op, target, a, b, count);
+}
+
+__attribute__((flatten,
+               target("avx2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void
+reduceWideAvx512(DataType type, ReduceOp op, void* target, const void* a, const void* b,
+                 size_t count) {
+  reduceAny(type, op, target, a, b, count);
+}
+
+void reduceAvx512(DataType type, ReduceOp op, void* target, const void* a, const void* b,
+                  size_t count) {
+  if (type == DataType::kFloat16) return reduceHalves(reduceWideAvx512, op, target, a, b, count);
+  reduceWideAvx512(type, op, target, a, b, count);
+}
+#endif
+
+const ReduceVariant& bestVariant() {
+  static const ReduceVariant best = reduceVariants().back();
+  return best;
 }
 
 template <typename T>
@@ -170,30 +274,32 @@ size_t elementSize(DataType type) {
   throw std::invalid_argument("unknown data type");
 }
 
-void reduceInto(DataType type, ReduceOp op, void* target, const void* operand, size_t count) {
-  switch (type) {
-    case DataType::kUint8:
-      return reduceTyped<uint8_t>(op, target, operand, count);
-    case DataType::kInt8:
-      return reduceTyped<int8_t>(op, target, operand, count);
-    case DataType::kInt16:
-      return reduceTyped<int16_t>(op, target, operand, count);
-    case DataType::kInt32:
-      return reduceTyped<int32_t>(op, target, operand, count);
-    case DataType::kInt64:
-      return reduceTyped<int64_t>(op, target, operand, count);
-    case DataType::kFloat16:
-      return reduceTyped<Float16>(op, target, operand, count);
-    case DataType::kBfloat16:
-      return reduceTyped<Bfloat16>(op, target, operand, count);
-    case DataType::kFloat32:
-      return reduceTyped<float>(op, target, operand, count);
-    case DataType::kFloat64:
-      return reduceTyped<double>(op, target, operand, count);
-    case DataType::kBool:
-      return reduceBool(op, target, operand, count);
+std::vector<ReduceVariant> reduceVariants() {
+  std::vector<ReduceVariant> variants = {{"default", reduceAnywhere}};
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  if (avx2) variants.push_back({"avx2", reduceAvx2});
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    variants.push_back({"avx512", reduceAvx512});
   }
-  throw std::invalid_argument("unknown data type");
+#endif
+  return variants;
+}
+
+void reduceTo(DataType type, ReduceOp op, void* target, const void* a, const void* b,
+              size_t count) {
+  const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  const bool floating = type == DataType::kFloat16 || type == DataType::kBfloat16 ||
+                        type == DataType::kFloat32 || type == DataType::kFloat64;
+  if (bitwise && floating) {
+    throw std::invalid_argument("bitwise reduction of floating-point elements");
+  }
+  bestVariant().reduce(type, op, target, a, b, count);
+}
+
+void reduceInto(DataType type, ReduceOp op, void* target, const void* operand, size_t count) {
+  reduceTo(type, op, target, target, operand, count);
 }
 
 void divideBy(DataType type, void* data, size_t count, int divisor) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace topoopt {
 
@@ -28,6 +29,18 @@ size_t elementSize(DataType type);
 // Sums and products of 16-bit floats are rounded once per call, after computing in 32 bits.
 // Throws std::invalid_argument for a bitwise operation on floating-point elements.
 void reduceInto(DataType type, ReduceOp op, void* target, const void* operand, size_t count);
+
+// target[i] = a[i] op b[i], as above; the target is a, or b, or overlaps neither.
+void reduceTo(DataType type, ReduceOp op, void* target, const void* a, const void* b, size_t count);
+
+// The code for one instruction set; all of them give the same bits (of a NaN, maybe another one).
+struct ReduceVariant {
+  const char* name;
+  void (*reduce)(DataType, ReduceOp, void* target, const void* a, const void* b, size_t count);
+};
+
+// Those that this processor can run; the last one is used.
+std::vector<ReduceVariant> reduceVariants();
 
 // data[i] = data[i] / divisor; integers truncate towards zero.
 void divideBy(DataType type, void* data, size_t count, int divisor);

@@ -1,11 +1,14 @@
 #include "transport/endpoint.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "common/errors.h"
+#include "transport/descriptor.h"
 
 namespace topoopt {
 namespace {
@@ -22,23 +25,33 @@ bool fitsItsMessage(const FrameHeader& header) {
 }  // namespace
 
 Endpoint::Endpoint(EndpointConfig config) : config_(std::move(config)) {
-  for (const LinkSpec& spec : config_.links) {
-    links_.push_back(std::make_unique<SocketLink>(reactor_, spec.fd, spec.name, spec.sends,
-                                                  static_cast<SocketLink::Observer*>(this)));
+  openLinks();
+  try {
+    if (config_.window_bytes == 0) {
+      throw std::invalid_argument("window_bytes is 0; it must be at least 1");
+    }
+    buildRoutes();
+    reactor_.run([this] {
+      for (auto& link : links_) link->start();
+    });
+  } catch (...) {
+    reactor_.stop();  // before the links go
+    throw;
   }
-  buildRoutes();
-  reactor_.run([this] {
-    for (auto& link : links_) link->start();
-  });
 }
 
-Endpoint::~Endpoint() { stop(); }
-
-void Endpoint::fail(const std::string& why) {
-  reactor_.run([&] { failAll(why, true); });
+Endpoint::~Endpoint() {
+  if (reactor_.onLoop()) {
+    std::fputs("topoopt: an endpoint was destroyed on its own reactor thread\n", stderr);
+    std::abort();
+  }
+  stop();
 }
 
 void Endpoint::stop() {
+  if (reactor_.onLoop()) {
+    throw std::logic_error("an endpoint cannot be closed on its own reactor thread");
+  }
   if (std::exchange(stopped_, true)) return;
   reactor_.run([this] {
     failAll("the endpoint was closed", false);
@@ -47,21 +60,37 @@ void Endpoint::stop() {
   reactor_.stop();
 }
 
+// All descriptors are owned from here on, also by an endpoint that fails to open one of them.
+void Endpoint::openLinks() {
+  size_t next = 0;
+  try {
+    for (; next < config_.links.size(); ++next) {
+      links_.push_back(Link::open(config_.links[next], {config_.rank, reactor_, buffers_, *this}));
+    }
+  } catch (...) {
+    for (++next; next < config_.links.size(); ++next) Descriptor(config_.links[next].fd);
+    reactor_.stop();
+    throw;
+  }
+}
+
 // For every pair whose bytes can pass through this rank: the link each route takes from here.
 void Endpoint::buildRoutes() {
-  std::map<int, std::vector<SocketLink*>> neighbours;
+  std::map<int, std::vector<Link*>> neighbours;
   for (size_t i = 0; i < links_.size(); ++i) {
-    if (config_.links[i].sends) neighbours[links_[i]->name().target].push_back(links_[i].get());
+    const LinkSpec& spec = config_.links[i];
+    if (spec.sends) neighbours[spec.peerRank()].push_back(links_[i].get());
   }
   for (const RouteSpec& route : config_.routes) {
     auto& hops = hops_[{route.ranks.front(), route.ranks.back()}];
-    Hop hop{nullptr, route.weight};
+    Hop hop{nullptr, route.weight,
+            route.ranks.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes};
     const auto here = std::find(route.ranks.begin(), route.ranks.end(), config_.rank);
     if (here != route.ranks.end() && here + 1 != route.ranks.end()) {
       const auto found = neighbours.find(*(here + 1));
       if (found == neighbours.end()) {
-        throw std::invalid_argument("a route needs a link from server " +
-                                    std::to_string(config_.rank) + " to server " +
+        throw std::invalid_argument("a route needs a link from rank " +
+                                    std::to_string(config_.rank) + " to rank " +
                                     std::to_string(*(here + 1)) + ", which is not in the plan");
       }
       hop.link = found->second[hops.size() % found->second.size()];
@@ -71,7 +100,9 @@ void Endpoint::buildRoutes() {
   for (const auto& [neighbour, links] : neighbours) {
     auto& hops = hops_[{config_.rank, neighbour}];
     if (!hops.empty()) continue;
-    for (SocketLink* link : links) hops.push_back({link, 1.0 / static_cast<double>(links.size())});
+    for (Link* link : links) {
+      hops.push_back({link, 1.0 / static_cast<double>(links.size()), kMaxPayloadBytes});
+    }
   }
 }
 
@@ -91,28 +122,28 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
   OutFlow& out = out_[flow];
-  auto state = std::make_shared<SendState>(SendState{bytes, std::move(done)});
-  out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, false, out.next_number++,
-                         fingerprint, std::move(state)});
+  auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done)});
+  out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
+                         fingerprint, std::move(progress)});
   pump(flow, out);
 }
 
 // The route that is furthest behind its weight.
-size_t Endpoint::chooseRoute(OutFlow& flow, const std::vector<Hop>& hops, size_t bytes) const {
+size_t Endpoint::chooseRoute(OutFlow& flow, const std::vector<Hop>& hops) const {
   if (hops.size() == 1) return 0;
   flow.used.resize(hops.size(), 0.0);
   const auto least = std::min_element(flow.used.begin(), flow.used.end());
-  const size_t route = static_cast<size_t>(least - flow.used.begin());
-  *least += static_cast<double>(bytes + 1) / hops[route].weight;
-  return route;
+  return static_cast<size_t>(least - flow.used.begin());
 }
 
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {
   const std::vector<Hop>& hops = hopsTo(config_.rank, id.peer);
   while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
     OutMessage& message = flow.pending.front();
-    const size_t payload = std::min<size_t>(message.bytes - message.framed, kMaxPayloadBytes);
-    const size_t route = chooseRoute(flow, hops, payload);
+    const size_t left = message.bytes - message.framed;
+    const size_t route = chooseRoute(flow, hops);
+    const size_t payload = std::min<size_t>(left, hops[route].payload_bytes);
+    if (hops.size() > 1) flow.used[route] += static_cast<double>(payload + 1) / hops[route].weight;
     OutFrame frame;
     frame.header.source = static_cast<uint16_t>(config_.rank);
     frame.header.target = static_cast<uint16_t>(id.peer);
@@ -125,14 +156,10 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     frame.header.payload_bytes = static_cast<uint32_t>(payload);
     frame.header.fingerprint = message.fingerprint;
     frame.payload = message.data + message.framed;
-    frame.sent = [state = message.state, payload] {
-      state->unsent_bytes -= payload;
-      if (state->unsent_bytes == 0) std::exchange(state->done, nullptr)(nullptr);
-    };
+    frame.message = message.progress;
     message.framed += payload;
     flow.sent += costOf(payload);
     if (message.framed == message.bytes) flow.pending.pop_front();
-    // Last: the link may write at once, and what follows from that may call send again.
     hops[route].link->send(std::move(frame));
   }
 }
@@ -264,77 +291,76 @@ void Endpoint::sendTo(int target, FrameHeader header) {
   hops.front().link->sendControl(std::move(frame));
 }
 
-std::byte* Endpoint::onHeader(SocketLink& link, const FrameHeader& header) {
-  Arriving& arriving = arriving_[&link];
-  arriving.direct = false;
-  if (header.type == FrameType::kData && header.target == config_.rank) {
-    const auto flow = in_.find(flowOf(header));
-    if (flow != in_.end()) {
-      const Posted* posted = postedFor(flow->second, header.message);
-      if (posted && posted->bytes == header.message_bytes &&
-          posted->fingerprint == header.fingerprint && fitsItsMessage(header)) {
-        arriving.direct = true;
-        return posted->data + header.offset;
-      }
-    }
+std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
+  if (header.type != FrameType::kData || header.target != config_.rank) return nullptr;
+  const auto flow = in_.find(flowOf(header));
+  if (flow == in_.end()) return nullptr;
+  const Posted* posted = postedFor(flow->second, header.message);
+  if (!posted || posted->bytes != header.message_bytes ||
+      posted->fingerprint != header.fingerprint || !fitsItsMessage(header)) {
+    return nullptr;
   }
-  arriving.own.resize(header.payload_bytes);
-  return arriving.own.data();
+  return posted->data + header.offset;
 }
 
-void Endpoint::onFrame(SocketLink& link, const FrameHeader& header) {
-  Arriving& arriving = arriving_[&link];
+void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) {
   if (header.type == FrameType::kData && !fitsItsMessage(header)) {
     return failAll("link " + link.name().text() + " carried a frame that does not fit its message",
                    true);
   }
   if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
-    const std::string text(reinterpret_cast<const char*>(arriving.own.data()), arriving.own.size());
+    const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
     return onFlooded(link, header, text);
   }
-  if (header.target != config_.rank) return relay(header, std::move(arriving.own));
+  if (header.target != config_.rank) return relay(header, std::move(payload));
   switch (header.type) {
     case FrameType::kData:
-      return onData(header, arriving);
-    case FrameType::kAck: {
-      const FlowId id = flowOf(header);
-      const auto flow = out_.find(id);
-      if (flow == out_.end()) return;
-      flow->second.acked =
-          std::min(flow->second.sent, std::max(flow->second.acked, header.message_bytes));
-      pump(id, flow->second);
-      return continueLeaving();
-    }
-    case FrameType::kAckRequest: {
-      const FlowId id = flowOf(header);
-      if (closed_channels_.contains(id.channel)) return acknowledge(id, kEverything);
-      InFlow& flow = in_[id];
-      flow.ack_at_once = true;
-      flow.acked = flow.consumed;
-      return acknowledge(id, flow.consumed);
-    }
+      return onData(header, std::move(payload), placed);
+    case FrameType::kAck:
+      return onAck(header);
+    case FrameType::kAckRequest:
+      return onAckRequest(header);
     default:
       return failAll("link " + link.name().text() + " carried a frame of unknown type", true);
   }
 }
 
-void Endpoint::onData(const FrameHeader& header, Arriving& arriving) {
+void Endpoint::onAck(const FrameHeader& header) {
+  const FlowId id = flowOf(header);
+  const auto flow = out_.find(id);
+  if (flow == out_.end()) return;
+  flow->second.acked =
+      std::min(flow->second.sent, std::max(flow->second.acked, header.message_bytes));
+  pump(id, flow->second);
+  continueLeaving();
+}
+
+void Endpoint::onAckRequest(const FrameHeader& header) {
+  const FlowId id = flowOf(header);
+  if (closed_channels_.contains(id.channel)) return acknowledge(id, kEverything);
+  InFlow& flow = in_[id];
+  flow.ack_at_once = true;
+  flow.acked = flow.consumed;
+  acknowledge(id, flow.consumed);
+}
+
+void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool placed) {
   if (closed_channels_.contains(header.channel)) return acknowledge(flowOf(header), kEverything);
   const FlowId id = flowOf(header);
   InFlow& flow = in_[id];
   Posted* posted = postedFor(flow, header.message);
   if (posted) {
-    if (!arriving.direct) {
+    if (!placed) {
       // It was posted, or bound, while the payload was still being read; or the ends disagree.
       if (!posted->done) return;  // it has been told that the ends disagree
-      const Done done = std::exchange(posted->done, nullptr);
+      Done done = std::exchange(posted->done, nullptr);
       if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
                    done)) {
         return;
       }
-      posted->done = done;
-      if (header.payload_bytes > 0) {
-        std::memcpy(posted->data + header.offset, arriving.own.data(), header.payload_bytes);
+      posted->done = std::move(done);
+      if (!payload.empty()) {
+        std::memcpy(posted->data + header.offset, payload.data(), payload.size());
       }
     }
     posted->received += header.payload_bytes;
@@ -345,12 +371,11 @@ void Endpoint::onData(const FrameHeader& header, Arriving& arriving) {
   Early& early = flow.early[header.message];
   early.message_bytes = header.message_bytes;
   early.fingerprint = header.fingerprint;
-  early.frames.emplace_back(header.offset, std::move(arriving.own));
-  arriving.own.clear();
+  early.frames.emplace_back(header.offset, std::move(payload));
   bindAnyReceives(id);
 }
 
-void Endpoint::relay(const FrameHeader& header, std::vector<std::byte> payload) {
+void Endpoint::relay(const FrameHeader& header, PayloadBuffer payload) {
   const auto& hops = hopsTo(header.source, header.target);
   if (header.route >= hops.size() || hops[header.route].link == nullptr) {
     return failAll("rank " + std::to_string(config_.rank) + " is not on route " +
@@ -361,7 +386,7 @@ void Endpoint::relay(const FrameHeader& header, std::vector<std::byte> payload) 
   OutFrame frame;
   frame.header = header;
   frame.owned = std::move(payload);
-  SocketLink& link = *hops[header.route].link;
+  Link& link = *hops[header.route].link;
   if (header.type == FrameType::kData) {
     link.send(std::move(frame));
   } else {

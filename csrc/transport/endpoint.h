@@ -26,21 +26,12 @@
 #include <vector>
 
 #include "transport/frame.h"
+#include "transport/link.h"
 #include "transport/reactor.h"
-#include "transport/socket_link.h"
 
 namespace topoopt {
 
-// nullptr on success, else what happened.
-using Done = std::function<void(std::exception_ptr)>;
-
 inline constexpr uint32_t kAllChannels = 0xffffffff;
-
-struct LinkSpec {
-  LinkName name;      // as seen from this rank: source is this rank unless `sends` is false
-  int fd = -1;        // connected; the endpoint owns it from construction on
-  bool sends = true;  // false for the receiving end of a simplex link
-};
 
 struct RouteSpec {
   std::vector<int> ranks;  // from source to target
@@ -55,9 +46,10 @@ struct EndpointConfig {
   size_t window_bytes = 4 << 20;
 };
 
-class Endpoint final : private SocketLink::Observer {
+class Endpoint final : private Link::Observer {
  public:
-  // Throws std::invalid_argument if a route leaves this rank over a link it does not have.
+  // Owns the links' descriptors from here on. Throws std::invalid_argument if the configuration is
+  // not possible, std::system_error if the system refuses something.
   explicit Endpoint(EndpointConfig config);
   ~Endpoint() override;
 
@@ -93,7 +85,8 @@ class Endpoint final : private SocketLink::Observer {
   // until all ranks have left, something fails, or the time is up. Returns why it gave up, or "".
   std::string leave(std::chrono::milliseconds limit);
 
-  // Not on the loop. Fails everything, here and on all other ranks.
+  // Not on the loop. Fails everything, here and on all other ranks. Returns when the neighbours
+  // have the reason, or after a short limit.
   void fail(const std::string& why);
 
   // Not on the loop. Closes the links and ends the thread; open channels fail.
@@ -103,18 +96,13 @@ class Endpoint final : private SocketLink::Observer {
   std::vector<std::pair<LinkSpec, LinkCounters>> counters();
 
  private:
-  struct SendState {
-    size_t unsent_bytes;
-    Done done;
-  };
   struct OutMessage {
     const std::byte* data;
     size_t bytes;
     size_t framed = 0;
-    bool started = false;
     uint64_t number;
     uint32_t fingerprint;
-    std::shared_ptr<SendState> state;
+    std::shared_ptr<SendProgress> progress;
   };
   struct OutFlow {
     std::deque<OutMessage> pending;  // not yet cut into frames completely
@@ -134,7 +122,7 @@ class Endpoint final : private SocketLink::Observer {
   struct Early {  // frames that came before their receive
     size_t message_bytes = 0;
     uint32_t fingerprint = 0;
-    std::vector<std::pair<size_t, std::vector<std::byte>>> frames;
+    std::vector<std::pair<size_t, PayloadBuffer>> frames;  // offset, payload
   };
   struct InFlow {
     std::deque<Posted> posted;
@@ -154,13 +142,10 @@ class Endpoint final : private SocketLink::Observer {
     std::function<void(int)> from;
     Done done;
   };
-  struct Arriving {  // the frame that a link is reading
-    std::vector<std::byte> own;
-    bool direct = false;
-  };
   struct Hop {  // one route of a pair as this rank sees it
-    SocketLink* link = nullptr;
+    Link* link = nullptr;
     double weight = 0;
+    uint32_t payload_bytes = kRelayedPayloadBytes;  // of a frame, at most
   };
   struct Leaving {
     bool announced = false;
@@ -169,20 +154,23 @@ class Endpoint final : private SocketLink::Observer {
     bool resolved = false;
   };
 
-  std::byte* onHeader(SocketLink& link, const FrameHeader& header) override;
-  void onFrame(SocketLink& link, const FrameHeader& header) override;
-  void onLost(SocketLink& link, const std::string& why) override;
+  std::byte* onHeader(Link& link, const FrameHeader& header) override;
+  void onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) override;
+  void onLost(Link& link, const std::string& why) override;
 
   static std::string leftText(int rank);
+  void openLinks();
   void buildRoutes();
   const std::vector<Hop>& hopsTo(int source, int target) const;
   void pump(const FlowId& id, OutFlow& flow);
-  size_t chooseRoute(OutFlow& flow, const std::vector<Hop>& hops, size_t bytes) const;
-  void onData(const FrameHeader& header, Arriving& arriving);
-  void relay(const FrameHeader& header, std::vector<std::byte> payload);
+  size_t chooseRoute(OutFlow& flow, const std::vector<Hop>& hops) const;
+  void onData(const FrameHeader& header, PayloadBuffer payload, bool placed);
+  void onAck(const FrameHeader& header);
+  void onAckRequest(const FrameHeader& header);
+  void relay(const FrameHeader& header, PayloadBuffer payload);
   void sendTo(int target, FrameHeader header);
-  void flood(FrameHeader header, const std::string& text, const SocketLink* except);
-  void onFlooded(SocketLink& link, const FrameHeader& header, const std::string& text);
+  void flood(FrameHeader header, const std::string& text, const Link* except);
+  void onFlooded(Link& link, const FrameHeader& header, const std::string& text);
   Posted* postedFor(InFlow& flow, uint64_t message);
   void bindAnyReceives(const FlowId& id);
   void consumed(const FlowId& id, InFlow& flow, size_t cost);
@@ -193,14 +181,15 @@ class Endpoint final : private SocketLink::Observer {
   bool allLeft(const std::vector<int>& peers) const;
   void markLeft(int rank);
   void failAll(const std::string& why, bool tell);
+  void waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered);
   void tellFailure(uint32_t channel, const std::string& why);
   void continueLeaving();
   void resolveLeaving(const std::string& result);
 
   const EndpointConfig config_;
   Reactor reactor_;
-  std::vector<std::unique_ptr<SocketLink>> links_;
-  std::unordered_map<const SocketLink*, Arriving> arriving_;
+  BufferPool buffers_;
+  std::vector<std::unique_ptr<Link>> links_;
   std::map<std::pair<int, int>, std::vector<Hop>> hops_;
   std::unordered_map<FlowId, OutFlow, FlowHash> out_;
   std::unordered_map<FlowId, InFlow, FlowHash> in_;

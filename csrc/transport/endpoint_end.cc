@@ -7,6 +7,13 @@
 #include "transport/endpoint.h"
 
 namespace topoopt {
+namespace {
+
+// How long a rank that fails stays to tell why.
+constexpr std::chrono::seconds kDeliveryLimit{2};
+constexpr std::chrono::milliseconds kDeliveryInterval{1};
+
+}  // namespace
 
 std::string Endpoint::leftText(int rank) {
   return "rank " + std::to_string(rank) + " has left the job";
@@ -72,7 +79,30 @@ void Endpoint::failAll(const std::string& why, bool tell) {
   resolveLeaving(why);
 }
 
-void Endpoint::onLost(SocketLink& link, const std::string& why) {
+void Endpoint::fail(const std::string& why) {
+  std::promise<void> delivered;
+  auto result = delivered.get_future();
+  // The data that waits is of no use any more, and the reason shall not wait behind it.
+  reactor_.run([&] {
+    failAll(why, true);
+    for (auto& link : links_) link->dropData();
+    waitForDelivery(Reactor::Clock::now() + kDeliveryLimit, delivered);
+  });
+  result.wait();
+}
+
+// Looks again until the neighbours have all that was sent to them; nothing tells when a system on
+// the other side has taken it.
+void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered) {
+  const bool all = std::all_of(links_.begin(), links_.end(),
+                               [](const auto& link) { return link->dead() || link->delivered(); });
+  const auto now = Reactor::Clock::now();
+  if (all || now >= limit) return delivered.set_value();
+  reactor_.at(now + kDeliveryInterval,
+              [this, limit, &delivered] { waitForDelivery(limit, delivered); });
+}
+
+void Endpoint::onLost(Link& link, const std::string& why) {
   // Not at once: this may be in the middle of a send.
   const std::string text = "lost the link " + link.name().text() + ": " + why;
   reactor_.post([this, text] {
@@ -81,7 +111,7 @@ void Endpoint::onLost(SocketLink& link, const std::string& why) {
   });
 }
 
-void Endpoint::flood(FrameHeader header, const std::string& text, const SocketLink* except) {
+void Endpoint::flood(FrameHeader header, const std::string& text, const Link* except) {
   const size_t bytes = std::min<size_t>(text.size(), 1024);
   header.payload_bytes = static_cast<uint32_t>(bytes);
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -89,12 +119,13 @@ void Endpoint::flood(FrameHeader header, const std::string& text, const SocketLi
     OutFrame frame;
     frame.header = header;
     const auto* data = reinterpret_cast<const std::byte*>(text.data());
-    frame.owned.assign(data, data + bytes);
+    frame.owned = buffers_.take(bytes);
+    std::copy_n(data, bytes, frame.owned.data());
     links_[i]->sendControl(std::move(frame));
   }
 }
 
-void Endpoint::onFlooded(SocketLink& link, const FrameHeader& header, const std::string& text) {
+void Endpoint::onFlooded(Link& link, const FrameHeader& header, const std::string& text) {
   if (header.type == FrameType::kLeave) {
     if (left_.contains(header.source)) return;
     flood(header, text, &link);

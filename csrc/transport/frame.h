@@ -41,7 +41,18 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 56, "the header goes to the wire as it lies in memory");
 
-inline constexpr uint32_t kMaxPayloadBytes = 64 << 10;
+// A frame's payload at most. Between neighbours fewer, longer frames cost less; relayed ones are
+// shorter, because a relay passes a frame on only when it has all of it.
+inline constexpr uint32_t kMaxPayloadBytes = 256 << 10;
+inline constexpr uint32_t kRelayedPayloadBytes = 64 << 10;
+
+// Channels from here on measure the network. What they carry is no payload to the counters, which
+// tell what a job has sent.
+inline constexpr uint32_t kFirstProbeChannel = 0xfffffff0;
+
+inline bool countsAsPayload(const FrameHeader& header) {
+  return header.type == FrameType::kData && header.channel < kFirstProbeChannel;
+}
 
 // In a kAck: all frames of the flow are consumed, also those that are still on their way.
 inline constexpr uint64_t kEverything = UINT64_MAX;

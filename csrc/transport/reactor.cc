@@ -1,5 +1,7 @@
 #include "transport/reactor.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -9,11 +11,21 @@
 #include <array>
 #include <cerrno>
 #include <future>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 
 namespace topoopt {
 namespace {
+
+// Who has just had something to do will soon have more. Looking again for so long, before sleeping,
+// saves both this thread's wake-up and the other side's effort to wake it...
+constexpr std::chrono::microseconds kPollTime{50};
+// ...but only cores that nobody else wants are spent on it: when a yield takes longer than this,
+// somebody does, and there is no polling for a while that doubles each time.
+constexpr std::chrono::microseconds kYieldTime{20};
+constexpr std::chrono::milliseconds kShortScarceTime{10};
+constexpr std::chrono::milliseconds kLongScarceTime{1000};
 
 [[noreturn]] void throwErrno(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -28,7 +40,7 @@ Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
     close(epoll_fd_);
     throwErrno("eventfd");
   }
-  watch(wake_fd_, EPOLLIN, nullptr);
+  watch(wake_fd_, EPOLLIN | EPOLLET, nullptr);  // never read: every write is a change
   // Signals belong to the interpreter's main thread.
   sigset_t all;
   sigset_t before;
@@ -36,6 +48,7 @@ Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { loop(); });
   loop_thread_ = thread_.get_id();
+  pthread_setname_np(thread_.native_handle(), "topoopt");  // for who looks at the threads
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -46,12 +59,12 @@ Reactor::~Reactor() {
 }
 
 void Reactor::stop() {
+  if (onLoop()) throw std::logic_error("an endpoint cannot be closed on its own reactor thread");
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(stopping_, true)) return;
   }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+  wake();
   thread_.join();
   for (;;) {
     {
@@ -63,57 +76,50 @@ void Reactor::stop() {
   }
 }
 
+void Reactor::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+}
+
 void Reactor::post(std::function<void()> function) {
-  bool wake;
+  bool sleeping;
   {
     std::unique_lock lock(mutex_);
     if (stopped_) {
       lock.unlock();
       return function();
     }
-    wake = posted_.empty();
+    sleeping = std::exchange(sleeping_, false);
     posted_.push_back(std::move(function));
   }
-  if (!wake || std::this_thread::get_id() == loop_thread_) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+  if (sleeping) wake();
 }
 
 void Reactor::run(std::function<void()> function) {
   std::promise<void> done;
-  {
-    std::unique_lock lock(mutex_);
-    if (stopped_) {
-      lock.unlock();
-      return function();
-    }
-    posted_.push_back([&] {
-      function();
-      done.set_value();
-    });
-  }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+  post([&] {
+    function();
+    done.set_value();
+  });
   done.get_future().wait();
 }
 
 void Reactor::watch(int fd, uint32_t events, Handler* handler) {
-  control(EPOLL_CTL_ADD, fd, events);
-  handlers_[fd] = handler;
-}
-
-void Reactor::change(int fd, uint32_t events) { control(EPOLL_CTL_MOD, fd, events); }
-
-void Reactor::control(int operation, int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  if (epoll_ctl(epoll_fd_, operation, fd, &event) != 0) throwErrno("epoll_ctl");
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) throwErrno("epoll_ctl");
+  handlers_[fd] = handler;
 }
 
-void Reactor::forget(int fd) {
+void Reactor::unwatch(int fd) {
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
   handlers_.erase(fd);
+}
+
+void Reactor::forget(Handler* handler) {
+  std::erase(turns_, handler);
+  std::replace(taking_turns_.begin(), taking_turns_.end(), handler, static_cast<Handler*>(nullptr));
 }
 
 Reactor::TimerId Reactor::at(Clock::time_point when, std::function<void()> function) {
@@ -131,15 +137,18 @@ Reactor::TimerId Reactor::after(std::chrono::milliseconds delay, std::function<v
 void Reactor::cancel(const TimerId& timer) { timers_.erase(timer); }
 
 void Reactor::runPosted() {
-  std::vector<std::function<void()>> functions;
   {
     std::lock_guard lock(mutex_);
-    functions.swap(posted_);
+    sleeping_ = false;
+    running_.swap(posted_);
   }
-  for (auto& function : functions) function();
+  if (!running_.empty()) busy_ = true;
+  for (auto& function : running_) function();
+  running_.clear();
 }
 
 void Reactor::runTimers() {
+  if (timers_.empty()) return;
   const auto now = Clock::now();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     auto function = std::move(timers_.begin()->second);
@@ -155,30 +164,67 @@ int Reactor::waitMilliseconds() const {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 1'000'000));
 }
 
-void Reactor::loop() {
+void Reactor::runTurns() {
+  if (!turns_.empty()) busy_ = true;
+  taking_turns_.swap(turns_);
+  for (size_t i = 0; i < taking_turns_.size(); ++i) {
+    if (taking_turns_[i] != nullptr) taking_turns_[i]->onTurn();
+  }
+  taking_turns_.clear();
+}
+
+bool Reactor::worthPolling() {
+  const auto now = Clock::now();
+  if (std::exchange(busy_, false)) last_busy_ = now;
+  if (now - last_busy_ >= kPollTime || now < scarce_until_) return false;
+  sched_yield();
+  if (Clock::now() - now > kYieldTime) {
+    scarce_time_ = std::clamp(2 * scarce_time_, kShortScarceTime, kLongScarceTime);
+    scarce_until_ = now + scarce_time_;
+  } else {
+    scarce_time_ = {};
+  }
+  return true;
+}
+
+// How long to wait for descriptors: not at all while there is something to do.
+int Reactor::prepareToWait() {
+  if (!turns_.empty()) return 0;
+  if (worthPolling()) return 0;
+  bool quiet = true;
+  for (Poller* poller : pollers_) quiet = poller->prepareToSleep() && quiet;
+  std::lock_guard lock(mutex_);
+  if (!quiet || !posted_.empty() || stopping_) return 0;
+  sleeping_ = true;
+  return waitMilliseconds();
+}
+
+void Reactor::wait() {
   std::array<epoll_event, 64> events;
-  for (;;) {
-    bool pending;
-    {
-      std::lock_guard lock(mutex_);
-      pending = !posted_.empty();
-      if (stopping_ && !pending) return;
+  const int count =
+      epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), prepareToWait());
+  if (count > 0) busy_ = true;
+  for (int i = 0; i < count; ++i) {
+    // A handler may have been forgotten by one that ran before it in this round.
+    const auto handler = handlers_.find(events[i].data.fd);
+    if (handler != handlers_.end() && handler->second != nullptr) {
+      handler->second->onReady(events[i].events);
     }
-    const int count = epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()),
-                                 pending ? 0 : waitMilliseconds());
-    for (int i = 0; i < count; ++i) {
-      const int fd = events[i].data.fd;
-      if (fd == wake_fd_) {
-        uint64_t value;
-        [[maybe_unused]] const ssize_t got = read(wake_fd_, &value, sizeof value);
-        continue;
-      }
-      // A handler may have been forgotten by one that ran before it in this round.
-      const auto handler = handlers_.find(fd);
-      if (handler != handlers_.end()) handler->second->onReady(events[i].events);
-    }
+  }
+  for (size_t i = 0; i < pollers_.size(); ++i) pollers_[i]->poll();
+}
+
+bool Reactor::mustStop() {
+  std::lock_guard lock(mutex_);
+  return stopping_ && posted_.empty();
+}
+
+void Reactor::loop() {
+  while (!mustStop()) {
+    wait();
     runPosted();
     runTimers();
+    runTurns();
   }
 }
 

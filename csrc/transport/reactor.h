@@ -20,18 +20,31 @@ class Reactor {
   using Clock = std::chrono::steady_clock;
   using TimerId = std::pair<Clock::time_point, uint64_t>;
 
-  // Told on the reactor thread when its socket is ready; `events` as epoll gives them.
+  // Told on the reactor thread when its descriptor is ready; `events` as epoll gives them.
   class Handler {
    public:
     virtual ~Handler() = default;
     virtual void onReady(uint32_t events) = 0;
+    // The turn that it asked for, after what is ready, posted or due.
+    virtual void onTurn() {}
+  };
+
+  // Looks for changes in memory, which no descriptor tells of.
+  class Poller {
+   public:
+    virtual ~Poller() = default;
+    virtual void poll() = 0;
+    // From now on a change must make a descriptor ready. False if there has been one already.
+    virtual bool prepareToSleep() = 0;
   };
 
   Reactor();   // throws std::system_error
   ~Reactor();  // stops
 
-  // Not on the reactor thread: ends it; functions that were posted before still run.
+  // Ends the thread; functions that were posted before still run. Throws std::logic_error on the
+  // reactor thread, which cannot wait for its own end.
   void stop();
+  bool onLoop() const { return std::this_thread::get_id() == loop_thread_; }
 
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
@@ -45,28 +58,45 @@ class Reactor {
 
   // Reactor thread only.
   void watch(int fd, uint32_t events, Handler* handler);
-  void change(int fd, uint32_t events);
-  void forget(int fd);
+  void unwatch(int fd);
+  void askTurn(Handler* handler) { turns_.push_back(handler); }
+  void forget(Handler* handler);  // its turns
+  void addPoller(Poller* poller) { pollers_.push_back(poller); }
+  void removePoller(Poller* poller) { std::erase(pollers_, poller); }
   TimerId at(Clock::time_point when, std::function<void()> function);
   TimerId after(std::chrono::milliseconds delay, std::function<void()> function);
   void cancel(const TimerId& timer);
 
  private:
-  void control(int operation, int fd, uint32_t events);
+  void wake();
   void loop();
+  bool mustStop();
+  bool worthPolling();
+  int prepareToWait();
+  void wait();
   void runPosted();
   void runTimers();
+  void runTurns();
   int waitMilliseconds() const;
 
   int epoll_fd_;
   int wake_fd_;
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;
+  bool sleeping_ = false;  // then who posts must wake the thread
   bool stopping_ = false;
   bool stopped_ = false;
   std::map<TimerId, std::function<void()>> timers_;
   uint64_t next_timer_ = 0;
+  std::vector<std::function<void()>> running_;  // what was posted, while it runs
   std::map<int, Handler*> handlers_;
+  std::vector<Handler*> turns_;
+  std::vector<Handler*> taking_turns_;
+  std::vector<Poller*> pollers_;
+  bool busy_ = false;  // there was something to do in this round
+  Clock::time_point last_busy_{};
+  Clock::time_point scarce_until_{};  // others want the cores
+  std::chrono::milliseconds scarce_time_{};
   std::thread thread_;
   std::thread::id loop_thread_;  // thread_ itself changes when it is joined
 };

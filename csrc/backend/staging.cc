@@ -1,0 +1,363 @@
+#include "backend/staging.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "common/errors.h"
+
+namespace topoopt {
+namespace {
+
+// Devices tell nobody when an event has passed, so the thread looks again after such a time,
+// doubled as long as nothing happens.
+constexpr std::chrono::microseconds kShortestPause{20};
+constexpr std::chrono::microseconds kLongestPause{200};
+
+std::string whatFailed(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& exception) {
+    return exception.what_without_backtrace();
+  } catch (const std::exception& exception) {
+    return exception.what();
+  }
+}
+
+size_t bytesOf(const StagingPiece& piece) {
+  size_t bytes = 0;
+  for (const StagingBuffer& buffer : piece.buffers) {
+    bytes += static_cast<size_t>(buffer.elements) * c10::elementSize(buffer.type);
+  }
+  return bytes;
+}
+
+bool reads(const StagingPiece& piece) {
+  return std::any_of(piece.buffers.begin(), piece.buffers.end(),
+                     [](const StagingBuffer& buffer) { return !buffer.reads.empty(); });
+}
+
+void copyTensor(const at::Tensor& to, const at::Tensor& from) {
+  if (to.numel() > 0) to.copy_(from, /*non_blocking=*/true);
+}
+
+std::exception_ptr shutDown() {
+  return std::make_exception_ptr(AbortedError("the process group was shut down"));
+}
+
+c10::Event recorded(const c10::Stream& stream) {
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  return event;
+}
+
+}  // namespace
+
+StagingOperation::StagingOperation(c10::Device device, Order order)
+    : device(device),
+      order(order),
+      submitted(recorded(c10::impl::VirtualGuardImpl(device.type()).getStream(device))) {}
+
+Staging::Staging(std::function<void(const std::string&)> abort,
+                 std::function<std::exception_ptr()> error)
+    : abort_(std::move(abort)), group_error_(std::move(error)) {
+  // Signals belong to the interpreter's main thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Staging::~Staging() { stop(); }
+
+void Staging::submit(std::shared_ptr<StagingOperation> operation) {
+  std::unique_lock lock(wake_->mutex);
+  if (stopping_) {
+    lock.unlock();
+    return operation->work->complete(shutDown(), nullptr);
+  }
+  if (operation->order == StagingOperation::Order::kCollective) ++collectives_submitted_;
+  submitted_.push_back(std::move(operation));
+  wake_->raised = true;
+  wake_->changed.notify_one();
+}
+
+void Staging::awaitStarted() {
+  std::unique_lock lock(wake_->mutex);
+  const uint64_t target = collectives_submitted_;
+  started_.wait(lock, [&] { return collectives_started_ >= target; });
+}
+
+void Staging::stop() {
+  std::lock_guard once(stop_mutex_);
+  {
+    std::lock_guard lock(wake_->mutex);
+    stopping_ = true;
+    wake_->raised = true;
+    wake_->changed.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- the thread --------------------------------------------------------------------------------
+
+void Staging::loop() {
+  // Copies to parameters are neither differentiated nor changes that backward would complain about.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::chrono::microseconds interval = kShortestPause;
+  while (takeSubmitted()) {
+    progress(collectives_);
+    progress(messages_);
+    pause(interval);
+  }
+}
+
+bool Staging::takeSubmitted() {
+  std::vector<OperationPtr> submitted;
+  bool stopping;
+  {
+    std::lock_guard lock(wake_->mutex);
+    submitted.swap(submitted_);
+    wake_->raised = false;
+    stopping = stopping_;
+  }
+  if (!failure_) failure_ = group_error_();
+  if (!failure_ && stopping) failure_ = shutDown();
+  for (OperationPtr& operation : submitted) {
+    const bool message = operation->order == StagingOperation::Order::kMessage;
+    (message ? messages_ : collectives_).operations.push_back(std::move(operation));
+  }
+  return !stopping || busy();
+}
+
+bool Staging::busy() const {
+  const auto empty = [](const Lane& lane) {
+    return lane.operations.empty() && lane.pieces.empty();
+  };
+  return !empty(collectives_) || !empty(messages_);
+}
+
+void Staging::pause(std::chrono::microseconds& interval) {
+  std::unique_lock lock(wake_->mutex);
+  const auto raised = [this] { return wake_->raised || (stopping_ && !busy()); };
+  if (!awaitsDevice()) {
+    wake_->changed.wait(lock, raised);
+  } else if (!wake_->changed.wait_for(lock, interval, raised)) {
+    interval = std::min(2 * interval, kLongestPause);
+    return;
+  }
+  interval = kShortestPause;
+}
+
+bool Staging::awaitsDevice() const {
+  for (const Lane* lane : {&collectives_, &messages_}) {
+    for (const PiecePtr& piece : lane->pieces) {
+      if (piece->stage != Stage::kStarted) return true;
+    }
+  }
+  return false;
+}
+
+// Ends pieces first: the others may need their memory.
+void Staging::progress(Lane& lane) {
+  endPieces(lane);
+  beginPieces(lane);
+  startPieces(lane);
+}
+
+void Staging::beginPieces(Lane& lane) {
+  while (!lane.operations.empty()) {
+    const OperationPtr operation = lane.operations.front();
+    if (failure_) failOperation(*operation, failure_);
+    if (operation->failed || lane.next_piece == operation->pieces.size()) {
+      lane.operations.pop_front();
+      lane.next_piece = 0;
+      continue;
+    }
+    const size_t bytes = bytesOf(operation->pieces[lane.next_piece]);
+    if (!lane.pieces.empty() && bytes > lane.limit_bytes - std::min(lane.limit_bytes, lane.bytes)) {
+      return;
+    }
+    const auto piece = std::make_shared<Piece>(
+        Piece{operation, std::move(operation->pieces[lane.next_piece++]), bytes});
+    lane.bytes += bytes;
+    lane.pieces.push_back(piece);
+    try {
+      copyIn(*piece);
+    } catch (const std::exception&) {
+      failHere(*piece);
+    }
+  }
+}
+
+void Staging::startPieces(Lane& lane) {
+  for (const PiecePtr& piece : lane.pieces) {
+    if (piece->stage != Stage::kCopyingIn) continue;
+    if (failure_) failOperation(*piece->operation, failure_);
+    if (piece->operation->failed) {
+      piece->stage = Stage::kCopyingBack;  // nothing, but its memory may still be written to
+      continue;
+    }
+    if (!copied(*piece)) return;
+    if (piece->operation->failed) continue;
+    try {
+      start(piece);
+    } catch (const std::exception&) {
+      failHere(*piece);
+    }
+  }
+}
+
+void Staging::endPieces(Lane& lane) {
+  for (auto entry = lane.pieces.begin(); entry != lane.pieces.end();) {
+    Piece& piece = **entry;
+    if (piece.stage == Stage::kStarted && over(piece)) {
+      if (piece.error) {
+        failPiece(piece, piece.error);
+      } else {
+        try {
+          copyBack(piece);
+        } catch (const std::exception&) {
+          failHere(piece);
+        }
+      }
+    }
+    if (piece.stage == Stage::kCopyingBack && copied(piece)) {
+      release(lane, piece);
+      entry = lane.pieces.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+// ---- one piece ---------------------------------------------------------------------------------
+
+void Staging::copyIn(Piece& piece) {
+  const StagingOperation& operation = *piece.operation;
+  for (const StagingBuffer& buffer : piece.piece.buffers) {
+    const auto bytes =
+        static_cast<int64_t>(static_cast<size_t>(buffer.elements) * c10::elementSize(buffer.type));
+    piece.memory.push_back(memory_.take(operation.device.type(), bytes));
+    piece.host.push_back(piece.memory.back().narrow(0, 0, bytes).view(buffer.type));
+  }
+  if (!reads(piece.piece) && !operation.awaits_device) return;
+  const c10::Stream& stream = streamsOf(operation.device).in;
+  const c10::StreamGuard guard(stream);
+  operation.submitted.block(stream);
+  for (size_t i = 0; i < piece.host.size(); ++i) {
+    for (const StagingBuffer::Part& part : piece.piece.buffers[i].reads) {
+      copyTensor(piece.host[i].narrow(0, part.offset, part.tensor.numel()), part.tensor);
+    }
+  }
+  piece.copied = recorded(stream);
+}
+
+void Staging::start(const PiecePtr& piece) {
+  piece->copied.reset();
+  piece->work = piece->piece.start(piece->host);
+  piece->stage = Stage::kStarted;
+  StagingOperation& operation = *piece->operation;
+  if (++operation.pieces_started == operation.pieces.size()) settle(operation);
+  piece->work->getFuture()->addCallback([piece, wake = wake_](c10::ivalue::Future& future) {
+    std::lock_guard lock(wake->mutex);
+    piece->over = true;
+    if (future.hasError()) piece->error = future.exception_ptr();
+    wake->raised = true;
+    wake->changed.notify_one();
+  });
+}
+
+void Staging::copyBack(Piece& piece) {
+  StagingOperation& operation = *piece.operation;
+  const c10::Stream& stream = streamsOf(operation.device).back;
+  const c10::StreamGuard guard(stream);
+  // Before this, the caller's stream may still use what is written here.
+  operation.submitted.block(stream);
+  for (size_t i = 0; i < piece.host.size(); ++i) {
+    for (const StagingBuffer::Part& part : piece.piece.buffers[i].writes) {
+      copyTensor(part.tensor, piece.host[i].narrow(0, part.offset, part.tensor.numel()));
+    }
+  }
+  const bool last = ++operation.pieces_copied_back == operation.pieces.size();
+  if (last) {
+    for (const auto& [to, from] : operation.spreads) copyTensor(to, from);
+  }
+  piece.copied = recorded(stream);
+  piece.stage = Stage::kCopyingBack;
+  if (!last || operation.failed) return;
+  if (operation.work->retrieveOpType() == c10d::OpType::RECVANYSOURCE) {
+    operation.work->setSource(piece.work->sourceRank());
+  }
+  operation.work->copyingBack(stream);
+  operation.work->complete(nullptr, nullptr);
+}
+
+void Staging::release(Lane& lane, Piece& piece) {
+  piece.host.clear();
+  for (at::Tensor& memory : piece.memory) {
+    memory_.giveBack(piece.operation->device.type(), std::move(memory));
+  }
+  lane.bytes -= piece.bytes;
+}
+
+bool Staging::copied(Piece& piece) {
+  try {
+    return !piece.copied || piece.copied->query();
+  } catch (const std::exception&) {
+    failHere(piece);
+    return true;
+  }
+}
+
+bool Staging::over(Piece& piece) {
+  std::lock_guard lock(wake_->mutex);
+  return piece.over;
+}
+
+// ---- failures ----------------------------------------------------------------------------------
+
+// Other ranks wait for this piece: they must learn that it will not come.
+void Staging::failHere(Piece& piece) {
+  const std::exception_ptr error = std::current_exception();
+  piece.copied.reset();
+  piece.memory.clear();  // not to be reused: copies may be under way
+  failPiece(piece, error);
+  abort_(whatFailed(error));
+}
+
+void Staging::failPiece(Piece& piece, std::exception_ptr error) {
+  piece.stage = Stage::kCopyingBack;
+  failOperation(*piece.operation, std::move(error));
+}
+
+void Staging::failOperation(StagingOperation& operation, std::exception_ptr error) {
+  settle(operation);
+  if (std::exchange(operation.failed, true)) return;
+  operation.work->complete(std::move(error), nullptr);
+}
+
+void Staging::settle(StagingOperation& operation) {
+  if (std::exchange(operation.settled, true)) return;
+  if (operation.order != StagingOperation::Order::kCollective) return;
+  std::lock_guard lock(wake_->mutex);
+  ++collectives_started_;
+  started_.notify_all();
+}
+
+const Staging::Streams& Staging::streamsOf(c10::Device device) {
+  const auto found = streams_.find(device);
+  if (found != streams_.end()) return found->second;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const Streams streams{guard.getStreamFromGlobalPool(device),
+                        guard.getStreamFromGlobalPool(device)};
+  return streams_.emplace(device, streams).first->second;
+}
+
+}  // namespace topoopt

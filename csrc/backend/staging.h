@@ -1,0 +1,186 @@
+// Operations on device tensors, by way of host memory.
+//
+// An operation is cut into pieces. Each is copied to the host, handed to a process group for CPU
+// tensors and copied back, so that the copies of one piece run beside the network's part of the
+// others. Copies run on two side streams of the device, one per direction, which wait for what the
+// caller's stream had been given when the operation was submitted; nothing waits for a whole
+// device. One thread per process group watches the events of the device.
+//
+// Collectives start in the order in which they were submitted, few pieces at a time. Messages start
+// in their own order, beside the collectives and all at once, because two ranks may each send what
+// the other one receives only later.
+
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "backend/staging_memory.h"
+#include "backend/staging_work.h"
+
+namespace topoopt {
+
+// No buffer of a piece is larger, where the operation can be cut.
+constexpr size_t kStagingPieceBytes = 4 << 20;
+// Host memory for the collectives of one process group. Enough for pieces of two buffers: one is
+// copied in, one is on the network, one waits there and one is copied back.
+constexpr size_t kStagingBytes = 8 * kStagingPieceBytes;
+
+// A contiguous 1-d host tensor, and the parts of device tensors that it stands for.
+struct StagingBuffer {
+  struct Part {
+    at::Tensor tensor;  // on the device, contiguous, 1-d
+    int64_t offset;     // in the buffer, in elements
+  };
+
+  at::ScalarType type = at::kByte;
+  int64_t elements = 0;
+  std::vector<Part> reads = {};   // copied to the buffer before the operation
+  std::vector<Part> writes = {};  // copied from the buffer after it
+};
+
+struct StagingPiece {
+  // Starts the operation on the host tensors, one per buffer.
+  using Start = std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&)>;
+
+  std::vector<StagingBuffer> buffers;
+  Start start;
+};
+
+struct StagingOperation {
+  enum class Order { kCollective, kMessage };
+
+  StagingOperation(c10::Device device,
+                   Order order);  // notes what the current stream has been given
+
+  const c10::Device device;
+  const Order order;
+  c10::Event submitted;
+  bool awaits_device = false;  // before it starts, even if it reads nothing
+  std::vector<StagingPiece> pieces;
+  // From a contiguous device tensor (second) to the caller's, after all pieces.
+  std::vector<std::pair<at::Tensor, at::Tensor>> spreads;
+  c10::intrusive_ptr<StagingWork> work;
+  size_t pieces_started = 0;
+  size_t pieces_copied_back = 0;
+  bool settled = false;  // all pieces have been started, or the operation has failed
+  bool failed = false;
+};
+
+class Staging {
+ public:
+  // `abort` ends the process group on all ranks, when a piece fails on this rank alone. `error` is
+  // why the process group is unusable, or nullptr.
+  Staging(std::function<void(const std::string&)> abort, std::function<std::exception_ptr()> error);
+  ~Staging();  // stops
+
+  void submit(std::shared_ptr<StagingOperation> operation);
+
+  // Returns when the collectives submitted so far have been started or have failed, for what is
+  // started next must come after them on all ranks.
+  void awaitStarted();
+
+  // Fails what has not been started. Not while holding the GIL, and after the process group has
+  // ended, for it waits for what has been started.
+  void stop();
+
+ private:
+  using OperationPtr = std::shared_ptr<StagingOperation>;
+  enum class Stage { kCopyingIn, kStarted, kCopyingBack };
+
+  struct Piece {
+    OperationPtr operation;
+    StagingPiece piece;
+    size_t bytes;
+    Stage stage = Stage::kCopyingIn;
+    std::vector<at::Tensor> memory = {};
+    std::vector<at::Tensor> host = {};  // views of it
+    std::optional<c10::Event> copied = {};
+    c10::intrusive_ptr<c10d::Work> work = {};
+    bool over = false;  // guarded by Wake::mutex
+    std::exception_ptr error = {};
+  };
+  using PiecePtr = std::shared_ptr<Piece>;
+
+  // Outlives this object: what runs elsewhere may still raise it.
+  struct Wake {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool raised = false;
+  };
+
+  struct Lane {
+    size_t limit_bytes;
+    size_t bytes = 0;  // of `pieces`
+    std::deque<OperationPtr> operations = {};
+    size_t next_piece = 0;  // of the first operation
+    std::list<PiecePtr> pieces = {};
+  };
+
+  struct Streams {
+    c10::Stream in;
+    c10::Stream back;
+  };
+
+  void loop();
+  bool takeSubmitted();  // false when there is nothing left to do and never will be
+  bool busy() const;
+  void pause(std::chrono::microseconds& interval);
+  void progress(Lane& lane);
+  void beginPieces(Lane& lane);
+  void startPieces(Lane& lane);
+  void endPieces(Lane& lane);
+  void copyIn(Piece& piece);
+  void start(const PiecePtr& piece);
+  void copyBack(Piece& piece);
+  void release(Lane& lane, Piece& piece);
+  bool copied(Piece& piece);
+  bool over(Piece& piece);
+  void failHere(Piece& piece);
+  void failPiece(Piece& piece, std::exception_ptr error);
+  void failOperation(StagingOperation& operation, std::exception_ptr error);
+  void settle(StagingOperation& operation);
+  bool awaitsDevice() const;
+  const Streams& streamsOf(c10::Device device);
+
+  const std::function<void(const std::string&)> abort_;
+  const std::function<std::exception_ptr()> group_error_;
+  const std::shared_ptr<Wake> wake_ = std::make_shared<Wake>();
+
+  // Guarded by wake_->mutex.
+  std::vector<OperationPtr> submitted_;
+  uint64_t collectives_submitted_ = 0;
+  uint64_t collectives_started_ = 0;
+  std::condition_variable started_;
+  bool stopping_ = false;
+
+  // The thread's own.
+  std::exception_ptr failure_;  // why nothing can be started any more
+  Lane collectives_{kStagingBytes};
+  Lane messages_{SIZE_MAX};
+  std::unordered_map<c10::Device, Streams> streams_;
+  StagingMemory memory_{kStagingBytes};
+
+  std::mutex stop_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,110 @@
+#include "collectives/measuring.h"
+
+#include <algorithm>
+#include <future>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace topoopt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kRepeats = 6;
+constexpr size_t kReducedElements = 32 << 10;
+
+// A group for measuring, whose all_reduce is by one algorithm. It ends with this object.
+class Probe {
+ public:
+  Probe(std::shared_ptr<Endpoint> endpoint, GroupConfig config, Algorithm algorithm,
+        uint32_t channel, std::chrono::milliseconds limit)
+      : limit_(limit) {
+    config.name = "for measuring";
+    config.channel = channel;
+    config.segment_fd = -1;  // links are what is measured
+    config.algorithm = nameOf(algorithm);
+    group_ = Group::open(std::move(endpoint), std::move(config));
+  }
+  ~Probe() { group_->shutdown(); }
+
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+  // Sums `data` over all members, `repeats` times in a row; returns the shortest time from the end
+  // of one to the end of the next, between which no thread has to be woken.
+  double sum(std::vector<double>& data, size_t repeats) {
+    std::vector<Clock::time_point> ends(repeats);
+    std::vector<std::promise<void>> promises(repeats);
+    std::vector<std::future<void>> futures;
+    for (auto& promise : promises) futures.push_back(promise.get_future());
+    for (size_t i = 0; i < repeats; ++i) {
+      group_->allReduce(data.data(), data.size(), DataType::kFloat64, ReduceOp::kSum, limit_,
+                        [end = &ends[i], promise = &promises[i]](std::exception_ptr error) {
+                          *end = Clock::now();
+                          if (error) return promise->set_exception(error);
+                          promise->set_value();
+                        });
+    }
+    for (auto& future : futures) future.wait();  // for all, for they use what is on this stack
+    for (auto& future : futures) future.get();
+    double least_s = std::numeric_limits<double>::infinity();
+    for (size_t i = 1; i < repeats; ++i) {
+      least_s = std::min(least_s, std::chrono::duration<double>(ends[i] - ends[i - 1]).count());
+    }
+    return least_s;
+  }
+
+ private:
+  const std::chrono::milliseconds limit_;
+  std::shared_ptr<Group> group_;
+};
+
+double reduceSecondsPerByte() {
+  std::vector<float> target(kReducedElements, 1.f);
+  const std::vector<float> operand(kReducedElements, 1.f);
+  double least_s = 1.0;
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = Clock::now();
+    reduceInto(DataType::kFloat32, ReduceOp::kSum, target.data(), operand.data(), kReducedElements);
+    least_s = std::min(least_s, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return least_s / static_cast<double>(kReducedElements * sizeof(float));
+}
+
+}  // namespace
+
+// Along one ring an all_reduce of a few bytes is 2 (g - 1) messages, one after the other; along R
+// rings every step handles R messages on each member.
+CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
+                      std::chrono::milliseconds limit) {
+  const GroupLayout layout(static_cast<int>(config.ranks.size()), config.rings, config.servers,
+                           config.hops);
+  CostModel model = config.cost;
+  const std::vector<int>& order = layout.rings()[0].order;
+  if (order.size() < 2) return model;
+  int hops = 1;
+  for (size_t i = 0; i < order.size(); ++i) {
+    hops = std::max(hops, layout.hops(order[i], order[(i + 1) % order.size()]));
+  }
+  const double steps = 2.0 * static_cast<double>(order.size() - 1);
+  const size_t rings = layout.rings().size();
+  std::vector<double> data(order.size() * rings, 0.0);
+  Probe one_ring(endpoint, config, Algorithm::kRing, kFirstProbeChannel, limit);
+  const double step_s = one_ring.sum(data, kRepeats) / steps;
+  double message_s = step_s / 2;
+  if (rings > 1) {
+    Probe all_rings(endpoint, config, Algorithm::kMultiRing, kFirstProbeChannel + 1, limit);
+    message_s = (all_rings.sum(data, kRepeats) / steps - step_s) / static_cast<double>(rings - 1);
+  }
+  message_s = std::clamp(message_s, step_s / 10, step_s * 9 / 10);
+  std::vector<double> sums = {message_s, (step_s - message_s) / hops, reduceSecondsPerByte()};
+  one_ring.sum(sums, 1);
+  const double members = layout.size();
+  model.message_s = sums[0] / members;
+  model.hop_s = sums[1] / members;
+  model.reduce_s_per_byte = sums[2] / members;
+  return model;
+}
+
+}  // namespace topoopt

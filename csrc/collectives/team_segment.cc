@@ -1,0 +1,258 @@
+#include "collectives/team_segment.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+
+namespace topoopt {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kLine = 128;  // two cache lines: processors fetch them in pairs
+constexpr size_t kSlots = 4;   // per member: contributions and results, for two parities
+// A member's share of a chunk: small enough for what is in use to stay in the second-level cache,
+// large enough for the wait at its end not to matter.
+constexpr size_t kShareBytes = 128 << 10;
+constexpr size_t kMaxSlotsBytes = 16 << 20;  // of all members
+constexpr size_t kMaxFailureBytes = 1500;
+// Longer than two members on cores of their own are usually apart, and nothing in an idle job.
+constexpr std::chrono::microseconds kSpin{50};
+constexpr int kLooksPerTimeCheck = 32;
+
+// Looking at another member's cell must not keep it from writing there.
+void pauseCore() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+size_t slotBytesFor(int size) {
+  const size_t share = kMaxSlotsBytes / (kSlots * static_cast<size_t>(size));
+  return std::min(kShareBytes * static_cast<size_t>(size), share / kPage * kPage);
+}
+
+size_t tablesBytesFor(int size) {
+  const size_t bytes = 2 * sizeof(uint64_t) * static_cast<size_t>(size) * static_cast<size_t>(size);
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+struct TeamSegment::Header {
+  alignas(kLine) std::atomic<uint32_t> bell;      // rises when sleepers have something to look at
+  alignas(kLine) std::atomic<uint32_t> sleepers;  // members that sleep, or are about to
+  alignas(kLine) std::atomic<uint32_t> failed;    // 1: somebody writes why, 2: it is written
+  char why[kMaxFailureBytes];
+};
+
+struct alignas(kLine) TeamSegment::Cell {
+  std::atomic<uint32_t> phase;  // the last one at whose end this member has arrived
+  std::atomic<uint32_t> left;
+  std::atomic<uint32_t> core;  // on which it was when it arrived
+  uint32_t fingerprint[2];
+};
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
+
+namespace {
+
+constexpr size_t kHeaderBytes = 2048;
+
+size_t cellsBytesFor(int size) {
+  return (kHeaderBytes + static_cast<size_t>(size) * kLine + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+size_t TeamSegment::bytesFor(int size) {
+  if (size < 1 || size > kMaxMembers) {
+    throw std::invalid_argument("a local team of " + std::to_string(size) +
+                                " members: it has 1 to " + std::to_string(kMaxMembers));
+  }
+  return cellsBytesFor(size) + tablesBytesFor(size) +
+         kSlots * slotBytesFor(size) * static_cast<size_t>(size);
+}
+
+TeamSegment::TeamSegment(int fd, int size)
+    : size_(size), slot_bytes_(slotBytesFor(std::max(size, 1))) {
+  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Cell) == kLine);
+  const size_t bytes = bytesFor(size);
+  struct stat status{};
+  if (fstat(fd, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
+  if (static_cast<size_t>(status.st_size) < bytes) {
+    throw std::invalid_argument("a segment of " + std::to_string(status.st_size) +
+                                " bytes for a team that needs " + std::to_string(bytes));
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+  close(fd);
+  base_ = static_cast<std::byte*>(memory);
+}
+
+TeamSegment::~TeamSegment() { munmap(base_, bytesFor(size_)); }
+
+// ---- places ------------------------------------------------------------------------------------
+
+TeamSegment::Header& TeamSegment::header() const { return *reinterpret_cast<Header*>(base_); }
+
+TeamSegment::Cell& TeamSegment::cell(int member) const {
+  return *reinterpret_cast<Cell*>(base_ + kHeaderBytes + static_cast<size_t>(member) * kLine);
+}
+
+uint32_t& TeamSegment::fingerprint(int member, uint32_t phase) const {
+  return cell(member).fingerprint[phase % 2];
+}
+
+uint64_t* TeamSegment::table(int member, uint32_t phase) const {
+  const size_t row = static_cast<size_t>(member) * 2 + phase % 2;
+  return reinterpret_cast<uint64_t*>(base_ + cellsBytesFor(size_)) +
+         row * static_cast<size_t>(size_);
+}
+
+std::byte* TeamSegment::contribution(int member, uint32_t phase) const {
+  std::byte* slots = base_ + cellsBytesFor(size_) + tablesBytesFor(size_);
+  return slots + (static_cast<size_t>(member) * kSlots + phase % 2) * slot_bytes_;
+}
+
+std::byte* TeamSegment::result(int member, uint32_t phase) const {
+  return contribution(member, phase) + 2 * slot_bytes_;
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+// Sequentially consistent, as are sleepers and bell: either the last to arrive sees that somebody
+// is about to sleep, or the one who is about to sleep sees that all have arrived.
+bool TeamSegment::arrived(int member, uint32_t phase) const {
+  // Phases may wrap around; nobody is half of all numbers ahead.
+  const uint32_t reached = cell(member).phase.load(std::memory_order_seq_cst);
+  return static_cast<int32_t>(reached - phase) >= 0;
+}
+
+bool TeamSegment::allArrived(uint32_t phase) const {
+  for (int member = 0; member < size_; ++member) {
+    if (!arrived(member, phase)) return false;
+  }
+  return true;
+}
+
+void TeamSegment::arrive(int member, uint32_t phase) {
+  cell(member).core.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
+  cell(member).phase.store(phase, std::memory_order_seq_cst);
+  // Only the last one has news for those who sleep.
+  if (header().sleepers.load(std::memory_order_seq_cst) != 0 && allArrived(phase)) ring();
+}
+
+void TeamSegment::ring() {
+  header().bell.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &header().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+std::optional<TeamSegment::Waited> TeamSegment::state(int member, uint32_t phase) const {
+  if (allArrived(phase)) return Waited::kAllArrived;
+  if (header().failed.load(std::memory_order_seq_cst) != 0) return Waited::kFailed;
+  if (left(member)) return Waited::kMemberLeft;
+  for (int other = 0; other < size_; ++other) {
+    if (left(other) && !arrived(other, phase)) return Waited::kMemberLeft;
+  }
+  return std::nullopt;
+}
+
+bool TeamSegment::onCoreOfMissing(uint32_t phase) const {
+  const auto here = static_cast<uint32_t>(sched_getcpu());
+  for (int member = 0; member < size_; ++member) {
+    if (!arrived(member, phase) && cell(member).core.load(std::memory_order_relaxed) == here) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// For a short time, without sleeping. A member that needs this core cannot arrive while it is
+// watched from here, so it is let through first.
+void TeamSegment::look(uint32_t phase) const {
+  const Clock::time_point end = Clock::now() + kSpin;
+  do {
+    if (onCoreOfMissing(phase)) {
+      sched_yield();
+      continue;
+    }
+    for (int i = 0; i < kLooksPerTimeCheck; ++i) {
+      if (allArrived(phase)) return;
+      pauseCore();
+    }
+  } while (!allArrived(phase) && Clock::now() < end);
+}
+
+TeamSegment::Waited TeamSegment::waitAll(int member, uint32_t phase,
+                                         std::optional<Clock::time_point> deadline) {
+  if (allArrived(phase)) return Waited::kAllArrived;
+  look(phase);
+  if (allArrived(phase)) return Waited::kAllArrived;
+  header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const Waited waited = sleep(member, phase, deadline);
+  header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return waited;
+}
+
+TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase,
+                                       std::optional<Clock::time_point> deadline) {
+  for (;;) {
+    const uint32_t seen = header().bell.load(std::memory_order_seq_cst);
+    if (const auto waited = state(member, phase)) return *waited;
+    timespec left{};
+    if (deadline) {
+      const auto remaining =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(*deadline - Clock::now());
+      if (remaining.count() <= 0) return Waited::kDeadline;
+      left.tv_sec = static_cast<time_t>(remaining.count() / 1'000'000'000);
+      left.tv_nsec = static_cast<long>(remaining.count() % 1'000'000'000);
+    }
+    syscall(SYS_futex, &header().bell, FUTEX_WAIT, seen, deadline ? &left : nullptr, nullptr, 0);
+  }
+}
+
+// ---- ends --------------------------------------------------------------------------------------
+
+void TeamSegment::leave(int member) {
+  cell(member).left.store(1, std::memory_order_seq_cst);
+  ring();
+}
+
+bool TeamSegment::left(int member) const {
+  return cell(member).left.load(std::memory_order_seq_cst) != 0;
+}
+
+void TeamSegment::fail(const std::string& why) {
+  uint32_t none = 0;
+  if (!header().failed.compare_exchange_strong(none, 1, std::memory_order_seq_cst)) return;
+  const size_t bytes = std::min(why.size(), kMaxFailureBytes - 1);
+  std::memcpy(header().why, why.data(), bytes);
+  header().why[bytes] = '\0';
+  header().failed.store(2, std::memory_order_seq_cst);
+  ring();
+}
+
+std::string TeamSegment::failure() const {
+  // Whoever failed may have died before it could say why.
+  for (int i = 0; i < 1000; ++i) {
+    if (header().failed.load(std::memory_order_seq_cst) == 2) return header().why;
+    std::this_thread::yield();
+  }
+  return "a member failed without saying why";
+}
+
+}  // namespace topoopt

@@ -1,0 +1,18 @@
+// Lines for whoever watches a run, in the format of the Python logger "torch_topoopt". What is
+// shown is chosen by the environment variable TOPOOPT_LOG (info or debug), as in Python.
+
+#pragma once
+
+#include <string>
+
+namespace topoopt {
+
+enum class LogLevel { kDebug, kInfo };
+
+// Whether lines of this level are shown; read from the environment once.
+bool logs(LogLevel level);
+
+// One whole line to stderr.
+void logLine(LogLevel level, const std::string& text);
+
+}  // namespace topoopt

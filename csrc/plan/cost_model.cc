@@ -1,0 +1,244 @@
+#include "plan/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "plan/direct_schedules.h"
+
+namespace topoopt {
+namespace {
+
+constexpr const char* kNames[] = {"direct", "ring", "multi_ring", "both_ways", "tree", "doubling"};
+constexpr size_t kStepBytes = 64 << 10;       // what a tree passes on at a time
+constexpr size_t kDoublingBytes = 256 << 10;  // more is no longer small, and scratch is per round
+
+bool everyRingHasAReverse(const GroupLayout& layout) {
+  const std::vector<RingOrder>& rings = layout.rings();
+  return layout.leaders().size() > 2 &&
+         std::all_of(rings.begin(), rings.end(), [&](const RingOrder& ring) {
+           std::vector<int> reversed(ring.order.rbegin(), ring.order.rend());
+           return std::any_of(rings.begin(), rings.end(), [&](const RingOrder& other) {
+             const auto start = std::find(reversed.begin(), reversed.end(), other.order.front());
+             std::vector<int> turned(start, reversed.end());
+             turned.insert(turned.end(), reversed.begin(), start);
+             return turned == other.order;
+           });
+         });
+}
+
+// When a message from the root has reached everybody, each sending to its children in turn.
+double arrival(const GroupLayout& layout, const Tree& tree, int member, double start_s,
+               double message_s, double hop_s) {
+  double latest_s = start_s;
+  double ready_s = start_s;
+  for (const int child : tree.childrenOf(member)) {
+    ready_s += message_s;
+    const double arrival_s = ready_s + hop_s * layout.hops(member, child);
+    latest_s = std::max(latest_s, arrival(layout, tree, child, arrival_s, message_s, hop_s));
+  }
+  return latest_s;
+}
+
+}  // namespace
+
+const char* nameOf(Algorithm algorithm) { return kNames[static_cast<size_t>(algorithm)]; }
+
+const char* nameOf(Collective collective) {
+  constexpr const char* kCollectives[] = {"all_reduce",     "broadcast",  "reduce", "all_gather",
+                                          "reduce_scatter", "all_to_all", "barrier"};
+  return kCollectives[static_cast<size_t>(collective)];
+}
+
+std::optional<Algorithm> algorithmNamed(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kMultiRing, Algorithm::kBothWays,
+                                    Algorithm::kTree, Algorithm::kDoubling}) {
+    if (name == nameOf(algorithm)) return algorithm;
+  }
+  throw std::invalid_argument("TOPOOPT_ALGORITHM: '" + name +
+                              "' is not one of auto, ring, multi_ring, both_ways, tree, doubling");
+}
+
+CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
+    : layout_(layout),
+      model_(model),
+      flat_(layout.mostOthers() == 0),
+      both_(everyRingHasAReverse(layout)),
+      binary_(doubleBinaryTree(layout)) {
+  double largest = 0;
+  for (const RingOrder& ring : layout.rings()) largest = std::max(largest, ring.share);
+  links_ = 1.0 / largest;
+  const std::vector<int>& order = layout.rings()[0].order;
+  for (size_t i = 0; i < order.size(); ++i) {
+    ring_hops_ = std::max(ring_hops_, layout.hops(order[i], order[(i + 1) % order.size()]));
+  }
+}
+
+std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
+  std::vector<Algorithm> list;
+  const bool several = layout_.rings().size() > 1;
+  switch (request.collective) {
+    case Collective::kExchange:
+      return {Algorithm::kDirect};
+    case Collective::kBarrier:
+      if (flat_) list.push_back(Algorithm::kDoubling);
+      list.push_back(Algorithm::kTree);
+      return list;
+    case Collective::kAllReduce:
+      if (flat_ && request.commutative && request.bytes <= kDoublingBytes) {
+        list.push_back(Algorithm::kDoubling);
+      }
+      list.push_back(Algorithm::kTree);
+      break;
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+      list.push_back(Algorithm::kTree);
+      if (both_) list.push_back(Algorithm::kBothWays);
+      break;
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      break;
+  }
+  list.push_back(Algorithm::kRing);
+  if (several) list.push_back(Algorithm::kMultiRing);
+  return list;
+}
+
+Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> forced) const {
+  const std::vector<Algorithm> list = candidates(request);
+  if (forced && std::find(list.begin(), list.end(), *forced) != list.end()) return *forced;
+  Algorithm best = list.front();
+  for (const Algorithm algorithm : list) {
+    if (seconds(request, algorithm) < seconds(request, best)) best = algorithm;
+  }
+  return best;
+}
+
+std::vector<TreeShare> CostEstimate::trees(const Request& request, Algorithm algorithm) const {
+  const int rings = static_cast<int>(layout_.rings().size());
+  const int first_tree = partsOf(layout_).trees;
+  const bool rooted =
+      request.collective == Collective::kBroadcast || request.collective == Collective::kReduce;
+  if (algorithm == Algorithm::kTree) {
+    if (request.collective == Collective::kAllReduce) {
+      return {{binary_[0], 0.5, first_tree}, {binary_[1], 0.5, first_tree + 1}};
+    }
+    const int root = rooted ? request.root : layout_.leaders()[0];
+    return {{quickTree(layout_, root, model_.message_s, model_.hop_s), 1.0, first_tree}};
+  }
+  std::vector<TreeShare> list;
+  const auto flow = request.collective == Collective::kBroadcast ? Flow::kFromRoot : Flow::kToRoot;
+  for (int r = 0; r < rings; ++r) {
+    const RingOrder& ring = layout_.rings()[r];
+    const bool one = algorithm == Algorithm::kRing;
+    list.push_back({chainTree(layout_, ring, request.root, flow, algorithm == Algorithm::kBothWays),
+                    one ? 1.0 : ring.share, r});
+    if (one) break;
+  }
+  return list;
+}
+
+// ---- seconds -----------------------------------------------------------------------------------
+
+double CostEstimate::messageSeconds(double hops, size_t bytes) const {
+  return model_.message_s +
+         hops * (model_.hop_s + static_cast<double>(bytes) * model_.seconds_per_byte);
+}
+
+// `bytes` go round each ring in equal steps; with several rings, each step is a message on each.
+double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool reduces,
+                               size_t rings) const {
+  if (steps == 0) return 0;
+  const double others = static_cast<double>(rings - 1) * model_.message_s;
+  const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
+  const double moved = factor * static_cast<double>(bytes);
+  const double links = rings == 1 ? 1.0 : links_;
+  return latency + moved * model_.seconds_per_byte / links +
+         (reduces ? moved * model_.reduce_s_per_byte : 0.0);
+}
+
+double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t bytes, int directions,
+                                 bool reduces) const {
+  double latency = 0;
+  double busiest_edge = 0;
+  std::vector<double> out(static_cast<size_t>(layout_.size()), 0.0);
+  for (const TreeShare& part : trees) {
+    const double share = part.share * static_cast<double>(bytes);
+    const double step = std::min(share, static_cast<double>(kStepBytes));
+    const double hop_s = model_.hop_s + step * model_.seconds_per_byte;
+    const double reduce_s = reduces ? step * model_.reduce_s_per_byte : 0.0;
+    latency = std::max(latency, arrival(layout_, part.tree, part.tree.root(), 0.0,
+                                        model_.message_s + reduce_s, hop_s));
+    const double rest_s = (share - step) * model_.seconds_per_byte;
+    for (size_t i = 0; i < part.tree.parent.size(); ++i) {
+      const int parent = part.tree.parent[i];
+      if (parent < 0) continue;
+      const double edge_s = rest_s * layout_.hops(parent, static_cast<int>(i));
+      busiest_edge = std::max(busiest_edge, rest_s);
+      out[parent] += edge_s;
+      if (directions > 1) out[i] += edge_s;
+    }
+  }
+  const double parallel = static_cast<double>(trees.size() - 1) * model_.message_s;
+  return directions * (latency + parallel) +
+         std::max(busiest_edge, *std::max_element(out.begin(), out.end()) / links_);
+}
+
+double CostEstimate::doublingSeconds(size_t bytes) const {
+  const std::vector<int>& order = layout_.rings()[0].order;
+  const size_t core = size_t{1} << doublingRounds(order.size());
+  double total = core < order.size() ? 2 * messageSeconds(ring_hops_, bytes) : 0.0;
+  for (size_t distance = 1; distance < core; distance *= 2) {
+    int hops = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      hops = std::max(hops, layout_.hops(order[i], order[(i + distance) % order.size()]));
+    }
+    total += messageSeconds(hops, bytes) + static_cast<double>(bytes) * model_.reduce_s_per_byte;
+  }
+  return total;
+}
+
+double CostEstimate::disseminationSeconds() const {
+  const std::vector<int>& order = layout_.rings()[0].order;
+  double total = 0;
+  for (size_t distance = 1; distance < order.size(); distance *= 2) {
+    int hops = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      hops = std::max(hops, layout_.hops(order[i], order[(i + distance) % order.size()]));
+    }
+    total += messageSeconds(hops, 1);
+  }
+  return total;
+}
+
+double CostEstimate::seconds(const Request& request, Algorithm algorithm) const {
+  const size_t servers = layout_.leaders().size();
+  const double around = static_cast<double>(servers - 1) / static_cast<double>(servers);
+  const size_t rings = algorithm == Algorithm::kMultiRing ? layout_.rings().size() : 1;
+  const size_t bytes = request.bytes;
+  switch (request.collective) {
+    case Collective::kExchange:
+      return messageSeconds(1, bytes);
+    case Collective::kBarrier:
+      if (algorithm == Algorithm::kDoubling) return disseminationSeconds();
+      return treeSeconds(trees(request, algorithm), 1, 2, false);
+    case Collective::kAllReduce:
+      if (algorithm == Algorithm::kDoubling) return doublingSeconds(bytes);
+      if (algorithm == Algorithm::kTree) {
+        return treeSeconds(trees(request, algorithm), bytes, 2, true);
+      }
+      return ringSteps(2 * (servers - 1), bytes, 2 * around, true, rings);
+    case Collective::kBroadcast:
+      return treeSeconds(trees(request, algorithm), bytes, 1, false);
+    case Collective::kReduce:
+      return treeSeconds(trees(request, algorithm), bytes, 1, true);
+    case Collective::kAllGather:
+      return ringSteps(servers - 1, bytes, around, false, rings);
+    case Collective::kReduceScatter:
+      return ringSteps(servers - 1, bytes, around, true, rings);
+  }
+  return 0;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,82 @@
+// What a collective costs, and which algorithm costs least. All members choose alike, because all
+// have the same layout and the same model.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/group_layout.h"
+#include "plan/tree_schedules.h"
+
+namespace topoopt {
+
+// How long things take. A message over h links takes message_s + h hop_s and its bytes' time.
+struct CostModel {
+  double message_s = 25e-6;           // to hand over and take one message
+  double hop_s = 15e-6;               // to pass one on over one link
+  double seconds_per_byte = 1.0e-9;   // of one link
+  double reduce_s_per_byte = 0.2e-9;  // of adding up
+};
+
+enum class Algorithm : uint8_t { kDirect, kRing, kMultiRing, kBothWays, kTree, kDoubling };
+const char* nameOf(Algorithm algorithm);
+
+// "auto" is no algorithm. Throws std::invalid_argument for a name that is not known.
+std::optional<Algorithm> algorithmNamed(const std::string& name);
+
+enum class Collective : uint8_t {
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kExchange,
+  kBarrier,
+};
+const char* nameOf(Collective collective);
+
+// What a call asks for, as far as its cost is concerned.
+struct Request {
+  Collective collective = Collective::kBarrier;
+  size_t bytes = 0;          // of the whole tensor: of all blocks together
+  int root = 0;              // of broadcast and reduce
+  bool commutative = false;  // a op b and b op a have the same bits
+};
+
+class CostEstimate {
+ public:
+  CostEstimate(const GroupLayout& layout, const CostModel& model);
+
+  // The algorithms that can serve the request, in order of preference where costs are equal.
+  std::vector<Algorithm> candidates(const Request& request) const;
+  double seconds(const Request& request, Algorithm algorithm) const;
+  // The forced one if it can serve the request, or the one that costs least.
+  Algorithm choose(const Request& request, std::optional<Algorithm> forced) const;
+
+  // The trees of tree and chain algorithms; which way data moves on a chain depends on the
+  // collective.
+  std::vector<TreeShare> trees(const Request& request, Algorithm algorithm) const;
+
+ private:
+  double ringSteps(size_t steps, size_t bytes, double factor, bool reduces, size_t rings) const;
+  double treeSeconds(const std::vector<TreeShare>& trees, size_t bytes, int directions,
+                     bool reduces) const;
+  double doublingSeconds(size_t bytes) const;
+  double disseminationSeconds() const;
+  double messageSeconds(double hops, size_t bytes) const;
+
+  const GroupLayout& layout_;
+  const CostModel model_;
+  const bool flat_;    // one member per server
+  const bool both_;    // every ring also runs the other way
+  double links_ = 1;   // how many links of one server the rings use together
+  int ring_hops_ = 0;  // the most links between neighbours on the first ring
+  std::array<Tree, 2> binary_;
+};
+
+}  // namespace topoopt

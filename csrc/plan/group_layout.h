@@ -1,0 +1,64 @@
+// A group as its schedules see it: its members, the servers that hold them, and the rings between
+// servers. Members are numbered as in the group, 0..size-1.
+
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace topoopt {
+
+// A ring of one group: `order` lists the leaders of its servers, each once; `share` is its fraction
+// of the elements. Shares of all rings sum to 1.
+struct RingOrder {
+  std::vector<int> order;
+  double share = 1.0;
+};
+
+class GroupLayout {
+ public:
+  // `servers` names the server of each member; empty if all are different. `hops` holds the number
+  // of links between each two members, row by row; empty if all are neighbours. Without rings, a
+  // group on one server gets a ring of one. Throws std::invalid_argument, naming what is wrong.
+  GroupLayout(int size, std::vector<RingOrder> rings, std::vector<int> servers = {},
+              std::vector<int> hops = {});
+
+  int size() const { return size_; }
+  const std::vector<RingOrder>& rings() const { return rings_; }
+
+  // The first member of each server, ascending.
+  const std::vector<int>& leaders() const { return leaders_; }
+  // The first member of this member's server.
+  int leaderOf(int member) const { return leader_of_[member]; }
+  // All other members of a leader's server, ascending; empty for a member that is no leader.
+  const std::vector<int>& othersOf(int leader) const { return others_of_[leader]; }
+  // The most members beside the leader that a server holds.
+  size_t mostOthers() const { return most_others_; }
+
+  // Links from one member to another; 0 inside a server.
+  int hops(int source, int target) const;
+
+ private:
+  void checkRings() const;
+
+  const int size_;
+  std::vector<RingOrder> rings_;
+  const std::vector<int> hops_;
+  std::vector<int> leaders_;
+  std::vector<int> leader_of_;
+  std::vector<std::vector<int>> others_of_;
+  size_t most_others_ = 0;
+};
+
+// What the bytes of a group are counted as: each ring, the two trees, and what is sent directly.
+struct Parts {
+  int trees;
+  int direct;
+  int count;
+};
+inline Parts partsOf(const GroupLayout& layout) {
+  const int rings = static_cast<int>(layout.rings().size());
+  return {rings, rings + 2, rings + 3};
+}
+
+}  // namespace topoopt

@@ -1,0 +1,117 @@
+#include "plan/schedule_cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/direct_schedules.h"
+#include "plan/ring_schedules.h"
+#include "plan/tree_schedules.h"
+
+namespace topoopt {
+namespace {
+
+constexpr size_t kMaxEntries = 64;
+constexpr size_t kMaxSteps = 64 << 10;  // of all entries; a step takes about a hundred bytes
+
+void addWaiting(PreparedSchedule& prepared, const StepRef& on, int lane) {
+  if (on.none() || on.lane == lane) return;
+  std::vector<int>& waiting = prepared.waiting[on.lane];
+  if (std::find(waiting.begin(), waiting.end(), lane) == waiting.end()) waiting.push_back(lane);
+}
+
+}  // namespace
+
+PreparedSchedule prepare(Algorithm algorithm, Schedule schedule) {
+  PreparedSchedule prepared{algorithm, std::move(schedule), 0, {}, {}, {}};
+  const std::vector<Lane>& lanes = prepared.schedule.lanes;
+  prepared.waiting.resize(lanes.size());
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const Lane& lane = lanes[i];
+    const size_t steps = lane.receives.size() + lane.sends.size();
+    prepared.steps += steps;
+    for (const Receive& receive : lane.receives) {
+      addWaiting(prepared, receive.after, static_cast<int>(i));
+      addWaiting(prepared, receive.after_send, static_cast<int>(i));
+    }
+    size_t bytes = 0;
+    for (const Send& send : lane.sends) {
+      addWaiting(prepared, send.after, static_cast<int>(i));
+      bytes += send.from.bytes;
+    }
+    if (lane.part == kInsideServer) continue;
+    const size_t part = static_cast<size_t>(lane.part);
+    if (prepared.part_steps.size() <= part) {
+      prepared.part_steps.resize(part + 1, 0);
+      prepared.part_bytes.resize(part + 1, 0);
+    }
+    prepared.part_steps[part] += steps;
+    prepared.part_bytes[part] += bytes;
+  }
+  return prepared;
+}
+
+ScheduleCache::ScheduleCache(GroupLayout layout, int rank, const CostModel& model,
+                             std::optional<Algorithm> forced)
+    : layout_(std::move(layout)), rank_(rank), estimate_(layout_, model), forced_(forced) {}
+
+Request ScheduleCache::requestOf(const ScheduleKey& key) {
+  const size_t count = std::accumulate(key.counts.begin(), key.counts.end(), size_t{0});
+  return {key.collective, count * key.element_bytes, key.root, key.commutative};
+}
+
+std::shared_ptr<const PreparedSchedule> ScheduleCache::get(const ScheduleKey& key) {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->key != key) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    return entry->prepared;
+  }
+  auto prepared = build(key, estimate_.choose(requestOf(key), forced_));
+  kept_steps_ += prepared->steps;
+  entries_.push_front({key, prepared});
+  while (entries_.size() > 1 && (entries_.size() > kMaxEntries || kept_steps_ > kMaxSteps)) {
+    kept_steps_ -= entries_.back().prepared->steps;
+    entries_.pop_back();
+  }
+  return prepared;
+}
+
+std::shared_ptr<const PreparedSchedule> ScheduleCache::build(const ScheduleKey& key,
+                                                             Algorithm algorithm) const {
+  return std::make_shared<const PreparedSchedule>(prepare(algorithm, scheduleFor(key, algorithm)));
+}
+
+Schedule ScheduleCache::scheduleFor(const ScheduleKey& key, Algorithm algorithm) const {
+  const Rings rings = algorithm == Algorithm::kRing ? Rings::kFirst : Rings::kAll;
+  const std::vector<int>& order = layout_.rings()[0].order;
+  const Request request = requestOf(key);
+  const int direct = partsOf(layout_).direct;
+  switch (key.collective) {
+    case Collective::kAllReduce:
+      if (algorithm == Algorithm::kDoubling) {
+        return doublingAllReduceSchedule(order, rank_, key.counts[0], key.element_bytes, direct);
+      }
+      if (algorithm == Algorithm::kTree) {
+        return treeAllReduceSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],
+                                     key.element_bytes);
+      }
+      return allReduceSchedule(layout_, rings, rank_, key.counts[0], key.element_bytes);
+    case Collective::kBroadcast:
+      return treeBroadcastSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],
+                                   key.element_bytes);
+    case Collective::kReduce:
+      return treeReduceSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],
+                                key.element_bytes);
+    case Collective::kAllGather:
+      return allGatherSchedule(layout_, rings, rank_, key.counts, key.element_bytes);
+    case Collective::kReduceScatter:
+      return reduceScatterSchedule(layout_, rings, rank_, key.counts, key.element_bytes);
+    case Collective::kExchange:
+      return exchangeSchedule(rank_, key.counts, key.received, direct);
+    case Collective::kBarrier:
+      if (algorithm == Algorithm::kDoubling) return disseminationSchedule(order, rank_, direct);
+      return treeAllReduceSchedule(estimate_.trees(request, algorithm), rank_, 1, 1);
+  }
+  return {};
+}
+
+}  // namespace topoopt

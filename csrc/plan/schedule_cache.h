@@ -1,0 +1,70 @@
+// The schedules of one member of a group: chosen and built when they are first asked for, and kept
+// for the next time.
+
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "plan/cost_model.h"
+#include "plan/schedule.h"
+
+namespace topoopt {
+
+// Everything that a schedule depends on. Sizes are in elements of `element_bytes` bytes.
+struct ScheduleKey {
+  Collective collective = Collective::kBarrier;
+  std::vector<size_t> counts{};    // one count, or one per member; of kExchange: what is sent
+  std::vector<size_t> received{};  // of kExchange
+  size_t element_bytes = 1;
+  int root = 0;
+  bool commutative = false;
+
+  bool operator==(const ScheduleKey&) const = default;
+};
+
+// A schedule with what running it needs.
+struct PreparedSchedule {
+  Algorithm algorithm = Algorithm::kDirect;
+  Schedule schedule;
+  size_t steps = 0;                         // receives and sends of all lanes
+  std::vector<size_t> part_steps;           // of each part (ring, tree)
+  std::vector<size_t> part_bytes;           // that each part sends
+  std::vector<std::vector<int>> waiting{};  // per lane: the lanes that wait for steps of it
+};
+
+PreparedSchedule prepare(Algorithm algorithm, Schedule schedule);
+
+class ScheduleCache {
+ public:
+  ScheduleCache(GroupLayout layout, int rank, const CostModel& model,
+                std::optional<Algorithm> forced);
+
+  const GroupLayout& layout() const { return layout_; }
+  std::shared_ptr<const PreparedSchedule> get(const ScheduleKey& key);
+
+  // The schedule by a given algorithm; not kept.
+  std::shared_ptr<const PreparedSchedule> build(const ScheduleKey& key, Algorithm algorithm) const;
+
+  static Request requestOf(const ScheduleKey& key);
+  const CostEstimate& estimate() const { return estimate_; }
+
+ private:
+  Schedule scheduleFor(const ScheduleKey& key, Algorithm algorithm) const;
+
+  struct Entry {
+    ScheduleKey key;
+    std::shared_ptr<const PreparedSchedule> prepared;
+  };
+  const GroupLayout layout_;
+  const int rank_;
+  const CostEstimate estimate_;
+  const std::optional<Algorithm> forced_;
+  std::list<Entry> entries_;  // the one used last is first
+  size_t kept_steps_ = 0;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,40 @@
+// Trees over the members of a group. Edges between servers connect their leaders; the other members
+// of a server hang on its leader. So a tree sends over the links what it would with one member per
+// server.
+
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "plan/group_layout.h"
+
+namespace topoopt {
+
+struct Tree {
+  std::vector<int> parent;  // -1 for the root
+
+  int root() const;
+  std::vector<int> childrenOf(int member) const;  // ascending
+};
+
+// Which way the data of a chain moves: along the ring away from its root, or along it to the root.
+enum class Flow { kFromRoot, kToRoot };
+
+// The servers one after the other as the ring visits them; with `both_ways`, half of them in the
+// ring's order and half against it.
+Tree chainTree(const GroupLayout& layout, const RingOrder& ring, int root, Flow flow,
+               bool both_ways);
+
+// Two balanced binary trees over the servers, of which each server is a leaf in one and an inner
+// node in the other (but one server if their number is odd). Servers are numbered by steps of a
+// coprime stride along a ring, whichever makes the longest path from a leaf to its root shortest in
+// links (TopoOpt, appendix A: any permutation of the servers gives trees of the same speed).
+std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout);
+
+// The tree on which a small message from `root` reaches everybody soon: of all servers that have it
+// and those that do not, the two between which it arrives first are connected next. A message takes
+// its sender `message_s`, and `hop_s` per link.
+Tree quickTree(const GroupLayout& layout, int root, double message_s, double hop_s);
+
+}  // namespace topoopt

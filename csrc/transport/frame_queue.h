@@ -1,0 +1,106 @@
+// The frames that wait for one link, and what became of them.
+//
+// They wait in one queue per flow and leave in turn, by bytes, so no flow, own or relayed, can
+// starve another; control frames go first.
+
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+
+#include "transport/frame.h"
+#include "transport/payload_buffer.h"
+
+namespace topoopt {
+
+struct LinkCounters {
+  uint64_t sent_bytes = 0;        // payload of data frames, own and relayed
+  uint64_t relayed_bytes = 0;     // the part of it that came from other ranks
+  uint64_t received_bytes = 0;    // payload of data frames from the neighbour
+  uint64_t overhead_bytes = 0;    // headers and control frames sent
+  uint64_t relay_peak_bytes = 0;  // most payload of other ranks that ever waited here at a time
+  double busy_s = 0;              // time with something to send
+};
+
+// nullptr on success, else what happened.
+using Done = std::function<void(std::exception_ptr)>;
+
+// What a message's frames still have to write until its memory may be used again.
+struct SendProgress {
+  size_t unsent_bytes;
+  Done done;
+};
+
+// A frame on its way out. The payload is the memory of `message`'s caller, or `owned`.
+struct OutFrame {
+  FrameHeader header;
+  const std::byte* payload = nullptr;
+  PayloadBuffer owned;
+  std::shared_ptr<SendProgress> message;
+};
+
+class FrameQueue {
+ public:
+  static constexpr int kMaxParts = 32;
+
+  // Frames with another source than `rank` are relayed.
+  explicit FrameQueue(int rank) : rank_(rank) {}
+
+  void push(OutFrame frame);         // fair among flows
+  void pushControl(OutFrame frame);  // before all data
+  bool empty() const { return ready_.empty() && control_.empty() && turns_.empty(); }
+
+  // The next bytes to write, as at most kMaxParts parts; returns how many.
+  int gather(iovec* parts);
+  // The first `bytes` of what was gathered are written. May call `done` of sends, and through them
+  // push() again.
+  void wrote(size_t bytes);
+
+  // Drops the frames of this rank's own flows on `channel` and tells `dropped` of each; one that is
+  // half written is finished from a copy, so the caller's memory is free afterwards.
+  void dropOwn(uint32_t channel, BufferPool& buffers,
+               const std::function<void(const FrameHeader&)>& dropped);
+  // Drops all data frames but one that is half written.
+  void dropData();
+  // Drops everything.
+  void clear();
+
+  LinkCounters counters() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Flow {
+    std::deque<OutFrame> frames;
+    size_t credit_bytes = 0;  // what it may send before the next flow's turn
+  };
+  using Flows = std::unordered_map<FlowKey, Flow, FlowHash>;
+
+  bool relayed(const FrameHeader& header) const { return header.source != rank_; }
+  bool ownData(const OutFrame& frame, uint32_t channel) const;
+  void startBusy();
+  void stopBusy();
+  bool takeNext();
+  void account(const FrameHeader& header);
+
+  const int rank_;
+  std::deque<OutFrame> ready_;  // in the order in which they are written
+  size_t ready_bytes_ = 0;
+  size_t written_ = 0;  // of the first in ready_
+  std::deque<OutFrame> control_;
+  Flows flows_;
+  std::deque<Flows::value_type*> turns_;  // flows with something to send
+  uint64_t relay_bytes_ = 0;              // payload of other ranks that waits here
+  LinkCounters counters_;
+  bool busy_ = false;
+  Clock::time_point busy_since_{};
+};
+
+}  // namespace topoopt

@@ -1,0 +1,164 @@
+// A link to a neighbour: frames in, frames out, whatever carries the bytes.
+//
+// The kinds of link differ only in how bytes move (the protected functions that they implement);
+// frames, fairness, counters and the way a link ends are the same for all. Everything runs on the
+// reactor thread.
+
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "transport/frame.h"
+#include "transport/frame_queue.h"
+#include "transport/frame_reader.h"
+#include "transport/payload_buffer.h"
+#include "transport/reactor.h"
+
+namespace topoopt {
+
+enum class LinkKind {
+  kSocket,        // a connected stream socket
+  kSharedMemory,  // between ranks of one server
+  kMemory,        // between endpoints of one process
+};
+
+const char* kindName(LinkKind kind);          // "socket", "shm" or "memory"
+LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
+
+// The link from this server's port to a neighbour's, as the plan names it. Between two ranks of one
+// server there are no ports (-1), and the ends are ranks.
+struct LinkName {
+  int source = -1;
+  int source_port = -1;
+  int target = -1;
+  int target_port = -1;
+
+  std::string text() const;
+};
+
+struct MemoryEnd;
+
+struct LinkSpec {
+  LinkName name;      // as seen from this rank: source is this end unless `sends` is false
+  int fd = -1;        // connected; who is given the specification owns it
+  bool sends = true;  // false for the receiving end of a simplex link
+  LinkKind kind = LinkKind::kSocket;
+  int peer = -1;  // the rank at the other end; -1: every server has one rank, the names say it
+  std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
+
+  int peerRank() const { return peer >= 0 ? peer : sends ? name.target : name.source; }
+};
+
+class Link : public Reactor::Handler {
+ public:
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    // Where the payload of this frame goes, valid until onFrame or redirect(); nullptr if it shall
+    // be handed over with onFrame.
+    virtual std::byte* onHeader(Link& link, const FrameHeader& header) = 0;
+    // `placed`: the payload is where onHeader said; else it is `payload`.
+    virtual void onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload,
+                         bool placed) = 0;
+    // The link is closed or broken, and dead from now on.
+    virtual void onLost(Link& link, const std::string& why) = 0;
+  };
+
+  // What a link needs around it; all of it outlives the link.
+  struct Context {
+    int rank;  // of this process
+    Reactor& reactor;
+    BufferPool& buffers;
+    Observer& observer;
+  };
+
+  // Takes over what `spec` names. Throws std::invalid_argument or std::system_error.
+  static std::unique_ptr<Link> open(const LinkSpec& spec, const Context& context);
+
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  virtual void start() = 0;
+  void close();   // no further callbacks
+  void finish();  // ends this side once all is written; the link is lost when the other one ends
+
+  // Frames for a link that is dead or finishing are dropped.
+  void send(OutFrame frame);         // fair among flows
+  void sendControl(OutFrame frame);  // before all data
+
+  // Drops the queued frames of this rank's own flows on `channel` and tells `dropped` of each; the
+  // caller's memory is free afterwards.
+  void dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped);
+  // Drops all data that waits: only control frames are still of use.
+  void dropData();
+
+  // If a payload is being read into [begin, end), the rest of it goes to a private buffer instead.
+  void redirect(const std::byte* begin, const std::byte* end);
+
+  bool idle() const { return queue_.empty(); }
+  bool dead() const { return dead_; }
+  // Whether the neighbour, or its system, has all that was written.
+  virtual bool delivered() const { return idle(); }
+  const LinkName& name() const { return name_; }
+  LinkCounters counters() const;
+
+  void onTurn() final;
+
+ protected:
+  enum class Io {
+    kMore,     // some bytes moved, and more may at once
+    kBlocked,  // no more for now: becameReadable() or becameWritable() will follow
+    kEnded,    // reading: the other end has ended its side. Writing: it is gone
+    kBroken,   // see `error`
+  };
+
+  Link(const LinkSpec& spec, const Context& context);
+
+  // Each moves as many bytes as it can and adds them to `count`.
+  virtual Io readBytes(const iovec* parts, int part_count, size_t& count) = 0;
+  virtual Io writeBytes(const iovec* parts, int part_count, size_t& count) = 0;
+  // The current frame needs `bytes` more (0: none is current): nothing less is worth a wake-up.
+  virtual void expect(size_t bytes) {}
+  virtual void endWriting() = 0;
+  virtual void closeBytes() = 0;
+
+  void becameReadable();
+  void becameWritable();
+  bool readable() const { return readable_; }
+  bool wantsToWrite() const { return !writable_ && !queue_.empty(); }
+  void lose(const std::string& why);
+  Reactor& reactor() const { return context_.reactor; }
+
+  std::string error_;  // why a function returned kBroken
+
+ private:
+  void askTurn();
+  bool takeFrames();
+  void readFrames();
+  void writeFrames();
+  void endIfFinished();
+
+  const LinkName name_;
+  const bool sends_;
+  const Context context_;
+  FrameQueue queue_;
+  FrameReader reader_;
+  uint64_t received_bytes_ = 0;
+  bool readable_ = false;
+  bool writable_ = true;
+  bool turn_asked_ = false;
+  bool finishing_ = false;
+  bool write_ended_ = false;  // by finish(), or because the other end is gone
+  bool dead_ = false;
+};
+
+// The text of an errno.
+std::string errorText(int error);
+
+}  // namespace topoopt
