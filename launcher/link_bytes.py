@@ -19,7 +19,7 @@ _PATTERN = "links-rank*.json"
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What one directed link carried over the whole run, counted by the rank at its source.
+    """What one directed link carried over the whole run, counted by the leader of its source.
 
     Of `sent_bytes` of payload, `relayed_bytes` were for other servers; `overhead_bytes` (headers
     and control frames) come on top. `received_bytes` came back on the same cable. For `seconds` the
@@ -39,19 +39,20 @@ class LinkBytes:
 
 @dataclass(frozen=True)
 class RankLinks(Document):
-    """The file of one rank: every link whose source is its server."""
+    """The file of one rank: every link whose source is its server, if it leads it; else none."""
 
     KIND: ClassVar[str] = "RankLinks"
     VERSION: ClassVar[int] = 1
 
     version: int
     rank: int
+    server: int
     links: tuple[LinkBytes, ...]
 
     def validate(self) -> Self:
         for i, link in enumerate(self.links):
-            if link.source != self.rank:
-                raise DocumentError(f"links[{i}].source: {link.source} is not rank {self.rank}")
+            if link.source != self.server:
+                raise DocumentError(f"links[{i}].source: {link.source} is not server {self.server}")
             if not 0 <= link.relayed_bytes <= link.sent_bytes:
                 raise DocumentError(
                     f"links[{i}].relayed_bytes: {link.relayed_bytes} is not in "

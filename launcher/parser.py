@@ -56,6 +56,7 @@ def make_cluster(
     link_gbps: float,
     ports: str,
     accelerator: str,
+    accelerators_per_server: int = 1,
 ) -> Cluster:
     """The Cluster that the options describe; raises InputError or DocumentError if it cannot be."""
     from torch_topoopt.plan import Cluster
@@ -69,5 +70,6 @@ def make_cluster(
         degree=degree,
         link_gbps=link_gbps,
         ports="simplex" if ports == "simplex" else "duplex",
+        accelerators_per_server=accelerators_per_server,
         accelerator=accelerator,
     ).validate()

@@ -1,4 +1,7 @@
-"""Becomes one rank: `python rank_main.py LAUNCHER_PID COMMAND...`, without importing anything big.
+"""Becomes one rank: `python rank_main.py LAUNCHER_PID RANKS_PER_SERVER COMMAND...`.
+
+It imports nothing big. RANKS_PER_SERVER other than 0 gives the script the place on its machine that
+it would have if every emulated server were a machine of its own.
 
 The rank asks the kernel to be killed when its launcher ends, however that happens, and then turns
 into COMMAND; so even a launcher killed with SIGKILL leaves no rank behind.
@@ -22,9 +25,22 @@ def die_with(launcher_pid: int) -> None:
         sys.exit(f"launcher {launcher_pid} has ended")
 
 
+def place_on_server(ranks_per_server: int) -> None:
+    """Sets torchrun's variables as they would be if every server were a machine of its own."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ.update(
+        LOCAL_RANK=str(rank % ranks_per_server),
+        LOCAL_WORLD_SIZE=str(ranks_per_server),
+        GROUP_RANK=str(rank // ranks_per_server),
+        GROUP_WORLD_SIZE=str(world_size // ranks_per_server),
+    )
+
+
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
+    if per_server := int(sys.argv[2]):
+        place_on_server(per_server)
     try:
-        os.execvp(sys.argv[2], sys.argv[2:])
+        os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
-        sys.exit(f"{sys.argv[2]}: {error.strerror}")
+        sys.exit(f"{sys.argv[3]}: {error.strerror}")

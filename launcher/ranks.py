@@ -98,7 +98,8 @@ def _configure(arguments: argparse.Namespace) -> tuple[Any, Any, list[str]]:
         raise InputError(str(error)) from None
     if callable(command):  # --run-path: torch starts it with multiprocessing, which ends it with us
         return config, command, command_arguments
-    wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), command]
+    per_server = str(arguments.ranks_per_server or 0)
+    wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), per_server, command]
     return config, sys.executable, [*wrapper, *command_arguments]
 
 

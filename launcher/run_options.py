@@ -23,7 +23,7 @@ UNPACED_LINK_GBPS = 10.0
 
 _DESCRIPTION = """\
 Trains SCRIPT on emulated servers that are wired as planned: profiles its model, plans strategy,
-network and routes, wires the servers, and starts one rank per server. A drop-in for torchrun:
+network and routes, wires the servers, and starts the ranks of every server. A drop-in for torchrun:
 every option and PET_* variable of torchrun works. The script is plain PyTorch;
 init_process_group() without a backend means "topoopt". As with torchrun, ranks get
 OMP_NUM_THREADS=1 unless it is set."""
@@ -87,7 +87,14 @@ def _parser() -> argparse.ArgumentParser:
     if "PET_NPROC_PER_NODE" not in os.environ:
         options.set_defaults(nproc_per_node=None)
     group = options.add_argument_group("torch_topoopt")
-    group.add_argument("--servers", type=int, help="emulated servers, one rank each")
+    group.add_argument("--servers", type=int, help="emulated servers")
+    group.add_argument(
+        "--ranks-per-server",
+        type=int,
+        metavar="K",
+        help="ranks (accelerators) of each server (default: 1); LOCAL_RANK, LOCAL_WORLD_SIZE and "
+        "GROUP_RANK then are those of a server",
+    )
     group.add_argument("--degree", type=int, help="ports of each server (default: 2)")
     group.add_argument(
         "--bandwidth",
@@ -121,12 +128,15 @@ def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
     if plan is not None:
         _check_plan(arguments, plan)
         return plan.cluster
+    per_server = 1 if arguments.ranks_per_server is None else arguments.ranks_per_server
+    if per_server < 1:
+        raise InputError(f"ranks-per-server: {per_server} is not at least 1")
     servers = arguments.servers
     if servers is None:
         processes = arguments.nproc_per_node
         if processes is None or not processes.isdecimal():
             _fail("servers: missing; say how many servers to emulate, e.g. --servers 4")
-        servers = int(processes)
+        servers = _servers_of(int(processes), per_server)
     degree = arguments.degree
     if degree is None:
         degree = 2 if servers > 2 else 1
@@ -136,7 +146,16 @@ def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
         arguments.bandwidth or UNPACED_LINK_GBPS,
         arguments.ports or "duplex",
         "cpu-core",
+        per_server,
     )
+
+
+def _servers_of(processes: int, per_server: int) -> int:
+    if processes % per_server:
+        raise InputError(
+            f"nproc-per-node: {processes} is not a multiple of {per_server} ranks per server"
+        )
+    return processes // per_server
 
 
 def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
@@ -147,6 +166,7 @@ def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
         ("degree", arguments.degree, cluster.degree),
         ("bandwidth", arguments.bandwidth, cluster.link_gbps),
         ("ports", arguments.ports, cluster.ports),
+        ("ranks-per-server", arguments.ranks_per_server, cluster.accelerators_per_server),
     ):
         if value is not None and value != planned:
             unit = " Gb/s" if option == "bandwidth" else ""
@@ -166,12 +186,16 @@ def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
 
 
 def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
-    """Every emulated server is one process on this machine."""
-    if arguments.nproc_per_node not in (None, str(cluster.servers)):
+    """Every rank of every emulated server is a process on this machine."""
+    processes = cluster.servers * cluster.accelerators_per_server
+    if arguments.nproc_per_node not in (None, str(processes)):
         raise InputError(
-            f"nproc-per-node: {arguments.nproc_per_node} contradicts {cluster.servers} servers; "
-            "on the loopback fabric every server is one process, so leave it out"
+            f"nproc-per-node: {arguments.nproc_per_node} contradicts {cluster.servers} servers "
+            f"with {cluster.accelerators_per_server} rank(s) each; on the loopback fabric all "
+            f"{processes} are processes of this machine, so leave it out"
         )
+    if arguments.run_path and arguments.ranks_per_server is not None:
+        raise InputError("ranks-per-server: does not work with --run-path; name the script instead")
     if arguments.nnodes not in ("1", "1:1"):
         raise InputError(
             f"nnodes: {arguments.nnodes} is not 1; the loopback fabric emulates all servers on "
@@ -179,7 +203,7 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
         )
     if arguments.max_restarts < 0:
         raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
-    arguments.nproc_per_node = str(cluster.servers)
+    arguments.nproc_per_node = str(processes)
 
 
 def _check_script(arguments: argparse.Namespace) -> None:

@@ -11,6 +11,6 @@ def register() -> None:
         from torch_topoopt import backend
 
         backend.register()
-        backend.check_build()
+        backend.load_in_ranks()
     except Exception as error:
         warnings.warn(f'torch_topoopt: backend "topoopt" is not available: {error}', stacklevel=2)

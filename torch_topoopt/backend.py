@@ -1,37 +1,51 @@
 """The process group "topoopt" in PyTorch: registers it, and hands the Plan to the C++ backend.
 
-Started by `topoopt run`, a rank finds its Plan and Wiring in the environment. The first process
-group opens the links of this server and nothing else; later ones share them. Ranks are servers, in
-the same order.
+Started by `topoopt run`, a rank finds its Plan and Wiring in the environment. A job has as many
+ranks on every server, in the order of the servers. The first process group connects this rank with
+the others of its server and, if it is the server's leader, opens the server's links; later groups
+share these connections.
 
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (where the
-byte counters of the links are written at the end), TOPOOPT_LOG=info|debug.
+byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
+auto|ring|multi_ring|both_ways|tree|doubling (for the collectives that can be served that way).
 """
 
 from __future__ import annotations
 
 import atexit
+import copy
 import functools
 import importlib
 import json
 import logging
 import os
 import sys
+import time
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from torch_topoopt.data_model import DocumentError, write_text_atomically
-from torch_topoopt.fabric.links import OpenLink, describe, open_links
-from torch_topoopt.fabric.wiring import Wiring
-from torch_topoopt.plan import Plan, Ring
+from torch_topoopt.c10d_names import open_name_locks
+from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.discovery.discover import discover
+from torch_topoopt.discovery.host import shared_memory_allowed
+from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
+from torch_topoopt.fabric.shared_segment import open_segment
+from torch_topoopt.job_network import StoreMeeting, given_network, link_tuples, log_link
+from torch_topoopt.measuring import CostTuple, cost_of
+from torch_topoopt.rank_layout import RankLayout, leader_rings, member_hops, rank_routes, rings_of
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Plan, Ring
 
 _NAME = "topoopt"
+_LOG_LEVELS = ("debug", "info", "warning", "error")
 _WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
 
@@ -56,9 +70,18 @@ def check_build() -> None:
         )
 
 
+@functools.cache
 def _extension() -> Any:
     check_build()
     return importlib.import_module("torch_topoopt._backend")
+
+
+def load_in_ranks() -> None:
+    """Loads the C++ backend early in processes that are ranks of a job; else looks if it fits."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _extension()
+    else:
+        check_build()
 
 
 def register() -> None:
@@ -68,13 +91,28 @@ def register() -> None:
     """
     if hasattr(dist.Backend, _NAME.upper()):
         return
-    dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
+    # Whether there is a device is not asked here, for that would break ranks that fork.
+    devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+    dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=devices)
+    # For "cpu:topoopt,cuda:nccl" and the like, PyTorch looks for the first name of this dict, which
+    # it writes in capitals, among names that it writes without; a group would have no default
+    # backend.
+    plugins = dist.Backend._plugins
+    dist.Backend._plugins = {_NAME: plugins[_NAME.upper()], **plugins}
+    open_name_locks(checking_group)
     if "TOPOOPT_PLAN" in os.environ:
         dist.Backend.default_device_backend_map["cpu"] = _NAME
         _default_to_topoopt()
-    if level := os.environ.get("TOPOOPT_LOG"):
+    level = os.environ.get("TOPOOPT_LOG", "")
+    if level in _LOG_LEVELS:  # another one is an error, but not one of `import torch`: see _create
         logging.basicConfig(format="%(name)s %(levelname)s: %(message)s")
         log.setLevel(level.upper())
+
+
+def _check_log_level() -> None:
+    level = os.environ.get("TOPOOPT_LOG", "")
+    if level and level not in _LOG_LEVELS:
+        raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
 
 
 def _default_to_topoopt() -> None:
@@ -93,38 +131,137 @@ class _Job:
     """What the process groups of this process share."""
 
     plan: Plan
+    wiring: Wiring
+    layout: RankLayout
     rank: int
+    life: int  # 1 for the first default group of this process, 2 after it was created anew, ...
     session: Any  # _backend.Session
+    cost: CostTuple | None  # what messages cost, once it is known
     channels: dict[int, str]
+    lives: dict[str, int]  # how often a group of a name was created
     groups: list[Any]
 
 
 _job: _Job | None = None
 
 
-def _create(options: Any, _backend_options: object) -> Any:
+def _create(options: Any, backend_options: Any) -> Any:
     """torch.distributed's creator: one process group for `options.global_ranks_in_group`."""
     global _job
     extension = _extension()
+    _check_log_level()
     if _job is None or _job.session.closed:
         if options.global_ranks_in_group:
             raise RuntimeError("topoopt: the default process group is gone; create it anew first")
         _job = _open_job(extension, options)
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    group = extension.ProcessGroupTopoopt(
-        session=_job.session,
-        name=options.group_id,
-        channel=_channel(_job, options.group_id),
-        rank=options.group_rank,
-        ranks=ranks,
-        rings=[
-            ([ranks.index(server) for server in ring.servers], ring.share)
-            for ring in rings_of(_job.plan, ranks)
-        ],
-        timeout=_as_timedelta(options.timeout),
+    own = _own_options(extension, backend_options, _as_timedelta(options.timeout))
+    own.group_name = options.group_id
+    return _open_group(extension, _job, ranks, own, options.store)
+
+
+def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
+    """A copy of the pg_options that a caller gave, or fresh ones, with the group's timeout."""
+    kind = extension.ProcessGroupTopoopt.Options
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(
+            f"topoopt: pg_options: {type(given).__name__} is not ProcessGroupTopoopt.Options"
+        )
+    options = kind() if given is None else copy.copy(given)
+    options._timeout = timeout
+    return options
+
+
+def _open_group(extension: Any, job: _Job, ranks: list[int], options: Any, store: Any) -> Any:
+    """The group of those ranks of the job; `options` tells its name and timeout."""
+    options.global_ranks_in_group = ranks
+    servers = [job.layout.server_of[rank] for rank in ranks]
+    rings = rings_of(job.plan, sorted(set(servers)), job.wiring.link_rates(job.plan))
+    algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
+    name, member = options.group_name, ranks.index(job.rank)
+    channel = _channel(job, name)
+    # A group that is created again after its end finds what its first life has left there.
+    store = dist.PrefixStore(f"life{job.life}.{job.lives[name]}", store)
+    if member == 0:
+        _log_group(name, ranks, servers, rings)
+    members = {
+        "rank": member,
+        "ranks": ranks,
+        "servers": servers,
+        "rings": leader_rings(rings, job.layout, ranks),
+        "hops": member_hops(job.plan.network, job.layout, ranks),
+    }
+    if job.cost is None:
+        job.cost = cost_of(job.plan, job.session, members, options._timeout)
+    group = extension.StagingProcessGroup(
+        session=job.session,
+        name=name,
+        channel=channel,
+        **members,
+        cost=job.cost,
+        algorithm=algorithm,
+        segment_fd=_open_segment(extension, name, store, member, servers)
+        if algorithm == "auto"
+        else -1,
+        options=options,
+        store=store,
+        splitter=functools.partial(_split, ranks),
     )
-    _job.groups.append(group)
+    job.groups = [*(other for other in job.groups if not other.is_shut_down), group]
     return group
+
+
+def _open_segment(extension: Any, name: str, store: Any, member: int, servers: list[int]) -> int:
+    """The memory of a group whose members are all on one server; -1 if it has none."""
+    size = len(servers)
+    if len(set(servers)) > 1 or not 1 < size <= extension.MAX_TEAM_MEMBERS:
+        return -1
+    if not shared_memory_allowed():
+        return -1
+    descriptor = open_segment(
+        dist.PrefixStore("segment", store),
+        member,
+        size,
+        extension.team_segment_bytes(size),
+        lambda why: log.warning(
+            "group %s: its ranks cannot share memory and use links instead: %s", name, why
+        ),
+    )
+    if descriptor >= 0:
+        log.info("group %s: its %d ranks share memory", name, size)
+    return descriptor
+
+
+def _log_group(name: str, ranks: list[int], servers: list[int], rings: list[Ring]) -> None:
+    if not log.isEnabledFor(logging.INFO):
+        return
+    orders = [f"{'-'.join(map(str, ring.servers))} ({ring.share:.0%})" for ring in rings]
+    log.info(
+        "group %s: ranks %s on servers %s; rings over servers: %s",
+        name,
+        ", ".join(map(str, ranks)),
+        ", ".join(map(str, sorted(set(servers)))),
+        ", ".join(orders) if len(set(servers)) > 1 else "none, all on one server",
+    )
+
+
+def _split(parent_ranks: list[int], store: Any, ranks: list[int], given: Any) -> Any:
+    """The group of some members, given by their ranks in a group of `parent_ranks`."""
+    if _job is None or _job.session.closed:
+        raise RuntimeError("topoopt: split: the process group was shut down")
+    extension = _extension()
+    options = _own_options(extension, given, given._timeout)
+    return _open_group(extension, _job, [parent_ranks[rank] for rank in ranks], options, store)
+
+
+def checking_group(group: Any, store: Any) -> Any:
+    """A second group of the same ranks, by which torch checks what the first is asked to do."""
+    assert _job is not None, "the job was opened for the first group"
+    options = group.options
+    options.group_name += "/checks"
+    checking = _open_group(_extension(), _job, list(options.global_ranks_in_group), options, store)
+    group.end_with(checking)
+    return checking
 
 
 def _as_timedelta(timeout: timedelta | float) -> timedelta:
@@ -132,126 +269,86 @@ def _as_timedelta(timeout: timedelta | float) -> timedelta:
 
 
 def _channel(job: _Job, group_name: str) -> int:
-    """The number that all ranks give to a group; its name is all that they have in common."""
-    channel = zlib.crc32(group_name.encode()) & 0x7FFFFFFF
-    other = job.channels.setdefault(channel, group_name)
-    if other != group_name:
-        raise RuntimeError(f"topoopt: groups {other!r} and {group_name!r} have the same channel")
+    """The number that all ranks give to a group; its name is all that they have in common.
+
+    PyTorch may give the name of a destroyed group to a new one; what is still on its way for the
+    old one must not reach it.
+    """
+    life = job.lives[group_name] = job.lives.get(group_name, 0) + 1
+    unique_name = f"{group_name}/{life}"
+    channel = zlib.crc32(unique_name.encode()) & 0x7FFFFFFF
+    other = job.channels.setdefault(channel, unique_name)
+    if other != unique_name:
+        raise RuntimeError(f"topoopt: groups {other!r} and {unique_name!r} have the same channel")
     return channel
 
 
-def rings_of(plan: Plan, ranks: list[int]) -> list[Ring]:
-    """The rings over `ranks`: the plan's if it has that group, or both ways round a short cycle."""
-    members = set(ranks)
-    for group in plan.network.groups:
-        if set(group.servers) == members and group.rings:
-            return list(group.rings)
-    if len(ranks) == 1:
-        return [Ring(tuple(ranks), 1.0)]
-    order = _short_cycle(plan, sorted(ranks))
-    if len(ranks) == 2 or plan.cluster.ports == "simplex":
-        return [Ring(order, 1.0)]
-    return [Ring(order, 0.5), Ring(tuple(reversed(order)), 0.5)]
-
-
-def _short_cycle(plan: Plan, ranks: list[int]) -> tuple[int, ...]:
-    """Visits the ranks by nearest neighbour, counted in hops; ties to the lower rank."""
-    hops = {
-        pair: min(len(route.servers) - 1 for route in routes)
-        for pair, routes in plan.network.routes_by_pair().items()
-    }
-    order = [ranks[0]]
-    left = ranks[1:]
-    while left:
-        here = order[-1]
-        nearest = min(left, key=lambda rank: (hops[here, rank], rank))
-        order.append(nearest)
-        left.remove(nearest)
-    return tuple(order)
-
-
 def _open_job(extension: Any, options: Any) -> _Job:
-    plan, wiring = _load_documents(options.group_size)
-    rank = options.group_rank
-    store = options.store
-    timeout_s = min(_as_timedelta(options.timeout).total_seconds(), _CONNECT_TIMEOUT_S)
-    # A group that is created again after its end finds the keys of its first life in the store.
-    life = store.add(f"lives/{rank}", 1)
-    opened = open_links(
-        plan,
-        wiring,
-        rank,
-        timeout_s=timeout_s,
-        listening=lambda: store.set(f"listening/{life}/{rank}", "1"),
-        wait_for=lambda other: store.wait(
-            [f"listening/{life}/{other}"], timedelta(seconds=timeout_s)
-        ),
-    )
-    for link in opened:
-        _log_link(link)
+    rank, world_size = options.group_rank, options.group_size
+    meet_s = _as_timedelta(options.timeout).total_seconds()
+    timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
+    meeting = StoreMeeting(options.store, rank)
+    network = given_network(world_size)
+    if network is None:
+        network = discover(meeting, rank, world_size, time.monotonic() + meet_s)
+    plan, wiring, layout = network.plan, network.wiring, network.layout
+    links = open_rank_links(plan, wiring, layout, rank, meeting, timeouts, network.listeners)
+    for link in links.planned:
+        log_link(link, wiring)
     session = extension.Session(
         rank=rank,
-        size=options.group_size,
-        links=[_as_tuple(link) for link in opened],
-        routes=[(list(route.servers), route.weight) for route in plan.network.routes],
+        size=world_size,
+        links=link_tuples(links, layout, rank),
+        routes=rank_routes(plan.network, layout, rank),
         window_bytes=_WINDOW_BYTES,
-        closed=functools.partial(_on_closed, rank),
+        closed=functools.partial(_on_closed, rank, layout.server_of[rank]),
     )
-    return _Job(plan, rank, session, {}, [])
+    return _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
 
 
-def _load_documents(world_size: int) -> tuple[Plan, Wiring]:
-    try:
-        plan_path, wiring_path = os.environ["TOPOOPT_PLAN"], os.environ["TOPOOPT_WIRING"]
-    except KeyError as error:
-        raise RuntimeError(
-            f"topoopt: {error.args[0]} is not set: the backend needs a plan and its wiring; "
-            "start this script with `topoopt run`"
-        ) from None
-    plan = Plan.load(plan_path)
-    if plan.cluster.servers != world_size:
-        raise DocumentError(
-            f"{plan_path}: the plan is for {plan.cluster.servers} servers, but this job has "
-            f"{world_size} ranks"
-        )
-    return plan, Wiring.load(wiring_path).check(plan)
+def stats() -> dict[str, list[dict[str, Any]]]:
+    """What this rank has sent so far: "links" and, for all groups that are open, "rings".
 
-
-def _log_link(opened: OpenLink) -> None:
-    connection = opened.connection
-    near, far = connection.getsockname(), connection.getpeername()
-    log.info("%s: %s:%d - %s:%d", describe(opened.link), *near, *far)
-
-
-def _as_tuple(opened: OpenLink) -> tuple[int, int, int, int, int, bool]:
-    link = opened.link
-    ends = (link.source, link.source_port, link.target, link.target_port)
-    return (*ends, opened.connection.detach(), opened.sends)
-
-
-def stats() -> list[dict[str, Any]]:
-    """What this rank has sent on each of its links so far.
-
-    One dict per link: source, source_port, target, target_port, sent_bytes (payload, own and
-    relayed), relayed_bytes (the part that came from other ranks), received_bytes, overhead_bytes
-    (headers and control frames), seconds (with something to send). Empty before the first group.
+    One dict per link: source, source_port, target, target_port (ports are -1 inside a server), kind
+    ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
+    from other ranks), received_bytes, overhead_bytes (headers and control frames), seconds (with
+    something to send). One dict per ring, tree or kind of direct message of a group: group (its
+    name), kind ("ring", "tree" or "direct"), index, ranks (in a ring's order, else empty),
+    sent_bytes, seconds (in which an operation had something to do there).
     """
-    return [] if _job is None else list(_job.session.link_counters())
+    if _job is None:
+        return {"links": [], "rings": []}
+    rings = [
+        {"group": group.group_name, **counters}
+        for group in _job.groups
+        if not group.is_shut_down
+        for counters in group.ring_counters()
+    ]
+    return {"links": _link_stats(_job), "rings": rings}
 
 
-def _on_closed(rank: int, why: str) -> None:
+def _link_stats(job: _Job) -> list[dict[str, Any]]:
+    return list(job.session.link_counters())
+
+
+def _on_closed(rank: int, server: int, why: str) -> None:
     if why:
         log.warning("rank %d: the job did not end in good order: %s", rank, why)
     run_dir = os.environ.get("TOPOOPT_RUN_DIR")
-    if run_dir:
-        document = {"version": 1, "rank": rank, "links": stats()}
+    if run_dir and _job is not None:
+        planned = [
+            {name: value for name, value in link.items() if name != "kind"}  # all are sockets
+            for link in _link_stats(_job)
+            if link["source_port"] >= 0
+        ]
+        document = {"version": 1, "rank": rank, "server": server, "links": planned}
         write_text_atomically(Path(run_dir) / f"links-rank{rank}.json", json.dumps(document) + "\n")
 
 
 @atexit.register
 def _leave() -> None:
     """Ends the job in good order; after an uncaught exception, tells the other ranks at once."""
-    if _job is None or _job.session.closed:
+    if _job is None or _job.session.closed or _job.session.inherited:
         return
     error = getattr(sys, "last_value", None)
     if error is not None:

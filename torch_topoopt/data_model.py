@@ -13,9 +13,11 @@ import functools
 import json
 import math
 import os
+import sys
 import tempfile
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -24,75 +26,176 @@ class DocumentError(ValueError):
     """A document that cannot be read or is not valid; the message names field, value and remedy."""
 
 
+_to_json = json.JSONEncoder(allow_nan=False).encode
+
+
 def _type_name(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
 
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    """Field -> its type, for classes of modules with postponed annotations (PEP 563).
+
+    As typing.get_type_hints does, but evaluates each text only once.
+    """
+    module = cls.__module__
+    return {field.name: _evaluated(str(field.type), module) for field in dataclasses.fields(cls)}
 
 
-def _decode(annotation: Any, value: Any, path: str) -> Any:
+@functools.cache
+def _evaluated(annotation: str, module: str) -> Any:
+    return eval(annotation, vars(sys.modules[module]))
+
+
+class _InvalidError(Exception):
+    """What is wrong with a value; the path to it grows on the way out, so that it costs nothing."""
+
+    def __init__(self, what: str, *path: str) -> None:
+        super().__init__(what)
+        self.path = list(path)  # innermost first
+
+    def document_error(self) -> DocumentError:
+        path = "".join(reversed(self.path)).removeprefix(".")
+        return DocumentError(f"{path}: {self}")
+
+
+_Decode = Callable[[Any], Any]
+
+
+@functools.cache
+def _decoder(annotation: Any) -> _Decode:
     """Converts parsed JSON to `annotation`, one of: scalar, dataclass, tuple[T, ...], T | None."""
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        (annotation,) = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return _decode(annotation, value, path)
+        (other,) = [a for a in typing.get_args(annotation) if a is not type(None)]
+        decode_other = _decoder(other)
+        return lambda value: None if value is None else decode_other(value)
     if origin is typing.Literal:
-        choices = typing.get_args(annotation)
-        if value not in choices:
-            raise DocumentError(f"{path}: {value!r} is not one of {', '.join(map(repr, choices))}")
-        return value
+        return _literal_decoder(typing.get_args(annotation))
     if origin is tuple:
-        if not isinstance(value, list):
-            raise DocumentError(f"{path}: expected a list, got {type(value).__name__}")
-        element = typing.get_args(annotation)[0]
-        return tuple(_decode(element, item, f"{path}[{i}]") for i, item in enumerate(value))
+        return _tuple_decoder(_decoder(typing.get_args(annotation)[0]))
     if dataclasses.is_dataclass(annotation):
-        return _decode_dataclass(annotation, value, path)
-    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        return _dataclass_decoder(annotation)
+    return _decode_float if annotation is float else _scalar_decoder(annotation)
+
+
+def _literal_decoder(choices: tuple[Any, ...]) -> _Decode:
+    def decode(value: Any) -> Any:
+        if value not in choices:
+            raise _InvalidError(f"{value!r} is not one of {', '.join(map(repr, choices))}")
+        return value
+
+    return decode
+
+
+def _tuple_decoder(decode_element: _Decode) -> _Decode:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _InvalidError(f"expected a list, got {type(value).__name__}")
+        elements: list[Any] = []
+        try:
+            for element in value:
+                elements.append(decode_element(element))  # noqa: PERF401 - its length is needed
+        except _InvalidError as error:
+            error.path.append(f"[{len(elements)}]")
+            raise
+        return tuple(elements)
+
+    return decode
+
+
+def _dataclass_decoder(cls: Any) -> _Decode:
+    hints = _hints(cls)
+    fields = {
+        field.name: (_decoder(hints[field.name]), field.default is dataclasses.MISSING)
+        for field in dataclasses.fields(cls)
+    }
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _InvalidError(f"expected an object, got {type(value).__name__}")
+        if not value.keys() <= fields.keys():
+            name = next(name for name in value if name not in fields)
+            raise _InvalidError(f"unknown field (known: {', '.join(fields)})", f".{name}")
+        arguments = {}
+        name = ""
+        try:
+            for name, (decode_field, required) in fields.items():
+                if name in value:
+                    arguments[name] = decode_field(value[name])
+                elif required:
+                    raise _InvalidError("missing field")
+        except _InvalidError as error:
+            error.path.append(f".{name}")
+            raise
+        return cls(**arguments)
+
+    return decode
+
+
+def _decode_float(value: Any) -> float:
+    if type(value) is int:
         try:
             return float(value)
         except OverflowError:
-            raise DocumentError(f"{path}: an integer too large for a float") from None
-    if type(value) is not annotation:
-        raise DocumentError(f"{path}: expected {_type_name(annotation)}, got {value!r}")
-    if annotation is float and not math.isfinite(value):
-        raise DocumentError(f"{path}: {value!r} is not a finite number")
+            raise _InvalidError("an integer too large for a float") from None
+    if type(value) is not float:
+        raise _InvalidError(f"expected float, got {value!r}")
+    if not math.isfinite(value):
+        raise _InvalidError(f"{value!r} is not a finite number")
     return value
 
 
-def _decode_dataclass(cls: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, dict):
-        raise DocumentError(f"{path}: expected an object, got {type(value).__name__}")
+def _scalar_decoder(scalar: Any) -> _Decode:
+    def decode(value: Any) -> Any:
+        if type(value) is not scalar:
+            raise _InvalidError(f"expected {_type_name(scalar)}, got {value!r}")
+        return value
+
+    return decode
+
+
+def _decode(cls: Any, value: Any) -> Any:
+    try:
+        return _decoder(cls)(value)
+    except _InvalidError as error:
+        raise error.document_error() from None
+
+
+@functools.cache
+def _floats(cls: type) -> dict[str, bool]:
+    """The fields of a dataclass, and which of them are floats; {} for every other type."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
     hints = _hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    prefix = f"{path}." if path else ""
-    for name in value:
-        if name not in fields:
-            raise DocumentError(f"{prefix}{name}: unknown field (known: {', '.join(fields)})")
-    arguments = {}
-    for name, field in fields.items():
-        if name in value:
-            arguments[name] = _decode(hints[name], value[name], f"{prefix}{name}")
-        elif field.default is dataclasses.MISSING:
-            raise DocumentError(f"{prefix}{name}: missing field")
-    return cls(**arguments)
+    return {field.name: hints[field.name] is float for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _sections(cls: type) -> frozenset[str]:
+    """The fields of a dataclass that hold an object or None; an absent one is not written."""
+    hints = _hints(cls)
+    return frozenset(
+        name
+        for name, annotation in hints.items()
+        if any(dataclasses.is_dataclass(option) for option in typing.get_args(annotation))
+    )
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        cls: Any = type(value)
-        hints = _hints(cls)
-        plain = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        # 100 and 100.0 are the same link rate, so they must be the same bytes
-        return {k: float(v) if hints[k] is float else v for k, v in plain.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return value
+    cls: Any = type(value)
+    fields = _floats(cls)
+    if not fields:
+        return value
+    # 100 and 100.0 are the same link rate, so they must be the same bytes
+    return {
+        name: float(getattr(value, name)) if is_float else _plain(getattr(value, name))
+        for name, is_float in fields.items()
+        if name not in _sections(cls) or getattr(value, name) is not None
+    }
 
 
 def _unique_fields(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,12 +211,12 @@ def _layout(value: Any, indent: int) -> str:
     """JSON with one element of a list of containers per line and everything deeper on that line."""
     pad = "  " * (indent + 1)
     if isinstance(value, dict) and indent < 2:
-        rows = [f"{pad}{json.dumps(k)}: {_layout(v, indent + 1)}" for k, v in value.items()]
+        rows = [f"{pad}{_to_json(k)}: {_layout(v, indent + 1)}" for k, v in value.items()]
         return "{\n" + ",\n".join(rows) + "\n" + "  " * indent + "}" if rows else "{}"
     if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
-        rows = [f"{pad}{json.dumps(item, allow_nan=False)}" for item in value]
+        rows = [f"{pad}{_to_json(item)}" for item in value]
         return "[\n" + ",\n".join(rows) + "\n" + "  " * indent + "]"
-    return json.dumps(value, allow_nan=False)
+    return _to_json(value)
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
@@ -167,7 +270,7 @@ class Document:
                 f"version: {version} is newer than {cls.VERSION}, the newest {cls.KIND} this "
                 "torch_topoopt reads; upgrade torch_topoopt"
             )
-        document: Self = _decode_dataclass(cls, value, "")
+        document: Self = _decode(cls, value)
         return document.validate()
 
     def save(self, path: str | os.PathLike[str]) -> None:

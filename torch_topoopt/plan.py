@@ -36,12 +36,30 @@ class Cluster:
     accelerators_per_server: int = 1
     accelerator: str = "cpu-core"
 
-    def validate(self) -> Self:
-        """Returns self, or raises DocumentError: field, value, and what would be right."""
+    def validate(self, *, any_degree: bool = False) -> Self:
+        """Returns self, or raises DocumentError: field, value, and what would be right.
+
+        With `any_degree`, also a cluster that TopologyFinder could not wire.
+        """
         if self.servers < 1:
             raise DocumentError(f"servers: {self.servers} is not at least 1")
         if self.degree < 1:
             raise DocumentError(f"degree: {self.degree} is not at least 1")
+        if not any_degree:
+            self._check_degree()
+        if not 0 < self.link_gbps < math.inf:
+            raise DocumentError(f"link_gbps: {self.link_gbps} is not a finite number above 0")
+        if not 0 <= self.link_latency_s < math.inf:
+            raise DocumentError(
+                f"link_latency_s: {self.link_latency_s} is not a finite number from 0 on"
+            )
+        if self.accelerators_per_server < 1:
+            raise DocumentError(
+                f"accelerators_per_server: {self.accelerators_per_server} is not at least 1"
+            )
+        return self
+
+    def _check_degree(self) -> None:
         if self.servers > 1 and self.degree > self.servers - 1:
             raise DocumentError(
                 f"degree: {self.degree} ports per server cannot reach {self.servers - 1} other "
@@ -54,17 +72,6 @@ class Cluster:
                 f"degree: {self.degree} is odd; a duplex ring needs two ports per server, "
                 f"so use {even}, or simplex ports"
             )
-        if not 0 < self.link_gbps < math.inf:
-            raise DocumentError(f"link_gbps: {self.link_gbps} is not a finite number above 0")
-        if not 0 <= self.link_latency_s < math.inf:
-            raise DocumentError(
-                f"link_latency_s: {self.link_latency_s} is not a finite number from 0 on"
-            )
-        if self.accelerators_per_server < 1:
-            raise DocumentError(
-                f"accelerators_per_server: {self.accelerators_per_server} is not at least 1"
-            )
-        return self
 
     @property
     def link_bytes_per_s(self) -> float:
@@ -139,6 +146,30 @@ class Network:
 
 
 @dataclass(frozen=True)
+class CostModel:
+    """What messages cost beside the time of their bytes; collectives choose their algorithm by it.
+
+    A message takes `message_s` to hand over and take, and `hop_s` on every link of its way; adding
+    one tensor to another takes `reduce_s_per_byte`.
+    """
+
+    message_s: float
+    hop_s: float
+    reduce_s_per_byte: float
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError: field, value, and what would be right."""
+        if not 0 < self.message_s < math.inf:
+            raise DocumentError(
+                f"cost_model.message_s: {self.message_s} is not a finite number above 0"
+            )
+        for name, value in (("hop_s", self.hop_s), ("reduce_s_per_byte", self.reduce_s_per_byte)):
+            if not 0 <= value < math.inf:
+                raise DocumentError(f"cost_model.{name}: {value} is not a finite number from 0 on")
+        return self
+
+
+@dataclass(frozen=True)
 class GroupDemand:
     """Bytes that one iteration AllReduces among `servers` (of the reduced data, not traffic)."""
 
@@ -208,7 +239,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan(Document):
-    """A complete, validated plan; `strategy_space` is what the search could choose from."""
+    """A complete, validated plan; `strategy_space` is what the search could choose from.
+
+    A network of `mode` "discovered" was found, not chosen: any degree will do, and the plan
+    predicts nothing. Without a `cost_model`, a job measures one when it starts.
+    """
 
     KIND: ClassVar[str] = "Plan"
     VERSION: ClassVar[int] = 1
@@ -217,7 +252,7 @@ class Plan(Document):
     model: str
     batch_size: int
     seed: int
-    mode: Literal["paper"]
+    mode: Literal["paper", "discovered"]
     strategy_space: Literal["data-parallel", "full"]
     cluster: Cluster
     network: Network
@@ -226,9 +261,42 @@ class Plan(Document):
     rounds: tuple[Round, ...]
     search: tuple[SearchSample, ...]
     strategy: tuple[Placement, ...]
+    cost_model: CostModel | None = None
+
+    @classmethod
+    def of_network(
+        cls,
+        cluster: Cluster,
+        network: Network,
+        demand: Demand,
+        *,
+        model: str,
+        mode: Literal["paper", "discovered"] = "paper",
+    ) -> Self:
+        """A plan that says how servers are wired and routed, and predicts nothing.
+
+        Raises DocumentError if the network does not fit the cluster.
+        """
+        return cls(
+            version=cls.VERSION,
+            model=model,
+            batch_size=1,
+            seed=0,
+            mode=mode,
+            strategy_space="data-parallel",
+            cluster=cluster,
+            network=network,
+            demand=demand,
+            prediction=Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(network.links)),
+            rounds=(),
+            search=(),
+            strategy=(),
+        ).validate()
 
     def validate(self) -> Self:
-        self.cluster.validate()
+        self.cluster.validate(any_degree=self.mode == "discovered")
+        if self.cost_model is not None:
+            self.cost_model.validate()
         validate_network(self.cluster, self.network)
         validate_demand(self.cluster, self.demand)
         for i, placement in enumerate(self.strategy):
@@ -242,7 +310,12 @@ class Plan(Document):
 
     def digest(self) -> str:
         """A short fingerprint; ranks compare it when they connect, so no two plans ever mix."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        return digest_of(self.to_json())
+
+
+def digest_of(text: str) -> str:
+    """The digest of the plan whose canonical text this is."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _check_servers(where: str, servers: tuple[int, ...], count: int) -> None:

@@ -9,24 +9,25 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.plan import BYTES_PER_GBPS, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
-    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.plan import Plan
 
 _SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 _TCP_NOTSENT_LOWAT = 25
 # What the kernel may hold back per connection: enough to keep the link busy, little enough that
 # relayed and urgent frames do not wait behind megabytes of other traffic.
 _UNSENT_BYTES = 128 << 10
+_QUEUE = 256  # of connections not yet accepted; Linux allows more
 _HELLO = struct.Struct("!8s16s4I")
 _MAGIC = b"TOPOOPT1"
 
@@ -75,13 +76,13 @@ def limit_rate(connection: socket.socket, gbps: float) -> None:
         raise FabricError(f"this kernel did not take the rate of {gbps:g} Gb/s")
 
 
-def listen(port: PortAddress, tcp_port: int) -> socket.socket:
-    """A listening socket at the address of `port`; raises OSError."""
+def listen(address: str, tcp_port: int) -> socket.socket:
+    """A socket that listens at `address` (port 0: one that is free); raises OSError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((port.address, tcp_port))
-        listener.listen(1)
+        listener.bind((address, tcp_port))
+        listener.listen(_QUEUE)
     except BaseException:
         listener.close()
         raise
@@ -108,6 +109,23 @@ def prepare(connection: socket.socket, near: PortAddress) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     if near.gbps is not None:
         limit_rate(connection, near.gbps)
+    else:
+        _leave_bbr(connection)
+
+
+def _leave_bbr(connection: socket.socket) -> None:
+    """Uses cubic, or where only root may, reno, if the system's choice is BBR.
+
+    BBR keeps no more in flight than bandwidth times the shortest round trip, which on a cable is
+    nearly nothing: acknowledgements that wait behind data of the other direction starve it.
+    """
+    system = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    if not system.startswith(b"bbr"):
+        return
+    for name in (b"cubic", b"reno"):
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+            return
 
 
 def send_hello(connection: socket.socket, plan_digest: str, link: Link) -> None:
@@ -125,85 +143,131 @@ def send_hello(connection: socket.socket, plan_digest: str, link: Link) -> None:
 
 def check_hello(connection: socket.socket, plan_digest: str, link: Link) -> None:
     """Reads the other end's hello, which must name `link`; raises FabricError, OSError."""
+    hello = _read_hello(connection)
+    if hello is None:
+        raise FabricError(f"{describe(link)}: the other end is not a torch_topoopt port")
+    _check(hello, plan_digest, link)
+
+
+def _read_hello(connection: socket.socket) -> tuple[str, Link] | None:
+    """Plan digest and link of the other end's hello; None if it says anything else."""
     data = b""
-    while len(data) < _HELLO.size:
-        part = connection.recv(_HELLO.size - len(data))
-        if not part:
-            break
+    while len(data) < _HELLO.size and (part := connection.recv(_HELLO.size - len(data))):
         data += part
-    where = describe(link)
     if len(data) != _HELLO.size or not data.startswith(_MAGIC):
-        raise FabricError(f"{where}: the other end is not a torch_topoopt port")
+        return None
     _, digest, *ends = _HELLO.unpack(data)
-    if digest.decode("ascii", "replace") != plan_digest:
+    return digest.decode("ascii", "replace"), Link(*ends)
+
+
+def _check(hello: tuple[str, Link], plan_digest: str, link: Link) -> None:
+    digest, named = hello
+    where = describe(link)
+    if digest != plan_digest:
         raise FabricError(f"{where}: the other end has plan {digest!r}, not {plan_digest}")
-    if ends != [link.source, link.source_port, link.target, link.target_port]:
+    if named != link:
         raise FabricError(
-            f"{where}: the other end says server {ends[0]} port {ends[1]} "
-            f"to server {ends[2]} port {ends[3]}"
+            f"{where}: the other end says server {named.source} port {named.source_port} "
+            f"to server {named.target} port {named.target_port}"
         )
 
 
-def open_links(
-    plan: Plan,
-    wiring: Wiring,
-    server: int,
-    *,
-    timeout_s: float,
-    listening: Callable[[], None],
-    wait_for: Callable[[int], None],
-) -> list[OpenLink]:
-    """Opens and verifies every link of `server`, in the order of the plan.
+class ServerPorts:
+    """The ports of one server while its links are being opened.
 
-    `listening()` is called once this server accepts connections; `wait_for(other)` returns when
-    server `other` does. Raises FabricError naming the link; nothing stays open then.
+    Every step is taken on all servers before the next one has to succeed, so none waits for a
+    server that waits for it: listen, connect, accept, check the answers.
     """
-    deadline = time.monotonic() + timeout_s
-    ports = wiring.by_port()
-    outgoing = [link for link in connections(plan) if link.source == server]
-    incoming = [link for link in connections(plan) if link.target == server]
-    opened: dict[Link, socket.socket] = {}
-    with ExitStack() as on_failure, ExitStack() as listeners:
-        accepting = {}
-        for link in incoming:
+
+    def __init__(
+        self,
+        plan: Plan,
+        wiring: Wiring,
+        server: int,
+        listeners: Mapping[tuple[str, int], socket.socket],
+    ) -> None:
+        """`listeners` are those that are open already; they belong to the ports from now on."""
+        self._wiring = wiring
+        self._addresses = wiring.by_port()
+        self._duplex = plan.cluster.ports == "duplex"
+        self._server = server
+        links = list(connections(plan))
+        self.outgoing = [link for link in links if link.source == server]
+        self._incoming = [link for link in links if link.target == server]
+        self._opened: dict[Link, socket.socket] = {}
+        self._stack = ExitStack()  # closes what is open unless all goes well
+        self._listeners = dict(listeners)
+        self._expected: dict[tuple[str, int], list[Link]] = {}
+
+    def __enter__(self) -> ServerPorts:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stack.close()
+        for listener in self._listeners.values():
+            listener.close()
+
+    def listen(self) -> None:
+        """Ports of one interface share its listener; each connection says which link it is."""
+        for link in self._incoming:
             with _naming(link):
-                listener = listen(ports[link.target, link.target_port], wiring.tcp_port)
-                accepting[link] = listeners.enter_context(listener)
-        listening()
-        for link in outgoing:
-            wait_for(link.target)
+                port = self._addresses[link.target, link.target_port]
+                where = (port.address, self._wiring.tcp_port_of(port))
+                if where not in self._listeners:
+                    self._listeners[where] = listen(*where)
+                self._expected.setdefault(where, []).append(link)
+
+    def connect(self, deadline: float) -> None:
+        for link in self.outgoing:
             with _naming(link):
-                near, far = _ends(ports, link)
-                connection = connect(near, far, wiring.tcp_port, _left(deadline))
-                opened[link] = on_failure.enter_context(connection)
-                send_hello(connection, wiring.plan_digest, link)
-        for link, listener in accepting.items():
+                near = self._addresses[link.source, link.source_port]
+                far = self._addresses[link.target, link.target_port]
+                tcp_port = self._wiring.tcp_port_of(far)
+                connection = connect(near, far, tcp_port, time_left(deadline))
+                self._opened[link] = self._stack.enter_context(connection)
+                send_hello(connection, self._wiring.plan_digest, link)
+
+    def accept(self, deadline: float) -> None:
+        for where, links in self._expected.items():
+            missing = list(links)
+            while missing:
+                with _naming(missing[0]):
+                    self._accept_one(self._listeners[where], missing, deadline)
+
+    def _accept_one(self, listener: socket.socket, missing: list[Link], deadline: float) -> None:
+        listener.settimeout(time_left(deadline))
+        with ExitStack() as stack:
+            connection = stack.enter_context(listener.accept()[0])
+            connection.settimeout(time_left(deadline))
+            hello = _read_hello(connection)
+            if hello is None:
+                return  # no port of any job: a scanner, or a probe that came late
+            link = hello[1] if hello[1] in missing else missing[0]
+            _check(hello, self._wiring.plan_digest, link)
+            prepare(connection, self._addresses[link.target, link.target_port])
+            send_hello(connection, self._wiring.plan_digest, link)
+            missing.remove(link)
+            self._opened[link] = self._stack.enter_context(connection)
+            stack.pop_all()
+
+    def check_answers(self, deadline: float) -> None:
+        for link in self.outgoing:
             with _naming(link):
-                listener.settimeout(_left(deadline))
-                connection = listener.accept()[0]
-                opened[link] = on_failure.enter_context(connection)
-                connection.settimeout(_left(deadline))
-                prepare(connection, ports[link.target, link.target_port])
-                check_hello(connection, wiring.plan_digest, link)
-                send_hello(connection, wiring.plan_digest, link)
-        for link in outgoing:
-            with _naming(link):
-                check_hello(opened[link], wiring.plan_digest, link)
-        on_failure.pop_all()
-    duplex = plan.cluster.ports == "duplex"
-    return [
-        OpenLink(link, connection, True)
-        if link.source == server
-        else OpenLink(link.reverse if duplex else link, connection, duplex)
-        for link, connection in opened.items()
-    ]
+                self._opened[link].settimeout(time_left(deadline))
+                check_hello(self._opened[link], self._wiring.plan_digest, link)
+
+    def take(self) -> list[OpenLink]:
+        """Hands the open links over, in the order in which they were opened."""
+        self._stack.pop_all()
+        return [
+            OpenLink(link, connection, True)
+            if link.source == self._server
+            else OpenLink(link.reverse if self._duplex else link, connection, self._duplex)
+            for link, connection in self._opened.items()
+        ]
 
 
-def _ends(ports: dict[tuple[int, int], PortAddress], link: Link) -> tuple[PortAddress, PortAddress]:
-    return ports[link.source, link.source_port], ports[link.target, link.target_port]
-
-
-def _left(deadline: float) -> float:
+def time_left(deadline: float) -> float:
     return max(0.001, deadline - time.monotonic())
 
 

@@ -109,7 +109,7 @@ class LoopbackFabric:
 
     def _listen(self, port: PortAddress, tcp_port: int) -> socket.socket:
         try:
-            listener = links.listen(port, tcp_port)
+            listener = links.listen(port.address, tcp_port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise _AddressInUse(f"{port.address} port {tcp_port} is in use") from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan import digest_of
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PortAddress:
-    """The IPv4 address of one server's port. `gbps` limits what the port sends; None: no limit."""
+    """The IPv4 address of one server's port.
+
+    `gbps` limits what the port sends; None: no limit. Several ports of a server may be one
+    interface and share its address. `tcp_port` is where the port listens (None: as the Wiring
+    says), `speed_gbps` what its interface can carry (None: not known), `interface` its name.
+    """
 
     server: int
     port: int
     address: str
     gbps: float | None
+    tcp_port: int | None = None
+    speed_gbps: float | None = None
+    interface: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Wiring(Document):
         if not 1 <= self.tcp_port <= 65535:
             raise DocumentError(f"tcp_port: {self.tcp_port} is not in 1..65535")
         used: dict[tuple[int, int], int] = {}
-        owners: dict[str, int] = {}
+        owners: dict[tuple[str, int], int] = {}
         for i, port in enumerate(self.ports):
             where = f"ports[{i}]"
             end = (port.server, port.port)
@@ -62,18 +71,22 @@ class Wiring(Document):
                 raise DocumentError(
                     f"{where}.address: {port.address!r} is not an IPv4 address"
                 ) from None
-            if port.address in owners:
-                raise DocumentError(
-                    f"{where}.address: {port.address} is already ports[{owners[port.address]}]"
-                )
-            owners[port.address] = i
-            if port.gbps is not None and not port.gbps > 0:
-                raise DocumentError(f"{where}.gbps: {port.gbps} is not greater than 0")
+            if port.tcp_port is not None and not 1 <= port.tcp_port <= 65535:
+                raise DocumentError(f"{where}.tcp_port: {port.tcp_port} is not in 1..65535")
+            owner = owners.setdefault((port.address, self.tcp_port_of(port)), i)
+            if self.ports[owner].server != port.server:
+                raise DocumentError(f"{where}.address: {port.address} is already ports[{owner}]")
+            for name, rate in (("gbps", port.gbps), ("speed_gbps", port.speed_gbps)):
+                if rate is not None and not rate > 0:
+                    raise DocumentError(f"{where}.{name}: {rate} is not greater than 0")
         return self
 
-    def check(self, plan: Plan) -> Self:
-        """Returns self if it wires `plan`; raises DocumentError naming the first difference."""
-        digest = plan.digest()
+    def check(self, plan: Plan, text: str = "") -> Self:
+        """Returns self if it wires `plan`; raises DocumentError naming the first difference.
+
+        `text` is what the plan was read from, if it was: canonical text has the plan's digest.
+        """
+        digest = self.plan_digest if digest_of(text) == self.plan_digest else plan.digest()
         if self.plan_digest != digest:
             raise DocumentError(
                 f"plan_digest: {self.plan_digest!r} belongs to another plan; this one is {digest!r}"
@@ -90,6 +103,28 @@ class Wiring(Document):
                         "which has no address"
                     )
         return self
+
+    def link_rates(self, plan: Plan) -> dict[tuple[int, int], float]:
+        """(source, target) -> Gb/s of all links between them; empty unless every rate is known."""
+        ports = self.by_port()
+        rates: dict[tuple[int, int], float] = {}
+        for link in plan.network.links:
+            near = ports[link.source, link.source_port]
+            far = ports[link.target, link.target_port]
+            known = [
+                rate
+                for rate in (near.gbps, near.speed_gbps, far.gbps, far.speed_gbps)
+                if rate is not None
+            ]
+            if not known:
+                return {}
+            pair = (link.source, link.target)
+            rates[pair] = rates.get(pair, 0.0) + min(known)
+        return rates
+
+    def tcp_port_of(self, port: PortAddress) -> int:
+        """Where `port` listens."""
+        return self.tcp_port if port.tcp_port is None else port.tcp_port
 
     def by_port(self) -> dict[tuple[int, int], PortAddress]:
         """(server, port) -> its address."""

@@ -1,0 +1,53 @@
+"""The line that says what was chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.discovery.reach import slow_interfaces
+
+if TYPE_CHECKING:
+    from torch_topoopt.discovery.reach import Server
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Plan, Ring
+
+
+def describe_choice(servers: list[Server], plan: Plan, wiring: Wiring) -> str:
+    """Servers, ranks, shared memory or TCP, interfaces, ring, and what is not used."""
+    counts = sorted({len(server.ranks) for server in servers})
+    each = _counted(counts[0], "rank")
+    if len(counts) > 1:
+        each = f"{counts[0]} to {counts[-1]} ranks"
+    parts = [f"{_counted(len(servers), 'server')} with {each} each"]
+    if counts[-1] > 1:
+        parts.append("shared memory inside a server")
+    if len(servers) > 1:
+        used = {(port.server, port.interface) for port in wiring.ports}
+        names = ", ".join(sorted({name for _, name in used if name}))
+        parts.append(f"{_counted(len(plan.network.links) // 2, 'TCP connection')} over {names}")
+        parts.append(_rings(servers, plan, plan.network.groups[0].rings))
+        slow = slow_interfaces(servers)
+        idle = {
+            interface.name
+            for number, server in enumerate(servers)
+            for interface in server.interfaces
+            if interface.address in slow and (number, interface.name) not in used
+        }
+        if idle:
+            parts.append(f"much slower, so not used: {', '.join(sorted(idle))}")
+    return "; ".join(parts)
+
+
+def _rings(servers: list[Server], plan: Plan, rings: tuple[Ring, ...]) -> str:
+    order = rings[0].servers
+    routes = plan.network.routes_by_pair()
+    hops = zip(order, order[1:] + order[:1], strict=True)
+    direct = all(len(routes[hop][0].servers) == 2 for hop in hops)
+    distinct = len({server.name for server in servers}) == len(servers)
+    names = [servers[s].name if distinct else f"rank {servers[s].ranks[0]}" for s in order]
+    more = f" and {_counted(len(rings) - 1, 'more ring')}" if len(rings) > 1 else ""
+    return f"ring {'' if direct else 'through relays '}{' - '.join(names)}{more}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,236 @@
+"""Finds out, without a plan, which ranks share a machine and which machines reach each other.
+
+All ranks say where they run; rank 0 sees who shares a machine. The leaders of the machines then try
+each other's addresses, as rank 0 tells them to, until all are connected, and rank 0 makes the Plan
+and the Wiring that all ranks load. An error on any rank becomes the same error on all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.discovery.choice import describe_choice
+from torch_topoopt.discovery.host import Host
+from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE
+from torch_topoopt.discovery.network import plan_network
+from torch_topoopt.discovery.probe import Probe, Responder, send_probes
+from torch_topoopt.discovery.reach import (
+    Server,
+    components,
+    rounds,
+    still_worth_sending,
+    unreachable,
+)
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.links import listen, time_left
+from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.plan import Plan
+from torch_topoopt.rank_layout import RankLayout
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from torch_topoopt.discovery.interfaces import Interface
+    from torch_topoopt.fabric.rank_links import Meeting
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """What a rank has learnt; `listeners` (address and TCP port -> socket) are its own, open."""
+
+    plan: Plan
+    wiring: Wiring
+    layout: RankLayout
+    listeners: dict[tuple[str, int], socket.socket]
+
+
+def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> Discovered:
+    """Finds the network of this job together with all its ranks; raises FabricError."""
+    host = Host.here(rank)
+    meeting.publish("host", host.to_json())
+    lead = _lead(meeting, world_size, deadline) if rank == 0 else iter(())
+    next(lead, None)
+    laid_out = _hear(meeting, "layout", deadline)
+    layout = RankLayout(tuple(laid_out["server_of"]))
+    with ExitStack() as on_failure:
+        listeners: dict[tuple[str, int], socket.socket] = {}
+        if layout.is_leader(rank) and len(layout.leaders) > 1:
+            interfaces = usable_interfaces(host, one_machine=laid_out["one_machine"])
+            member = _Member(meeting, layout.server_of[rank], laid_out["job"], deadline)
+            on_failure.enter_context(member)
+            member.listen(interfaces)
+            if not laid_out["one_machine"]:
+                member.try_addresses(lead)
+            listeners = member.listeners
+        next(lead, None)
+        found = laid_out if "plan" in laid_out else _hear(meeting, "found", deadline)
+        plan = Plan.from_json(found["plan"])
+        wiring = Wiring.from_json(found["wiring"]).check(plan, found["plan"])
+        on_failure.pop_all()
+    return Discovered(plan, wiring, layout, listeners)
+
+
+def _hear(meeting: Meeting, topic: str, deadline: float) -> dict[str, Any]:
+    """What rank 0 has to say; raises FabricError if that is an error."""
+    answer: dict[str, Any] = json.loads(meeting.collect(topic, [0], deadline)[0])
+    if error := answer.get("error"):
+        raise FabricError(error)
+    return answer
+
+
+class _Member:
+    """The leader of one server, while addresses are tried."""
+
+    def __init__(self, meeting: Meeting, server: int, job: str, deadline: float) -> None:
+        self._meeting = meeting
+        self._server = server
+        self._job = job
+        self._deadline = deadline
+        self.listeners: dict[tuple[str, int], socket.socket] = {}
+
+    def __enter__(self) -> _Member:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for listener in self.listeners.values():
+            listener.close()
+
+    def listen(self, interfaces: list[Interface]) -> None:
+        """Opens the ports and tells rank 0 where they are."""
+        error = ""
+        try:
+            for interface in interfaces:
+                listener = listen(interface.address, 0)
+                self.listeners[interface.address, listener.getsockname()[1]] = listener
+        except OSError as failure:
+            error = f"cannot listen at {interface.address} ({interface.name}): {failure.strerror}"
+        ports = {"ports": [port for _, port in self.listeners], "error": error}
+        self._meeting.publish("ports", json.dumps(ports))
+
+    def try_addresses(self, lead: Iterator[None]) -> None:
+        """Answers probes, and sends those that rank 0 asks for, until it asks for no more."""
+        responder = Responder(list(self.listeners.values()), self._job, self._server)
+        try:
+            for turn in count():
+                next(lead, None)
+                orders = _hear(self._meeting, f"probes/{turn}", self._deadline)["probes"]
+                if not orders:
+                    return
+                own = [Probe(**order) for order in orders if order["source"] == self._server]
+                reached = [asdict(probe) for probe in send_probes(own, self._job)]
+                self._meeting.publish(f"reached/{turn}", json.dumps(reached))
+        finally:
+            responder.close()
+
+
+def usable_interfaces(host: Host, *, one_machine: bool) -> list[Interface]:
+    """Loopback if the whole job is on one machine, and only then."""
+    loopback = [i for i in host.interfaces if i.loopback]
+    if one_machine and loopback:
+        return loopback[:1]
+    return [i for i in host.interfaces if not i.loopback]
+
+
+def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
+    """Rank 0's part. It yields where rank 0 has to take part like everybody else.
+
+    What goes wrong is told where the others wait next.
+    """
+    # The others wait until `deadline` for what is told here, also that somebody is missing.
+    deadline -= 0.1 * time_left(deadline)
+    try:
+        hosts = _gather_hosts(meeting, world_size, deadline)
+    except FabricError as failure:
+        meeting.publish("layout", json.dumps({"error": str(failure)}))
+        return
+    server_of = group_ranks(hosts)
+    one_machine = len({host.machine for host in hosts}) == 1
+    job = secrets.token_hex(8)
+    layout = RankLayout(tuple(server_of))
+    message: dict[str, Any] = {"server_of": server_of, "one_machine": one_machine, "job": job}
+    if len(layout.leaders) == 1:
+        alone = Server(hosts[0].name, hosts[0].machine, layout.ranks_of[0], (), ())
+        meeting.publish("layout", json.dumps(message | _choose([alone], [])))
+        return
+    meeting.publish("layout", json.dumps(message))
+    yield
+    turn = count()
+    try:
+        servers = _gather_ports(meeting, layout, hosts, deadline, one_machine=one_machine)
+        reached: list[Probe] = []
+        if one_machine:  # its ranks reach each other; where not, opening the links says so
+            reached = [probe for probes in rounds(servers) for probe in probes]
+        for probes in rounds(servers):
+            if orders := still_worth_sending(probes, len(servers), reached):
+                number = next(turn)
+                asked = json.dumps({"probes": [asdict(probe) for probe in orders]})
+                meeting.publish(f"probes/{number}", asked)
+                yield
+                reached += _gather_reached(meeting, layout, number, deadline)
+        parts = components(len(servers), [(p.source, p.target) for p in reached])
+        if len(parts) > 1:
+            raise FabricError(unreachable(servers, parts))
+        message = _choose(servers, reached)
+    except FabricError as failure:
+        message = {"error": f"discovery: {failure}"}
+    meeting.publish(f"probes/{next(turn)}", json.dumps({"probes": []}))
+    meeting.publish("found", json.dumps(message))
+
+
+def _choose(servers: list[Server], reached: list[Probe]) -> dict[str, Any]:
+    """The documents for all ranks; says what they mean in one line."""
+    plan, wiring = plan_network(servers, reached)
+    print(f"topoopt: {describe_choice(servers, plan, wiring)}", file=sys.stderr, flush=True)
+    return {"plan": plan.to_json(), "wiring": wiring.to_json()}
+
+
+def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[Host]:
+    texts = meeting.collect("host", range(world_size), deadline)
+    hosts = [Host.from_json(texts[rank]) for rank in range(world_size)]
+    for rank, host in enumerate(hosts):
+        if host.error:
+            raise FabricError(f"discovery: rank {rank}: {host.error}")
+    nowhere = set.intersection(*(set(host.in_vain) for host in hosts))
+    if nowhere:
+        known = ", ".join(sorted({i.name for host in hosts for i in host.interfaces}))
+        raise FabricError(
+            f"discovery: {INTERFACES_VARIABLE}: no host has an interface {min(nowhere)!r} that is "
+            f"up and has an IPv4 address (found: {known})"
+        )
+    return hosts
+
+
+def group_ranks(hosts: list[Host]) -> list[int]:
+    """Rank -> server: ranks of one identity are one server, in the order of their lowest ranks."""
+    servers: dict[str, int] = {}
+    return [servers.setdefault(host.identity, len(servers)) for host in hosts]
+
+
+def _gather_ports(
+    meeting: Meeting, layout: RankLayout, hosts: list[Host], deadline: float, *, one_machine: bool
+) -> list[Server]:
+    texts = meeting.collect("ports", layout.leaders, deadline)
+    servers = []
+    for server, leader in enumerate(layout.leaders):
+        answer = json.loads(texts[leader])
+        host = hosts[leader]
+        if answer["error"]:
+            raise FabricError(f"rank {leader} (host {host.name}) {answer['error']}")
+        interfaces = tuple(usable_interfaces(host, one_machine=one_machine))
+        ranks = layout.ranks_of[server]
+        servers.append(Server(host.name, host.machine, ranks, interfaces, tuple(answer["ports"])))
+    return servers
+
+
+def _gather_reached(
+    meeting: Meeting, layout: RankLayout, turn: int, deadline: float
+) -> list[Probe]:
+    texts = meeting.collect(f"reached/{turn}", layout.leaders, deadline)
+    return [Probe(**probe) for leader in layout.leaders for probe in json.loads(texts[leader])]

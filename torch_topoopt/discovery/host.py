@@ -1,0 +1,83 @@
+"""What a rank tells the others about where it runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from torch_topoopt.data_model import Document
+from torch_topoopt.discovery.interfaces import (
+    INTERFACES_VARIABLE,
+    Interface,
+    list_interfaces,
+    select,
+)
+from torch_topoopt.fabric.driver import FabricError
+
+SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
+
+
+@dataclass(frozen=True)
+class Host(Document):
+    """One rank's announcement.
+
+    Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. `in_vain` are
+    names in TOPOOPT_INTERFACES that this host does not have; `error` says why the rank cannot join.
+    """
+
+    KIND: ClassVar[str] = "Host"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    name: str
+    machine: str
+    identity: str
+    interfaces: tuple[Interface, ...]
+    in_vain: tuple[str, ...]
+    error: str
+
+    def validate(self) -> Self:
+        return self
+
+    @classmethod
+    def here(cls, rank: int) -> Host:
+        """The host of this process."""
+        name = os.uname().nodename
+        machine = _machine(name)
+        error, interfaces, in_vain = "", list[Interface](), list[str]()
+        identity = machine
+        try:
+            if not shared_memory_allowed():
+                identity += f"/{rank}"
+            wanted = os.environ.get(INTERFACES_VARIABLE, "")
+            listed = list_interfaces()
+            interfaces, in_vain = select(listed, wanted)
+            if wanted and not interfaces:
+                known = ", ".join(sorted({i.name for i in listed})) or "none"
+                raise FabricError(
+                    f"{INTERFACES_VARIABLE}: {wanted!r} leaves no interface of host {name} that is "
+                    f"up and has an IPv4 address (these are: {known})"
+                )
+        except FabricError as failure:
+            error = str(failure)
+        return cls(cls.VERSION, name, machine, identity, tuple(interfaces), tuple(in_vain), error)
+
+
+def shared_memory_allowed() -> bool:
+    """TOPOOPT_SHARED_MEMORY; raises FabricError for a value that is neither 0 nor 1."""
+    value = os.environ.get(SHARED_MEMORY_VARIABLE, "1")
+    if value not in ("0", "1"):
+        raise FabricError(f"{SHARED_MEMORY_VARIABLE}: {value!r} is neither 0 (off) nor 1 (on)")
+    return value == "1"
+
+
+def _machine(name: str) -> str:
+    """Equal for processes that see the same sockets and process ids, and are of the same user."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        spaces = [os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid")]
+    except OSError as error:
+        raise FabricError(f"cannot tell this machine from others: {error}") from None
+    return "/".join(map(str, (name, boot, *spaces, os.getuid())))

@@ -1,0 +1,167 @@
+"""The network interfaces of this machine, as the kernel lists them for this network namespace.
+
+Addresses come from netlink and properties from ioctl: /sys/class/net may belong to another network
+namespace than this process.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_topoopt.fabric.driver import FabricError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INTERFACES_VARIABLE = "TOPOOPT_INTERFACES"
+
+# <linux/sockios.h>, <linux/wireless.h>, <linux/ethtool.h>, <linux/if.h>
+_SIOCGIFFLAGS, _SIOCETHTOOL, _SIOCGIWNAME = 0x8913, 0x8946, 0x8B01
+_ETHTOOL_GSET = 0x1
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
+# <linux/netlink.h>, <linux/rtnetlink.h>, <linux/if_addr.h>
+_NLM_F_REQUEST_DUMP = 0x301
+_NLMSG_ERROR, _NLMSG_DONE, _RTM_NEWADDR, _RTM_GETADDR = 2, 3, 20, 22
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
+_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr
+_UNKNOWN_MBPS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An interface that can carry traffic. `gbps` is None where the kernel does not know it."""
+
+    name: str
+    address: str
+    prefix_length: int
+    gbps: float | None
+    wireless: bool
+    loopback: bool
+
+    def shares_subnet(self, other: Interface) -> bool:
+        return self.subnet == other.subnet
+
+    @property
+    def subnet(self) -> ipaddress.IPv4Network:
+        return ipaddress.IPv4Network((self.address, self.prefix_length), strict=False)
+
+
+def list_interfaces() -> list[Interface]:
+    """Every interface that is up, by index; once for each of its IPv4 addresses."""
+    addresses: dict[int, list[tuple[str, int]]] = {}
+    for index, address, prefix_length in _addresses():
+        addresses.setdefault(index, []).append((address, prefix_length))
+    interfaces = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for index, name in sorted(socket.if_nameindex()):
+            flags = _flags(control, name)
+            if index not in addresses or not flags & _IFF_UP or not flags & _IFF_RUNNING:
+                continue
+            speed_gbps = _speed_gbps(control, name)
+            wireless = _is_wireless(control, index, name)
+            loopback = bool(flags & _IFF_LOOPBACK)
+            interfaces += [
+                Interface(name, *address, speed_gbps, wireless, loopback)
+                for address in addresses[index]
+            ]
+    return interfaces
+
+
+def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], list[str]]:
+    """The interfaces that a list like "eth0,ib" or "^docker,virbr" means, and the names in vain.
+
+    Names are prefixes. With ^ in front, all but these are meant. Raises FabricError for a list that
+    is no such list.
+    """
+    if not wanted:
+        return interfaces, []
+    exclude = wanted.startswith("^")
+    names = [name.strip() for name in wanted.split(",")]
+    if exclude:
+        names = [name.removeprefix("^") for name in names]
+    if any(not name or "^" in name for name in names):
+        raise FabricError(
+            f"{INTERFACES_VARIABLE}: {wanted!r} is not a list like eth0,eth1 (use these) or "
+            "^docker,virbr (use all but these)"
+        )
+    chosen = [i for i in interfaces if i.name.startswith(tuple(names)) is not exclude]
+    in_vain = [n for n in names if not any(i.name.startswith(n) for i in interfaces)]
+    return chosen, [] if exclude else in_vain
+
+
+def _addresses() -> Iterator[tuple[int, str, int]]:
+    """(interface index, address, prefix length) of every IPv4 address."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
+        request = _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)
+        size = _HEADER.size + len(request)
+        netlink.send(_HEADER.pack(size, _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + request)
+        while True:
+            data = netlink.recv(1 << 16)
+            while data:
+                size, kind, _, _, _ = _HEADER.unpack_from(data)
+                if kind == _NLMSG_DONE:
+                    return
+                if kind == _NLMSG_ERROR:
+                    raise FabricError("the kernel does not list the addresses of this machine")
+                if kind == _RTM_NEWADDR:
+                    yield _parse_address(data[_HEADER.size : size])
+                data = data[_aligned(size) :]
+
+
+def _parse_address(message: bytes) -> tuple[int, str, int]:
+    _, prefix_length, _, _, index = _ADDRESS.unpack_from(message)
+    attributes: dict[int, bytes] = {}
+    at = _ADDRESS.size
+    while at < len(message):
+        size, kind = _ATTRIBUTE.unpack_from(message, at)
+        attributes[kind] = message[at + _ATTRIBUTE.size : at + size]
+        at += _aligned(size)
+    # On a point-to-point interface IFA_ADDRESS is the other end.
+    own = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS, bytes(4)))
+    return index, socket.inet_ntoa(own), prefix_length
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) & ~3
+
+
+def _flags(control: socket.socket, name: str) -> int:
+    try:
+        answer = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH14x", name.encode(), 0))
+    except OSError:
+        return 0  # it went away since it was listed
+    return int(struct.unpack_from("H", answer, 16)[0])
+
+
+def _speed_gbps(control: socket.socket, name: str) -> float | None:
+    command = array.array("B", struct.pack("=I40x", _ETHTOOL_GSET))
+    request = struct.pack("16sP8x", name.encode(), command.buffer_info()[0])
+    try:
+        fcntl.ioctl(control, _SIOCETHTOOL, request)
+    except OSError:
+        return None  # not an Ethernet-like interface, or its driver does not say
+    low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
+    mbps = low | high << 16
+    return None if mbps in (0, 0xFFFF, _UNKNOWN_MBPS) else mbps / 1000
+
+
+def _is_wireless(control: socket.socket, index: int, name: str) -> bool:
+    folder = Path("/sys/class/net", name)
+    with contextlib.suppress(OSError):
+        if int((folder / "ifindex").read_text()) == index and (folder / "phy80211").exists():
+            return True
+    try:
+        fcntl.ioctl(control, _SIOCGIWNAME, struct.pack("16s16x", name.encode()))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""Finds out which addresses reach which: short TCP connections with a hello from both ends.
+
+The leader of every server listens at each of its addresses and answers probes in a thread, while it
+sends its own. A probe that reaches another job, another server or another program does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import selectors
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+
+_HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
+_QUESTION, _ANSWER = b"TOPOPRB1", b"TOPOPRB2"
+# A neighbour answers in a millisecond, or, if its first packet was lost, when TCP has sent it again
+# after a second; the rest is for addresses that nobody has.
+TIMEOUT_S = 2.5
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One question: does `source_address` of server `source` reach `target`?"""
+
+    source: int
+    source_address: str
+    target: int
+    target_address: str
+    target_tcp_port: int
+
+
+def _hello(magic: bytes, job: str, source: int, target: int) -> bytes:
+    return _HELLO.pack(magic, job.encode("ascii"), source, target)
+
+
+class Responder:
+    """Answers the probes that arrive at `listeners` until it is closed; leaves those open."""
+
+    def __init__(self, listeners: list[socket.socket], job: str, server: int) -> None:
+        self._job = job
+        self._server = server
+        self._wake, self._woken = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        for listener in listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._listeners = set(listeners)
+        self._received: dict[socket.socket, bytes] = {}
+        self._thread = threading.Thread(target=self._run, name="topoopt-probes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._wake.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._woken:
+                    return self._stop()
+                if key.fileobj in self._listeners:
+                    self._accept(key.fileobj)  # type: ignore[arg-type]
+                else:
+                    self._read(key.fileobj)  # type: ignore[arg-type]
+
+    def _stop(self) -> None:
+        for connection in self._received:
+            connection.close()
+        self._selector.close()
+        self._woken.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection = listener.accept()[0]
+            connection.setblocking(False)
+            self._received[connection] = b""
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, connection: socket.socket) -> None:
+        done = True
+        with contextlib.suppress(OSError):
+            part = connection.recv(_HELLO.size - len(self._received[connection]))
+            hello = self._received[connection] = self._received[connection] + part
+            done = not part or len(hello) == _HELLO.size
+            if len(hello) == _HELLO.size:
+                source = _HELLO.unpack(hello)[2]
+                if hello == _hello(_QUESTION, self._job, source, self._server):
+                    connection.send(_hello(_ANSWER, self._job, source, self._server))
+        if done:
+            self._selector.unregister(connection)
+            del self._received[connection]
+            connection.close()
+
+
+def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> list[Probe]:
+    """Sends all probes at once; those that were answered rightly in time, in the order given."""
+    answered = set()
+    waiting: dict[socket.socket, tuple[Probe, bytes]] = {}
+    deadline = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
+        for probe in probes:
+            connection = sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            connection.setblocking(False)
+            try:
+                connection.bind((probe.source_address, 0))
+            except OSError:
+                continue
+            target = (probe.target_address, probe.target_tcp_port)
+            if connection.connect_ex(target) in (0, errno.EINPROGRESS):
+                waiting[connection] = (probe, b"")
+                selector.register(connection, selectors.EVENT_WRITE)
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for key, events in selector.select(left):
+                ready: socket.socket = key.fileobj  # type: ignore[assignment]
+                probe, received = waiting[ready]
+                outcome = _advance(ready, events, probe, received, job)
+                if isinstance(outcome, bytes):
+                    waiting[ready] = (probe, outcome)
+                    selector.modify(ready, selectors.EVENT_READ)
+                    continue
+                if outcome:
+                    answered.add(probe)
+                selector.unregister(ready)
+                del waiting[ready]
+    return [probe for probe in probes if probe in answered]
+
+
+def _advance(
+    connection: socket.socket, events: int, probe: Probe, received: bytes, job: str
+) -> bytes | bool:
+    """What has been received so far, or at the end whether the answer is right."""
+    ends = (job, probe.source, probe.target)
+    try:
+        if events & selectors.EVENT_WRITE:
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                return False
+            connection.send(_hello(_QUESTION, *ends))
+            return b""
+        part = connection.recv(_HELLO.size - len(received))
+    except OSError:
+        return False
+    received += part
+    if part and len(received) < _HELLO.size:
+        return received
+    return received == _hello(_ANSWER, *ends)

@@ -1,0 +1,100 @@
+"""Where a rank of a job meets the others, and the network that it was given, for `backend`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from torch_topoopt.discovery.discover import Discovered
+from torch_topoopt.discovery.host import shared_memory_allowed
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.links import OpenLink, describe, time_left
+from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.plan import Plan
+from torch_topoopt.rank_layout import RankLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt.fabric.rank_links import RankLinks
+
+log = logging.getLogger("torch_topoopt")
+
+
+class StoreMeeting:
+    """Ranks meet in torch.distributed's store."""
+
+    def __init__(self, store: Any, rank: int) -> None:
+        self._store = store
+        self._rank = rank
+        # A group that is created again after its end finds the keys of its first life in the store.
+        self.life = store.add(f"lives/{rank}", 1)
+
+    def publish(self, topic: str, text: str) -> None:
+        self._store.set(self._key(topic, self._rank), text)
+
+    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
+        ranks = list(ranks)
+        keys = [self._key(topic, rank) for rank in ranks]
+        if not keys:
+            return {}
+        try:
+            self._store.wait(keys, timedelta(seconds=time_left(deadline)))
+        except dist.DistStoreError:
+            late = [rank for rank in ranks if not self._store.check([self._key(topic, rank)])]
+            raise FabricError(
+                f"rank {self._rank}: no sign of rank {', '.join(map(str, late))} in time ({topic})"
+            ) from None
+        texts = self._store.multi_get(keys)
+        return {rank: text.decode() for rank, text in zip(ranks, texts, strict=True)}
+
+    def _key(self, topic: str, rank: int) -> str:
+        return f"{topic}/{self.life}/{rank}"
+
+
+def given_network(world_size: int) -> Discovered | None:
+    """The network that `topoopt run` has planned and wired; None if there is no plan."""
+    given = [name for name in ("TOPOOPT_PLAN", "TOPOOPT_WIRING") if os.environ.get(name)]
+    if not given:
+        return None
+    if len(given) == 1:
+        raise RuntimeError(
+            f"topoopt: {given[0]} is set, but a plan and its wiring go together: set both "
+            "TOPOOPT_PLAN and TOPOOPT_WIRING, or none to discover the network"
+        )
+    plan = Plan.load(os.environ["TOPOOPT_PLAN"])
+    text = Path(os.environ["TOPOOPT_PLAN"]).read_text(encoding="utf-8")
+    layout = RankLayout.even(plan.cluster.servers, world_size)
+    wiring = Wiring.load(os.environ["TOPOOPT_WIRING"]).check(plan, text)
+    return Discovered(plan, wiring, layout, {})
+
+
+def log_link(opened: OpenLink, wiring: Wiring) -> None:
+    connection, link = opened.connection, opened.link
+    near, far = connection.getsockname(), connection.getpeername()
+    own = (link.source, link.source_port) if opened.sends else (link.target, link.target_port)
+    interface = wiring.by_port()[own].interface
+    where = f" on {interface}" if interface else ""
+    log.info("%s: %s:%d%s - %s:%d", describe(link), *near, where, *far)
+
+
+LinkTuple = tuple[str, int, int, int, int, int, int, bool]
+
+
+def link_tuples(links: RankLinks, layout: RankLayout, rank: int) -> list[LinkTuple]:
+    """The connections as _backend.Session takes them, which owns their descriptors from then on."""
+    tuples: list[LinkTuple] = []
+    for opened in links.planned:
+        link = opened.link
+        peer = layout.leaders[link.target if opened.sends else link.source]
+        ends = (link.source, link.source_port, link.target, link.target_port)
+        tuples.append(("socket", peer, *ends, opened.connection.detach(), opened.sends))
+    kind = "shm" if shared_memory_allowed() else "socket"
+    for peer, connection in links.local.items():
+        tuples.append((kind, peer, rank, -1, peer, -1, connection.detach(), True))
+    return tuples

@@ -1,0 +1,178 @@
+"""Which rank is on which server, and what follows from it: leaders, routes and rings of ranks.
+
+A Plan speaks of servers. A server may have several ranks, one per accelerator. Its ports belong to
+its leader, the lowest of its ranks; the ranks of one server reach each other directly, and all
+other servers through the leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import Ring, Route
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Network, Plan
+
+# (source server, target server) -> Gb/s of all links between the two, where it is known
+LinkRates = Mapping[tuple[int, int], float]
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """`server_of[rank]`; servers are numbered from 0 and none is empty."""
+
+    server_of: tuple[int, ...]
+
+    @classmethod
+    def even(cls, servers: int, world_size: int) -> RankLayout:
+        """As many ranks on every server, in order; raises DocumentError if that does not work."""
+        if world_size % servers:
+            raise DocumentError(
+                f"the plan is for {servers} servers, but this job has {world_size} ranks; "
+                f"every server needs equally many, so start {servers} ranks or a multiple of it"
+            )
+        return cls(tuple(rank // (world_size // servers) for rank in range(world_size)))
+
+    @cached_property
+    def ranks_of(self) -> tuple[tuple[int, ...], ...]:
+        """Server -> its ranks, ascending."""
+        ranks: list[list[int]] = [[] for _ in range(max(self.server_of) + 1)]
+        for rank, server in enumerate(self.server_of):
+            ranks[server].append(rank)
+        return tuple(tuple(of_server) for of_server in ranks)
+
+    @cached_property
+    def leaders(self) -> tuple[int, ...]:
+        """Server -> its leader."""
+        return tuple(ranks[0] for ranks in self.ranks_of)
+
+    def is_leader(self, rank: int) -> bool:
+        return self.leaders[self.server_of[rank]] == rank
+
+    def peers(self, rank: int) -> tuple[int, ...]:
+        """The other ranks of the same server."""
+        return tuple(r for r in self.ranks_of[self.server_of[rank]] if r != rank)
+
+
+def rank_routes(network: Network, layout: RankLayout, rank: int) -> list[tuple[list[int], float]]:
+    """The routes (ranks, weight) of every pair of ranks whose bytes may pass through `rank`.
+
+    Pairs that have links of their own and no route in the plan are left out, as in the plan.
+    """
+    listed = {(route.servers[0], route.servers[-1]) for route in network.routes}
+    direct: dict[tuple[int, int], int] = {}
+    for link in network.links:
+        direct[link.source, link.target] = direct.get((link.source, link.target), 0) + 1
+    routes = list(network.routes)
+    for pair, links in direct.items():
+        if pair not in listed:  # one route for each link, so that all of them are used
+            routes += [Route(pair, 1 / links)] * links
+    by_pair: dict[tuple[int, int], list[Route]] = {}
+    for route in routes:
+        by_pair.setdefault((route.servers[0], route.servers[-1]), []).append(route)
+    here = layout.server_of[rank]
+    leads = layout.is_leader(rank)
+    expanded = []
+    for pair, of_pair in by_pair.items():
+        passes = leads and any(here in route.servers for route in of_pair)
+        own_links = (layout.leaders[pair[0]], layout.leaders[pair[1]])
+        for source in layout.ranks_of[pair[0]]:
+            for target in layout.ranks_of[pair[1]]:
+                if (source, target) == own_links and pair not in listed:
+                    continue
+                if passes or rank in (source, target):
+                    expanded += [(_through(layout, source, r, target), r.weight) for r in of_pair]
+    return expanded
+
+
+def _through(layout: RankLayout, source: int, route: Route, target: int) -> list[int]:
+    leaders = [layout.leaders[server] for server in route.servers]
+    ranks = [source, *leaders, target]
+    return [rank for i, rank in enumerate(ranks) if i == 0 or rank != ranks[i - 1]]
+
+
+def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> list[Ring]:
+    """The rings over `servers`: the plan's if it has that group, or both ways round a short cycle.
+
+    Where `rates` differ, each ring's share is in proportion to its slowest link.
+    """
+    members = set(servers)
+    for group in plan.network.groups:
+        if set(group.servers) == members and group.rings:
+            return _by_slowest_link(plan, list(group.rings), rates or {})
+    if len(members) == 1:
+        return [Ring(tuple(members), 1.0)]
+    order = _short_cycle(plan, sorted(members))
+    if len(members) == 2 or plan.cluster.ports == "simplex":
+        return [Ring(order, 1.0)]
+    return _by_slowest_link(
+        plan, [Ring(order, 0.5), Ring(tuple(reversed(order)), 0.5)], rates or {}
+    )
+
+
+def leader_rings(
+    rings: list[Ring], layout: RankLayout, ranks: list[int]
+) -> list[tuple[list[int], float]]:
+    """Rings over the servers of a group -> rings over its members (indices into `ranks`).
+
+    A server is stood for by its first member; the others reduce to it and copy from it.
+    """
+    first: dict[int, int] = {}
+    for member, rank in enumerate(ranks):
+        first.setdefault(layout.server_of[rank], member)
+    return [([first[server] for server in ring.servers], ring.share) for ring in rings]
+
+
+def member_hops(network: Network, layout: RankLayout, ranks: list[int]) -> list[int]:
+    """Links from each member of a group to each other one, row by row; 0 inside a server."""
+    hops = _hops(network)
+    servers = [layout.server_of[rank] for rank in ranks]
+    return [hops.get((source, target), 0) for source in servers for target in servers]
+
+
+def _hops(network: Network) -> dict[tuple[int, int], int]:
+    """Links on the shortest route of every pair of servers."""
+    return {
+        pair: min(len(route.servers) - 1 for route in routes)
+        for pair, routes in network.routes_by_pair().items()
+    }
+
+
+def _by_slowest_link(plan: Plan, rings: list[Ring], rates: LinkRates) -> list[Ring]:
+    """The rings with shares by what their slowest hop carries; as they are if all are alike."""
+    if len(set(rates.values())) < 2:
+        return rings
+    table = plan.network.routes_by_pair()
+    hops = [_links_of(ring, table) for ring in rings]
+    users: dict[tuple[int, int], int] = {}
+    for ring_hops in hops:
+        for hop in ring_hops:
+            users[hop] = users.get(hop, 0) + 1
+    slowest = [min(rates[hop] / users[hop] for hop in ring_hops) for ring_hops in hops]
+    return [
+        Ring(ring.servers, rate / sum(slowest)) for ring, rate in zip(rings, slowest, strict=True)
+    ]
+
+
+def _links_of(ring: Ring, table: dict[tuple[int, int], tuple[Route, ...]]) -> list[tuple[int, int]]:
+    pairs = zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True)
+    return [hop for pair in pairs for route in table[pair] for hop in pairwise(route.servers)]
+
+
+def _short_cycle(plan: Plan, servers: list[int]) -> tuple[int, ...]:
+    """Visits the servers by nearest neighbour, counted in hops; ties to the lower server."""
+    hops = _hops(plan.network)
+    order = [servers[0]]
+    left = servers[1:]
+    while left:
+        here = order[-1]
+        nearest = min(left, key=lambda server: (hops[here, server], server))
+        order.append(nearest)
+        left.remove(nearest)
+    return tuple(order)
