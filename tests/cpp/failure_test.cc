@@ -21,7 +21,8 @@ TEST(Failures, ALostLinkFailsAllRanksWithItsName) {
     SCOPED_TRACE(shape.name);
     Traffic traffic;
     std::deque<Outcome> ignored;
-    Network network({.size = shape.size, .cables = shape.cables, .routes = 2}, random);
+    Network network(
+        {.size = shape.size, .cables = ofRandomKinds(shape.cables, random), .routes = 2}, random);
     Channel channel(network, 3);
     const size_t cable = random.between(0, shape.cables.size() - 1);
     const Cable& lost = shape.cables[cable];
@@ -77,6 +78,35 @@ TEST(Failures, AnEndpointThatFailsTellsAllOthers) {
   }
 }
 
+// The link is full and the neighbour slow, and the rank goes as soon as fail() returns.
+TEST(Failures, TheReasonOvertakesWhatWaitsOnACongestedLink) {
+  Random random(217);
+  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kMemory, LinkKind::kSharedMemory}) {
+    std::vector<std::byte> from(8 << 20);
+    Network network({.size = 3,
+                     .cables = {{0, 1, true, kind}, {1, 2, true, kind}},
+                     .window_bytes = 64 << 20,
+                     .socket_bytes = 4096},
+                    random);
+    Channel channel(network, 1);
+    std::thread failing;
+    network.on(1, [&](Endpoint&) {  // which cannot read meanwhile
+      network.on(0, [&](Endpoint& endpoint) {
+        endpoint.send({2, 9, 0}, from.data(), from.size(), 0, [](std::exception_ptr) {});
+      });
+      failing = std::thread([&] {
+        network.at(0)->fail("the disk is full");
+        network.at(0)->stop();
+      });
+      EXPECT_EQ(channel.failure(0), "PeerLostError: the disk is full");
+    });
+    failing.join();
+    for (const int rank : {1, 2}) {
+      EXPECT_EQ(channel.failure(rank), "PeerLostError: rank 0 failed: the disk is full");
+    }
+  }
+}
+
 TEST(Failures, BytesThatAreNoFrameFailTheLink) {
   Random random(211);
   Network network({.size = 3, .cables = ringOf(3)}, random);
@@ -126,7 +156,7 @@ TEST(Closing, HalfWrittenAndHalfReadMessagesLeaveTheirMemoryAlone) {
     Traffic other;
     other.addRandom(3, 20, 300000, random);
     Network network({.size = 3,
-                     .cables = lineOf(3),
+                     .cables = ofRandomKinds(lineOf(3), random),
                      .window_bytes = repeat % 2 ? 64u << 10 : 4u << 20,
                      .socket_bytes = 4096},
                     random);

@@ -1,5 +1,8 @@
 #include "group_steps.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -71,12 +74,14 @@ struct Job {
   int size;
   Random& random;
   size_t max_elements;
+  bool synchronous;
 
   DataType type = static_cast<DataType>(random.between(0, 9));
   ReduceOp op = static_cast<ReduceOp>(random.between(0, 3));
   size_t count = random.size(max_elements);
   int root = static_cast<int>(random.between(0, static_cast<size_t>(size) - 1));
   size_t element = elementSize(type);
+  CallTerms terms{kLimit, synchronous};
 
   struct Memory {
     std::vector<Bytes> input;
@@ -136,9 +141,9 @@ Step allReduceStep(const Job& job) {
   job.fillInputs(job.count);
   job.memory->output = job.memory->input;
   job.memory->expected.assign(job.memory->expected.size(), job.reduced());
-  return job.step("all_reduce", [m = job.memory, count = job.count, type = job.type, op = job.op](
-                                    Group& group, int i, Done done) {
-    group.allReduce(m->output[i].data(), count, type, op, kLimit, std::move(done));
+  return job.step("all_reduce", [m = job.memory, terms = job.terms, count = job.count,
+                                 type = job.type, op = job.op](Group& group, int i, Done done) {
+    group.allReduce(m->output[i].data(), count, type, op, terms, std::move(done));
   });
 }
 
@@ -146,8 +151,9 @@ Step broadcastStep(const Job& job) {
   job.fillInputs(job.count);
   job.memory->output = job.memory->input;
   job.memory->expected.assign(job.memory->expected.size(), job.memory->input[job.root]);
-  return job.step("broadcast", [m = job.memory, root = job.root](Group& group, int i, Done done) {
-    group.broadcast(m->output[i].data(), m->output[i].size(), root, kLimit, std::move(done));
+  return job.step("broadcast", [m = job.memory, terms = job.terms, root = job.root](
+                                   Group& group, int i, Done done) {
+    group.broadcast(m->output[i].data(), m->output[i].size(), root, terms, std::move(done));
   });
 }
 
@@ -157,9 +163,9 @@ Step reduceStep(const Job& job) {
   // A group of one has nobody to send to; its caller copies.
   job.memory->output[job.root] =
       job.size == 1 ? job.memory->input[0] : Bytes(job.count * job.element);
-  return job.step("reduce", [m = job.memory, count = job.count, type = job.type, op = job.op,
-                             root = job.root](Group& group, int i, Done done) {
-    group.reduce(m->input[i].data(), m->output[i].data(), count, type, op, root, kLimit,
+  return job.step("reduce", [m = job.memory, terms = job.terms, count = job.count, type = job.type,
+                             op = job.op, root = job.root](Group& group, int i, Done done) {
+    group.reduce(m->input[i].data(), m->output[i].data(), count, type, op, root, terms,
                  std::move(done));
   });
 }
@@ -174,9 +180,10 @@ Step allGatherStep(const Job& job) {
     const auto own = static_cast<ptrdiff_t>(startOf(bytes, i));
     std::copy_n(all.begin() + own, bytes[i], output.begin() + own);
   }
-  return job.step("all_gather", [m = job.memory, bytes](Group& group, int i, Done done) {
-    group.allGather(m->output[i].data(), bytes, kLimit, std::move(done));
-  });
+  return job.step("all_gather",
+                  [m = job.memory, terms = job.terms, bytes](Group& group, int i, Done done) {
+                    group.allGather(m->output[i].data(), bytes, terms, std::move(done));
+                  });
 }
 
 Step reduceScatterStep(const Job& job) {
@@ -188,9 +195,9 @@ Step reduceScatterStep(const Job& job) {
     job.memory->output[i].resize(counts[i] * job.element);
   }
   if (job.size == 1) job.memory->output = job.memory->input;
-  return job.step("reduce_scatter", [m = job.memory, counts, type = job.type, op = job.op](
-                                        Group& group, int i, Done done) {
-    group.reduceScatter(m->input[i].data(), m->output[i].data(), counts, type, op, kLimit,
+  return job.step("reduce_scatter", [m = job.memory, terms = job.terms, counts, type = job.type,
+                                     op = job.op](Group& group, int i, Done done) {
+    group.reduceScatter(m->input[i].data(), m->output[i].data(), counts, type, op, terms,
                         std::move(done));
   });
 }
@@ -212,22 +219,24 @@ Step exchangeStep(const Job& job) {
     }
     job.memory->output[i].resize(sumOf(receive[i]));
   }
-  return job.step("all_to_all", [m = job.memory, send, receive](Group& group, int i, Done done) {
+  return job.step("all_to_all", [m = job.memory, terms = job.terms, send, receive](
+                                    Group& group, int i, Done done) {
     group.exchange("all_to_all", m->input[i].data(), send[i], m->output[i].data(), receive[i],
-                   kLimit, std::move(done));
+                   terms, std::move(done));
   });
 }
 
 Step barrierStep(const Job& job) {
   auto called = std::make_shared<std::atomic<int>>(0);
   auto early = std::make_shared<std::atomic<bool>>(false);
-  Step step = job.step("barrier", [called, early, size = job.size](Group& group, int, Done done) {
-    ++*called;
-    group.barrier(kLimit, [=](std::exception_ptr error) {
-      if (*called < size) *early = true;
-      done(error);
-    });
-  });
+  Step step = job.step(
+      "barrier", [called, early, size = job.size, terms = job.terms](Group& group, int, Done done) {
+        ++*called;
+        group.barrier(terms, [=](std::exception_ptr error) {
+          if (*called < size) *early = true;
+          done(error);
+        });
+      });
   step.right = [early] { return !*early; };
   return step;
 }
@@ -281,8 +290,9 @@ Step receiveAnyStep(const Job& job, int tag) {
   return step;
 }
 
-Step randomStep(int size, size_t max_elements, int tag, int any_tag, Random& random) {
-  const Job job{size, random, max_elements};
+Step randomStep(int size, size_t max_elements, int tag, int any_tag, Random& random,
+                bool synchronous) {
+  const Job job{size, random, max_elements, synchronous};
   switch (random.between(0, size > 1 ? 8 : 6)) {
     case 0:
       return allReduceStep(job);
@@ -307,13 +317,22 @@ Step randomStep(int size, size_t max_elements, int tag, int any_tag, Random& ran
 
 }  // namespace
 
-Members::Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
-                 size_t ring_count, Random& random)
-    : Members(network, channel, ranks, randomRings(ranks.size(), ring_count, random)) {}
+int sharedMemory(int size) {
+  const int fd = memfd_create("team", MFD_CLOEXEC);
+  EXPECT_GE(fd, 0);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(TeamSegment::bytesFor(size))), 0);
+  return fd;
+}
 
 Members::Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
-                 const std::vector<RingOrder>& rings)
+                 size_t ring_count, Random& random, bool share_memory)
+    : Members(network, channel, ranks, randomRings(ranks.size(), ring_count, random),
+              share_memory) {}
+
+Members::Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
+                 const std::vector<RingOrder>& rings, bool share_memory)
     : ranks_(ranks) {
+  const int memory = share_memory ? sharedMemory(static_cast<int>(ranks.size())) : -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     GroupConfig config;
     config.name = "test " + std::to_string(channel);
@@ -321,8 +340,10 @@ Members::Members(Network& network, uint32_t channel, const std::vector<int>& ran
     config.rank = static_cast<int>(i);
     config.ranks = ranks;
     config.rings = rings;
+    if (share_memory) config.segment_fd = dup(memory);
     groups_.push_back(Group::open(network.at(ranks[i]), config));
   }
+  if (share_memory) close(memory);
 }
 
 void Members::shutdown() {
@@ -334,12 +355,12 @@ void Members::shutdownOn(int rank) {
   if (at != ranks_.end()) groups_[at - ranks_.begin()]->shutdown();
 }
 
-Steps::Steps(int size, size_t count, size_t max_elements, Random& random) {
+Steps::Steps(int size, size_t count, size_t max_elements, Random& random, bool synchronous) {
   for (size_t i = 0; i < count; ++i) {
     // Tags repeat, so that messages of one flow follow each other; but who receives from any rank
     // must not take what was meant for another receive.
     const int number = static_cast<int>(i);
-    steps_.push_back(randomStep(size, max_elements, number % 3, 100 + number, random));
+    steps_.push_back(randomStep(size, max_elements, number % 3, 100 + number, random, synchronous));
   }
 }
 

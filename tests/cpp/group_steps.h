@@ -15,13 +15,16 @@
 
 namespace topoopt {
 
+// A new memfd for a team of `size` members.
+int sharedMemory(int size);
+
 class Members {
  public:
   // `ranks` of the network form the group; its rings visit them in random orders.
   Members(Network& network, uint32_t channel, const std::vector<int>& ranks, size_t ring_count,
-          Random& random);
+          Random& random, bool share_memory = false);
   Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
-          const std::vector<RingOrder>& rings);
+          const std::vector<RingOrder>& rings, bool share_memory = false);
   ~Members() { shutdown(); }
 
   int size() const { return static_cast<int>(groups_.size()); }
@@ -46,7 +49,8 @@ struct Step {
 // Must be made before the network, since it owns the memory of the operations.
 class Steps {
  public:
-  Steps(int size, size_t count, size_t max_elements, Random& random);
+  // `synchronous`: as if their callers waited for the operations.
+  Steps(int size, size_t count, size_t max_elements, Random& random, bool synchronous = false);
 
   size_t count() const { return steps_.size(); }
   // All operations, each member from its own thread; returns when all are called.

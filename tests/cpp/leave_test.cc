@@ -57,7 +57,7 @@ TEST(Leaving, RightAfterRelayedTrafficLosesNothing) {
           traffic.add(source, far, 0, random.between(0, 2), random.size(200000), random);
       }
       Network network({.size = size,
-                       .cables = cables,
+                       .cables = ofRandomKinds(cables, random),
                        .window_bytes = 64 << 10,
                        .routes = 2,
                        .socket_bytes = 4096},
@@ -180,8 +180,8 @@ TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
     network.on(1, [&](Endpoint&) {  // who cannot read meanwhile, so the socket does not take it all
       network.on(0, [&](Endpoint& endpoint) {
         endpoint.send({1, 1, 0}, from.data(), kBytes, 0, [](std::exception_ptr) {});
-        endpoint.closeChannel(1, "closed");
       });
+      network.on(0, [&](Endpoint& endpoint) { endpoint.closeChannel(1, "closed"); });
     });
     std::string results[2];
     std::thread sender([&] { results[0] = network.at(0)->leave(kLeaveLimit); });
@@ -225,7 +225,7 @@ class AgainstBareSocket : public testing::Test {
     FrameHeader header;
     header.type = type;
     header.source = 1;
-    header.channel = kAllChannels;
+    header.channel = type == FrameType::kData ? 0 : kAllChannels;
     header.message_bytes = header.payload_bytes = static_cast<uint32_t>(payload.size());
     std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
     bytes += payload;

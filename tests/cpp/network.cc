@@ -121,6 +121,12 @@ std::vector<Cable> completeOf(int size) {
   return cables;
 }
 
+std::vector<Cable> ofRandomKinds(std::vector<Cable> cables, Random& random) {
+  const LinkKind kinds[] = {LinkKind::kSocket, LinkKind::kMemory, LinkKind::kSharedMemory};
+  for (Cable& cable : cables) cable.kind = kinds[random.between(0, cable.duplex ? 2 : 1)];
+  return cables;
+}
+
 std::vector<Shape> shapes() {
   return {{"ring of 4", ringOf(4), 4},
           {"ring of 7", ringOf(7), 7},
@@ -135,19 +141,13 @@ Network::Network(const NetworkOptions& options, Random& random)
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
   for (const Cable& cable : options.cables) {
-    int fds[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-      throw std::runtime_error("socketpair");
-    }
-    for (const int fd : fds) {
-      if (options.socket_bytes == 0) continue;
-      setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &options.socket_bytes, sizeof options.socket_bytes);
-    }
-    far_fds_.push_back(fds[1]);
     const LinkName there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
     const LinkName back{there.target, there.target_port, there.source, there.source_port};
-    configs[cable.a].links.push_back({there, fds[0], true});
-    configs[cable.b].links.push_back({cable.duplex ? back : there, fds[1], cable.duplex});
+    LinkSpec near{.name = there, .sends = true, .kind = cable.kind};
+    LinkSpec far{.name = cable.duplex ? back : there, .sends = cable.duplex, .kind = cable.kind};
+    paths_.push_back(lay(cable, options, near, far));
+    configs[cable.a].links.push_back(std::move(near));
+    configs[cable.b].links.push_back(std::move(far));
   }
   for (int rank = 0; rank < options.size; ++rank) {
     EndpointConfig& config = configs[rank];
@@ -159,6 +159,27 @@ Network::Network(const NetworkOptions& options, Random& random)
   }
 }
 
+Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, LinkSpec& near,
+                           LinkSpec& far) {
+  if (cable.kind == LinkKind::kMemory) {
+    const auto wire = std::make_shared<MemoryWire>(options.wire_bytes);
+    near.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0});
+    far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
+    return {-1, wire};
+  }
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+    throw std::runtime_error("socketpair");
+  }
+  for (const int fd : fds) {
+    if (options.socket_bytes == 0) continue;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &options.socket_bytes, sizeof options.socket_bytes);
+  }
+  near.fd = fds[0];
+  far.fd = fds[1];
+  return {fds[1], nullptr};
+}
+
 Network::~Network() {
   for (const auto& endpoint : endpoints_) endpoint->stop();
 }
@@ -167,10 +188,13 @@ void Network::on(int rank, const std::function<void(Endpoint&)>& function) {
   at(rank)->reactor().run([&] { function(*at(rank)); });
 }
 
-void Network::cut(size_t cable) { shutdown(far_fds_[cable], SHUT_RDWR); }
+void Network::cut(size_t cable) {
+  if (paths_[cable].wire) return paths_[cable].wire->cut();
+  shutdown(paths_[cable].far_fd, SHUT_RDWR);
+}
 
 void Network::write(size_t cable, const void* data, size_t bytes) {
-  ASSERT_EQ(::send(far_fds_[cable], data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+  ASSERT_EQ(::send(paths_[cable].far_fd, data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
 }
 
 std::vector<std::string> Network::leaveAll(std::chrono::milliseconds limit) {

@@ -14,6 +14,7 @@
 
 #include "seed.h"
 #include "transport/endpoint.h"
+#include "transport/memory_link.h"
 
 namespace topoopt {
 
@@ -43,6 +44,7 @@ struct Cable {
   int a;
   int b;
   bool duplex = true;  // else only a sends to b
+  LinkKind kind = LinkKind::kSocket;
 };
 
 std::vector<Cable> ringOf(int size);
@@ -50,6 +52,8 @@ std::vector<Cable> simplexRingOf(int size);
 std::vector<Cable> lineOf(int size);
 std::vector<Cable> starOf(int size);  // rank 0 is the centre
 std::vector<Cable> completeOf(int size);
+// The same cables, each of a random kind (a simplex one cannot be shared memory).
+std::vector<Cable> ofRandomKinds(std::vector<Cable> cables, Random& random);
 
 // The networks that most tests go through.
 struct Shape {
@@ -63,8 +67,9 @@ struct NetworkOptions {
   int size = 2;
   std::vector<Cable> cables;
   size_t window_bytes = 4 << 20;
-  size_t routes = 1;     // at most, per pair
-  int socket_bytes = 0;  // of each socket's send buffer; 0 for the system's default
+  size_t routes = 1;             // at most, per pair
+  int socket_bytes = 0;          // of each socket's send buffer; 0 for the system's default
+  size_t wire_bytes = 64 << 10;  // of a cable in memory, each way
 };
 
 class Network {
@@ -82,7 +87,7 @@ class Network {
 
   // The cable breaks, for both ends at once. This and write() are for cables that are still open.
   void cut(size_t cable);
-  // Bytes that are no frame arrive at the first end of the cable.
+  // Bytes that are no frame arrive at the first end of the cable, a socket.
   void write(size_t cable, const void* data, size_t bytes);
 
   // All ranks leave at the same time; one entry per rank, "" for good order.
@@ -91,7 +96,14 @@ class Network {
  private:
   std::vector<std::shared_ptr<Endpoint>> endpoints_;
   std::vector<RouteSpec> routes_;
-  std::vector<int> far_fds_;  // of each cable's second end; its endpoint owns it
+  // Of each cable: the descriptor of its second end, which its endpoint owns, or its wire.
+  struct Path {
+    int far_fd = -1;
+    std::shared_ptr<MemoryWire> wire;
+  };
+  Path lay(const Cable& cable, const NetworkOptions& options, LinkSpec& near, LinkSpec& far);
+
+  std::vector<Path> paths_;
 };
 
 // The channel of a group without the group: opened on all ranks, remembers how it failed.

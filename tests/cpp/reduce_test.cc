@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -278,6 +279,72 @@ TEST(Reduce, HalvesOfTheLastDigitGoToTheEvenNeighbour) {
   EXPECT_EQ(sum(kHalf, 65504, 15), 65504);
   EXPECT_EQ(sum(kHalf, 65504, 16), INFINITY);
   EXPECT_EQ(sum(kHalf, -65504, -16), -INFINITY);
+}
+
+// ---- variants and places -----------------------------------------------------------------------
+
+bool isNanOf(DataType type, const std::byte* at) {
+  uint64_t word = 0;
+  std::memcpy(&word, at, elementSize(type));
+  switch (type) {
+    case DataType::kFloat16:
+      return isNan(kHalf, static_cast<uint16_t>(word));
+    case DataType::kBfloat16:
+      return isNan(kBrain, static_cast<uint16_t>(word));
+    case DataType::kFloat32:
+      return std::isnan(std::bit_cast<float>(static_cast<uint32_t>(word)));
+    case DataType::kFloat64:
+      return std::isnan(std::bit_cast<double>(word));
+    default:
+      return false;
+  }
+}
+
+// Which of two NaNs an addition passes on is left open by IEEE 754.
+void expectSame(DataType type, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  const size_t element = elementSize(type);
+  for (size_t at = 0; at < a.size(); at += element) {
+    if (isNanOf(type, &a[at]) && isNanOf(type, &b[at])) continue;
+    ASSERT_EQ(std::memcmp(&a[at], &b[at], element), 0) << "element " << at / element;
+  }
+}
+
+TEST(Reduce, EveryInstructionSetAndPlaceGivesTheSameBits) {
+  Random random(60);
+  const auto variants = reduceVariants();
+  ASSERT_FALSE(variants.empty());
+  for (int t = 0; t <= static_cast<int>(DataType::kBool); ++t) {
+    const auto type = static_cast<DataType>(t);
+    const bool floating = type == DataType::kFloat16 || type == DataType::kBfloat16 ||
+                          type == DataType::kFloat32 || type == DataType::kFloat64;
+    for (int o = 0; o <= static_cast<int>(floating ? ReduceOp::kMax : ReduceOp::kBitXor); ++o) {
+      const auto op = static_cast<ReduceOp>(o);
+      for (const size_t count : {0, 1, 7, 31, 64, 130, 1021}) {
+        SCOPED_TRACE("type " + std::to_string(t) + ", operation " + std::to_string(o) + ", " +
+                     std::to_string(count) + " elements");
+        std::vector<std::byte> a(count * elementSize(type));
+        for (std::byte& byte : a) {
+          byte = static_cast<std::byte>(random.word() % (type == DataType::kBool ? 2 : 256));
+        }
+        std::vector<std::byte> b = a;
+        std::shuffle(b.begin(), b.end(), random.engine());
+        std::vector<std::byte> expected(a.size());
+        variants[0].reduce(type, op, expected.data(), a.data(), b.data(), count);
+        for (const ReduceVariant& variant : variants) {
+          SCOPED_TRACE(variant.name);
+          std::vector<std::byte> out(a.size());
+          variant.reduce(type, op, out.data(), a.data(), b.data(), count);
+          ASSERT_NO_FATAL_FAILURE(expectSame(type, out, expected));
+          out = a;
+          variant.reduce(type, op, out.data(), out.data(), b.data(), count);
+          ASSERT_NO_FATAL_FAILURE(expectSame(type, out, expected));
+          out = b;
+          variant.reduce(type, op, out.data(), a.data(), out.data(), count);
+          ASSERT_NO_FATAL_FAILURE(expectSame(type, out, expected));
+        }
+      }
+    }
+  }
 }
 
 // ---- division ----------------------------------------------------------------------------------

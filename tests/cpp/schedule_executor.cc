@@ -16,8 +16,9 @@ ScheduleExecutor::ScheduleExecutor(std::vector<Schedule> schedules, size_t eleme
     buffers_[rank].scratch.resize(schedules_[rank].scratch_bytes / element_bytes);
     for (size_t i = 0; i < schedules_[rank].lanes.size(); ++i) {
       const Lane& lane = schedules_[rank].lanes[i];
-      lanes_[rank].push_back(
-          {0, 0, std::vector<bool>(lane.receives.size()), std::vector<bool>(lane.sends.size())});
+      lanes_[rank].push_back({0, 0, std::vector<bool>(lane.receives.size()),
+                              std::vector<bool>(lane.receives.size()),
+                              std::vector<bool>(lane.sends.size())});
       lane_ids_.push_back({static_cast<int>(rank), i});
       for (const Send& send : lane.sends) {
         flowBetween(static_cast<int>(rank), send.peer, lane.stream).source_lane = i;
@@ -59,13 +60,20 @@ void ScheduleExecutor::wrote(int rank, const Range& range, size_t element) {
   if (range.buffer == Buffer::kOutput) ++own.output_writes.at(index);
 }
 
+bool ScheduleExecutor::received(int rank, const StepRef& step) const {
+  return step.none() || lanes_[rank].at(step.lane).received.at(step.index);
+}
+
+bool ScheduleExecutor::sent(int rank, const StepRef& step) const {
+  return step.none() || lanes_[rank].at(step.lane).sent.at(step.index);
+}
+
 bool ScheduleExecutor::post(const LaneId& id) {
   const Lane& lane = schedules_[id.rank].lanes[id.lane];
   LaneState& state = lanes_[id.rank][id.lane];
   if (state.posted == lane.receives.size()) return false;
   const Receive& receive = lane.receives[state.posted];
-  if (receive.after >= 0 && !state.received.at(receive.after)) return false;
-  if (receive.after_send >= 0 && !state.sent.at(receive.after_send)) return false;
+  if (!received(id.rank, receive.after) || !sent(id.rank, receive.after_send)) return false;
   flowBetween(receive.peer, id.rank, lane.stream).receives.push_back({state.posted++});
   return true;
 }
@@ -75,7 +83,7 @@ bool ScheduleExecutor::issue(const LaneId& id) {
   LaneState& state = lanes_[id.rank][id.lane];
   if (state.issued == lane.sends.size()) return false;
   const Send& send = lane.sends[state.issued];
-  if (send.after >= 0 && !state.received.at(send.after)) return false;
+  if (!received(id.rank, send.after)) return false;
   Flow& flow = flowBetween(id.rank, send.peer, lane.stream);
   flow.sends.push_back({state.issued++});
   flow.message_elements.push_back(elements(send.from));
@@ -100,6 +108,7 @@ bool ScheduleExecutor::push(Flow& flow) {
     lanes_[flow.source][flow.source_lane].sent[transfer.index] = true;
     flow.sends.pop_front();
     ++flow.pushed;
+    completeInTurn(flow.source, send.turn_next);
   }
   return true;
 }
@@ -138,12 +147,23 @@ void ScheduleExecutor::completeFront(Flow& flow) {
   while (!flow.receives.empty() && !flow.message_elements.empty() &&
          flow.receives.front().done == flow.message_elements.front()) {
     const size_t index = flow.receives.front().index;
-    const Receive& receive = schedules_[flow.target].lanes[flow.target_lane].receives[index];
-    if (receive.reduce) reduce(flow.target, receive);
-    lanes_[flow.target][flow.target_lane].received[index] = true;
+    lanes_[flow.target][flow.target_lane].arrived[index] = true;
     flow.receives.pop_front();
     flow.message_elements.pop_front();
     ++flow.received;
+    completeInTurn(flow.target, {static_cast<int>(flow.target_lane), static_cast<int>(index)});
+  }
+}
+
+void ScheduleExecutor::completeInTurn(int rank, StepRef step) {
+  while (!step.none()) {
+    LaneState& state = lanes_[rank].at(step.lane);
+    const Receive& receive = schedules_[rank].lanes[step.lane].receives.at(step.index);
+    if (!state.arrived[step.index] || state.received[step.index]) return;
+    if (!received(rank, receive.turn_after) || !sent(rank, receive.turn_after_send)) return;
+    if (receive.reduce) reduce(rank, receive);
+    state.received[step.index] = true;
+    step = receive.turn_next;
   }
 }
 

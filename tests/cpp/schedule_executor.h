@@ -48,7 +48,8 @@ class ScheduleExecutor {
   struct LaneState {
     size_t posted = 0;
     size_t issued = 0;
-    std::vector<bool> received;
+    std::vector<bool> arrived;
+    std::vector<bool> received;  // arrived, and it was its turn
     std::vector<bool> sent;
   };
   struct Transfer {  // a send that was issued, or a receive that was posted
@@ -89,6 +90,9 @@ class ScheduleExecutor {
   bool pull(Flow& flow);
   bool take(Flow& flow, size_t at);
   void completeFront(Flow& flow);
+  void completeInTurn(int rank, StepRef step);
+  bool received(int rank, const StepRef& step) const;
+  bool sent(int rank, const StepRef& step) const;
   void reduce(int rank, const Receive& receive);
   void wrote(int rank, const Range& range, size_t element);
   uint64_t& at(int rank, const Range& range, size_t element);

@@ -1,4 +1,5 @@
-// Schedules, executed in random orders of events and with almost no room in the network.
+// Schedules over rings and chains with one member per server, executed in random orders of events
+// and with almost no room in the network.
 
 #include "plan/schedule.h"
 
@@ -7,6 +8,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/direct_schedules.h"
+#include "plan/ring_schedules.h"
+#include "plan/tree_schedules.h"
+#include "schedule_checks.h"
 #include "schedule_executor.h"
 
 namespace topoopt {
@@ -22,6 +27,8 @@ struct Case {
   size_t element_bytes;
   size_t count;
   size_t window;  // elements
+
+  GroupLayout layout() const { return GroupLayout(size, rings); }
 
   std::string text() const {
     return std::to_string(size) + " members, " + std::to_string(rings.size()) + " rings, " +
@@ -46,6 +53,17 @@ std::vector<RingOrder> randomRings(int size, size_t count, Random& random) {
   return rings;
 }
 
+// One chain per ring; every other time they leave their root both ways.
+std::vector<TreeShare> chains(const Case& c, int root, Flow flow) {
+  std::vector<TreeShare> list;
+  for (size_t r = 0; r < c.rings.size(); ++r) {
+    const bool both_ways = (c.count + r) % 2 == 1;
+    list.push_back({chainTree(c.layout(), c.rings[r], root, flow, both_ways), c.rings[r].share,
+                    static_cast<int>(r)});
+  }
+  return list;
+}
+
 // Sizes from nothing to several chunks per slot; elements are large, so that few of them make many
 // chunks. Windows from nothing (both ends have to be ready) to no limit.
 std::vector<Case> cases(uint64_t salt) {
@@ -65,51 +83,6 @@ std::vector<Case> cases(uint64_t salt) {
     }
   }
   return list;
-}
-
-template <typename Make>
-std::vector<Schedule> forAll(int size, Make make) {
-  std::vector<Schedule> schedules;
-  for (int rank = 0; rank < size; ++rank) schedules.push_back(make(rank));
-  return schedules;
-}
-
-Values randomValues(size_t count, Random& random) {
-  Values values(count);
-  for (uint64_t& value : values) value = random.word();
-  return values;
-}
-
-// Random input for all members; returns the sum of all.
-Values fillInputs(ScheduleExecutor& executor, int size, size_t count, Random& random) {
-  Values sum(count, 0);
-  for (int rank = 0; rank < size; ++rank) {
-    executor.member(rank).input = randomValues(count, random);
-    for (size_t i = 0; i < count; ++i) sum[i] += executor.member(rank).input[i];
-  }
-  return sum;
-}
-
-std::vector<size_t> randomCounts(int size, size_t about, Random& random) {
-  std::vector<size_t> counts;
-  for (int i = 0; i < size; ++i) {
-    counts.push_back(random.chance(0.2) ? 0 : random.between(0, about));
-  }
-  return counts;
-}
-
-size_t total(const std::vector<size_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), size_t{0});
-}
-
-size_t startOf(const std::vector<size_t>& counts, int index) {
-  return std::accumulate(counts.begin(), counts.begin() + index, size_t{0});
-}
-
-void expectWrites(const std::vector<int>& writes, size_t first, size_t count, int expected) {
-  for (size_t i = first; i < first + count; ++i) {
-    ASSERT_EQ(i < writes.size() ? writes[i] : 0, expected) << "element " << i;
-  }
 }
 
 void expectBoundedScratch(const std::vector<Schedule>& schedules, const Case& c) {
@@ -158,7 +131,7 @@ TEST(AllReduce, SumsOnAllMembersInAnyOrderOfEvents) {
   Random random(1);
   for (const Case& c : cases(2)) {
     const auto schedules = forAll(c.size, [&](int rank) {
-      return allReduceSchedule(c.rings, rank, c.count, c.element_bytes);
+      return allReduceSchedule(c.layout(), Rings::kAll, rank, c.count, c.element_bytes);
     });
     expectBoundedScratch(schedules, c);
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
@@ -184,7 +157,8 @@ TEST(AllReduce, EachHopOfARingCarriesTwoTimesGMinusOneOverGOfItsBytes) {
     const auto parts = divideByShare(c.count, c.rings);
     std::vector<size_t> ring_total(c.rings.size(), 0);
     for (int rank = 0; rank < c.size; ++rank) {
-      const Schedule schedule = allReduceSchedule(c.rings, rank, c.count, c.element_bytes);
+      const Schedule schedule =
+          allReduceSchedule(c.layout(), Rings::kAll, rank, c.count, c.element_bytes);
       ASSERT_EQ(schedule.lanes.size(), c.rings.size());
       for (const Lane& lane : schedule.lanes) {
         const auto& order = c.rings[lane.stream].order;
@@ -218,7 +192,7 @@ TEST(AllGather, CollectsAllBlocksOnAllMembers) {
   for (const Case& c : cases(5)) {
     const auto counts = randomCounts(c.size, c.count, random);
     const auto schedules = forAll(c.size, [&](int rank) {
-      return allGatherSchedule(c.rings, rank, counts, c.element_bytes);
+      return allGatherSchedule(c.layout(), Rings::kAll, rank, counts, c.element_bytes);
     });
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
     const Values all = randomValues(total(counts), random);
@@ -248,7 +222,7 @@ TEST(ReduceScatter, LeavesEachMemberItsBlockOfTheSum) {
                             ? randomCounts(c.size, c.count, random)
                             : std::vector<size_t>(static_cast<size_t>(c.size), c.count);
     const auto schedules = forAll(c.size, [&](int rank) {
-      return reduceScatterSchedule(c.rings, rank, counts, c.element_bytes);
+      return reduceScatterSchedule(c.layout(), Rings::kAll, rank, counts, c.element_bytes);
     });
     expectBoundedScratch(schedules, c);
     if (c.size == 1) {
@@ -278,7 +252,8 @@ TEST(ReduceScatter, DoesNotDeadlockWithoutRoomInTheNetwork) {
       const auto counts = randomCounts(size, random.between(1, 80), random);
       const size_t element_bytes = repeat % 2 ? 64 << 10 : 512 << 10;
       const auto schedules = forAll(size, [&](int rank) {
-        return reduceScatterSchedule(rings, rank, counts, element_bytes);
+        return reduceScatterSchedule(GroupLayout(size, rings), Rings::kAll, rank, counts,
+                                     element_bytes);
       });
       ScheduleExecutor executor(schedules, element_bytes, random.between(0, 1), random);
       fillInputs(executor, size, total(counts), random);
@@ -293,7 +268,8 @@ TEST(Broadcast, CopiesFromAnyRootToAllMembers) {
   for (const Case& c : cases(10)) {
     const int root = static_cast<int>(random.between(0, static_cast<size_t>(c.size) - 1));
     const auto schedules = forAll(c.size, [&](int rank) {
-      return broadcastSchedule(c.rings, rank, root, c.count, c.element_bytes);
+      return treeBroadcastSchedule(chains(c, root, Flow::kFromRoot), rank, c.count,
+                                   c.element_bytes);
     });
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
     fillInputs(executor, c.size, c.count, random);
@@ -312,11 +288,13 @@ TEST(Reduce, LeavesTheSumAtTheRootAndTheInputsAlone) {
   for (const Case& c : cases(12)) {
     const int root = static_cast<int>(random.between(0, static_cast<size_t>(c.size) - 1));
     const auto schedules = forAll(c.size, [&](int rank) {
-      return reduceSchedule(c.rings, rank, root, c.count, c.element_bytes);
+      return treeReduceSchedule(chains(c, root, Flow::kToRoot), rank, c.count, c.element_bytes);
     });
     expectBoundedScratch(schedules, c);
     if (c.size == 1) {
-      EXPECT_TRUE(schedules[0].lanes.empty());
+      for (const Lane& lane : schedules[0].lanes) {
+        EXPECT_TRUE(lane.receives.empty() && lane.sends.empty());
+      }
       continue;
     }
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
@@ -324,7 +302,14 @@ TEST(Reduce, LeavesTheSumAtTheRootAndTheInputsAlone) {
     executor.member(root).output.resize(c.count);
     ASSERT_EQ(executor.run(), "") << c.text();
     ASSERT_EQ(executor.member(root).output, sum) << c.text();
-    expectWrites(executor.member(root).output_writes, 0, c.count, 2);
+    // Received once, and reduced once per chain that ends here.
+    const auto parts = divideByShare(c.count, c.rings);
+    const auto trees = chains(c, root, Flow::kToRoot);
+    for (size_t r = 0; r < parts.size(); ++r) {
+      const int children = static_cast<int>(trees[r].tree.childrenOf(root).size());
+      expectWrites(executor.member(root).output_writes, parts[r].first, parts[r].count,
+                   1 + children);
+    }
     for (int rank = 0; rank < c.size; ++rank) {
       expectWrites(executor.member(rank).input_writes, 0, c.count, 0);
     }
@@ -366,12 +351,6 @@ TEST(Exchange, MovesEveryBlockToItsPlace) {
       }
     }
   }
-}
-
-TEST(Schedules, AMemberThatIsNotOnARingIsRefused) {
-  const std::vector<RingOrder> rings = {{{0, 1, 2}, 1.0}};
-  EXPECT_THROW(allReduceSchedule(rings, 3, 10, 4), std::invalid_argument);
-  EXPECT_THROW(broadcastSchedule(rings, 0, 5, 10, 4), std::invalid_argument);
 }
 
 }  // namespace

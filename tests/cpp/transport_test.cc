@@ -116,6 +116,29 @@ TEST(Endpoints, TinyWindowsStillMoveMessages) {
   }
 }
 
+// Ranks with links of several kinds, and routes over all of them.
+TEST(Endpoints, LinksOfAllKindsCarryAnyMixOfTraffic) {
+  Random random(215);
+  for (const Shape& shape : shapes()) {
+    for (const size_t window : {1 << 10, 100 << 10, 4 << 20}) {
+      SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window));
+      Traffic traffic;
+      traffic.addRandom(shape.size, 80, 1 << 20, random);
+      Network network({.size = shape.size,
+                       .cables = ofRandomKinds(shape.cables, random),
+                       .window_bytes = window,
+                       .routes = random.between(1, 4),
+                       .socket_bytes = random.chance(0.5) ? 4096 : 0,
+                       .wire_bytes = random.chance(0.5) ? 256u : 64u << 10},
+                      random);
+      traffic.start(network, random);
+      ASSERT_NO_FATAL_FAILURE(traffic.check());
+      EXPECT_EQ(network.leaveAll(kWaitLimit),
+                std::vector<std::string>(static_cast<size_t>(shape.size), ""));
+    }
+  }
+}
+
 // All of them are in what the link reads at once, and nothing comes after them.
 TEST(Endpoints, ManySmallMessagesThatArriveTogetherAreAllTaken) {
   Random random(214);
@@ -149,7 +172,7 @@ TEST(Endpoints, RelaysHoldNoMoreThanAWindowPerFlow) {
       }
     }
     Network network({.size = shape.size,
-                     .cables = shape.cables,
+                     .cables = ofRandomKinds(shape.cables, random),
                      .window_bytes = kWindow,
                      .routes = 2,
                      .socket_bytes = 4096},
@@ -172,7 +195,7 @@ TEST(Endpoints, RelaysHoldNoMoreThanAWindowPerFlow) {
         if (!link.sends) continue;
         relayed += counters.relayed_bytes;
         const size_t flows = kStreams * crossing[{rank, link.name.target}].size();
-        EXPECT_LE(counters.relay_peak_bytes, flows * (kWindow + kMaxPayloadBytes));
+        EXPECT_LE(counters.relay_peak_bytes, flows * (kWindow + kRelayedPayloadBytes));
       }
     }
     EXPECT_GT(relayed, 0u);
@@ -329,6 +352,19 @@ TEST(Endpoints, ADisagreementIsAMismatchOnWhicheverEndComesSecond) {
       EXPECT_EQ(named, size_differs) << why;
     }
   }
+}
+
+TEST(Endpoints, AWindowOfNothingIsRefused) {
+  EndpointConfig config;
+  config.window_bytes = 0;
+  EXPECT_THROW(Endpoint{config}, std::invalid_argument);
+}
+
+TEST(Endpoints, CannotBeClosedOnTheirOwnReactorThread) {
+  Random random(216);
+  Network network({.size = 2, .cables = lineOf(2)}, random);
+  network.on(0, [](Endpoint& endpoint) { EXPECT_THROW(endpoint.stop(), std::logic_error); });
+  EXPECT_EQ(network.leaveAll(kWaitLimit), std::vector<std::string>(2, ""));
 }
 
 TEST(Endpoints, ARouteOverALinkThatIsNotThereIsRefused) {

@@ -1,0 +1,130 @@
+// The choice of an algorithm, and the schedules that are kept.
+
+#include "plan/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "plan/schedule_cache.h"
+
+namespace topoopt {
+namespace {
+
+// Twelve servers, strides 1 and 5, both ways round: four rings.
+std::vector<RingOrder> fourRings() {
+  std::vector<RingOrder> rings;
+  for (const int stride : {1, 11, 5, 7}) {
+    RingOrder& ring = rings.emplace_back();
+    ring.share = 0.25;
+    for (int i = 0; i < 12; ++i) ring.order.push_back(i * stride % 12);
+  }
+  return rings;
+}
+
+const CostModel kModel{
+    .message_s = 20e-6, .hop_s = 20e-6, .seconds_per_byte = 1e-8, .reduce_s_per_byte = 2e-10};
+
+class Choice : public testing::Test {
+ protected:
+  Algorithm chosen(Collective collective, size_t bytes, const std::string& forced = "auto",
+                   bool commutative = true) {
+    return estimate_.choose({collective, bytes, 3, commutative}, algorithmNamed(forced));
+  }
+
+  GroupLayout layout_{12, fourRings()};
+  CostEstimate estimate_{layout_, kModel};
+};
+
+TEST_F(Choice, FewBytesTakeFewRoundsAndManyTakeAllRings) {
+  EXPECT_EQ(chosen(Collective::kAllReduce, 8), Algorithm::kDoubling);
+  EXPECT_EQ(chosen(Collective::kAllReduce, 8, "auto", false), Algorithm::kTree);
+  EXPECT_EQ(chosen(Collective::kAllReduce, 64 << 20), Algorithm::kMultiRing);
+  EXPECT_EQ(chosen(Collective::kBroadcast, 8), Algorithm::kTree);
+  EXPECT_EQ(chosen(Collective::kBroadcast, 64 << 20), Algorithm::kMultiRing);
+  EXPECT_EQ(chosen(Collective::kReduce, 64 << 20), Algorithm::kMultiRing);
+  EXPECT_EQ(chosen(Collective::kAllGather, 100), Algorithm::kRing);
+  EXPECT_EQ(chosen(Collective::kAllGather, 64 << 20), Algorithm::kMultiRing);
+  EXPECT_EQ(chosen(Collective::kReduceScatter, 64 << 20), Algorithm::kMultiRing);
+  EXPECT_EQ(chosen(Collective::kBarrier, 0), Algorithm::kDoubling);
+  EXPECT_EQ(chosen(Collective::kExchange, 1 << 20), Algorithm::kDirect);
+}
+
+TEST_F(Choice, AForcedAlgorithmIsTakenWhereItCanServe) {
+  EXPECT_EQ(chosen(Collective::kAllReduce, 8, "ring"), Algorithm::kRing);
+  EXPECT_EQ(chosen(Collective::kAllReduce, 64 << 20, "tree"), Algorithm::kTree);
+  EXPECT_EQ(chosen(Collective::kBroadcast, 8, "both_ways"), Algorithm::kBothWays);
+  EXPECT_EQ(chosen(Collective::kAllGather, 64 << 20, "tree"), Algorithm::kMultiRing);
+  // Recursive doubling would need scratch for every round.
+  EXPECT_EQ(chosen(Collective::kAllReduce, 64 << 20, "doubling"), Algorithm::kMultiRing);
+}
+
+TEST_F(Choice, TheChosenAlgorithmIsNeverEstimatedSlowerThanAnother) {
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
+        Collective::kReduceScatter, Collective::kBarrier}) {
+    for (size_t bytes = 1; bytes < (size_t{1} << 31); bytes *= 8) {
+      const Request request{collective, bytes, 0, true};
+      const double best_s = estimate_.seconds(request, estimate_.choose(request, std::nullopt));
+      for (const Algorithm algorithm : estimate_.candidates(request)) {
+        const double s = estimate_.seconds(request, algorithm);
+        EXPECT_GT(s, 0.0);
+        EXPECT_TRUE(std::isfinite(s));
+        EXPECT_LE(best_s, s) << nameOf(collective) << " " << bytes << " " << nameOf(algorithm);
+      }
+    }
+  }
+}
+
+TEST_F(Choice, EstimatesOfManyBytesComeNearTheBoundOfTheLinks) {
+  const size_t bytes = size_t{1} << 30;
+  const double bound_s = 2.0 * 11 / 12 * static_cast<double>(bytes) * 1e-8 / 4;
+  const double s =
+      estimate_.seconds({Collective::kAllReduce, bytes, 0, true}, Algorithm::kMultiRing);
+  EXPECT_GE(s, bound_s);
+  EXPECT_LE(s, 1.2 * bound_s);
+}
+
+TEST(AlgorithmNames, AnUnknownOneIsRefusedWithTheKnownOnes) {
+  try {
+    algorithmNamed("fast");
+    FAIL() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "TOPOOPT_ALGORITHM: 'fast' is not one of auto, ring, multi_ring, both_ways, tree, "
+                 "doubling");
+  }
+  EXPECT_EQ(algorithmNamed("auto"), std::nullopt);
+}
+
+TEST(ScheduleCache, KeepsWhatIsAskedForAgainAndForgetsTheOldest) {
+  ScheduleCache cache(GroupLayout(12, fourRings()), 0, kModel, std::nullopt);
+  const auto key = [](size_t count) {
+    return ScheduleKey{Collective::kAllReduce, {count}, {}, 4, 0, true};
+  };
+  const auto first = cache.get(key(1));
+  EXPECT_EQ(cache.get(key(1)), first);
+  EXPECT_NE(cache.get(key(2)), first);
+  for (size_t count = 3; count < 60; ++count) cache.get(key(count));
+  EXPECT_EQ(cache.get(key(1)), first);  // the last ones are kept
+  for (size_t count = 100; count < 300; ++count) cache.get(key(count));
+  EXPECT_EQ(first.use_count(), 1);  // only here any more
+}
+
+TEST(ScheduleCache, BoundsTheStepsItKeeps) {
+  ScheduleCache cache(GroupLayout(12, fourRings()), 0, kModel, Algorithm::kMultiRing);
+  std::vector<std::shared_ptr<const PreparedSchedule>> all;
+  size_t steps = 0;
+  for (size_t count = 0; count < 40; ++count) {
+    all.push_back(cache.get({Collective::kAllReduce, {(256 << 20) + count}, {}, 4, 0, true}));
+    steps += all.back()->steps;
+  }
+  ASSERT_GT(steps, 2u * (64 << 10));
+  size_t kept = 0;
+  for (const auto& prepared : all) kept += prepared.use_count() > 1 ? prepared->steps : 0;
+  EXPECT_LE(kept, size_t{64 << 10});
+}
+
+}  // namespace
+}  // namespace topoopt

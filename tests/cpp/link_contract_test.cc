@@ -1,0 +1,442 @@
+// What every kind of link must do, whatever carries its bytes.
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "network.h"
+#include "traffic.h"
+#include "transport/link.h"
+#include "transport/memory_link.h"
+
+namespace topoopt {
+namespace {
+
+struct Frame {
+  FrameHeader header;
+  std::vector<std::byte> payload;  // empty if it was placed
+  bool placed;
+};
+
+// One end of a link, with what has arrived there.
+class End final : public Link::Observer {
+ public:
+  End(int rank, const LinkSpec& spec) : link_(Link::open(spec, {rank, reactor_, buffers_, *this})) {
+    on([](Link& link) { link.start(); });
+  }
+  ~End() override {
+    on([](Link& link) { link.close(); });
+    reactor_.stop();
+  }
+
+  void on(const std::function<void(Link&)>& function) {
+    reactor_.run([&] { function(*link_); });
+  }
+  Reactor& reactor() { return reactor_; }
+  LinkCounters counters() {
+    LinkCounters counters;
+    on([&](Link& link) { counters = link.counters(); });
+    return counters;
+  }
+
+  // A data frame of this end, or relayed for `source`; `data` stays valid until it is sent.
+  static OutFrame frame(int source, uint64_t stream, uint64_t message,
+                        const std::vector<std::byte>& data,
+                        std::shared_ptr<SendProgress> progress = nullptr) {
+    OutFrame frame;
+    frame.header.source = static_cast<uint16_t>(source);
+    frame.header.channel = 1;
+    frame.header.stream = stream;
+    frame.header.message = message;
+    frame.header.message_bytes = data.size();
+    frame.header.payload_bytes = static_cast<uint32_t>(data.size());
+    frame.payload = data.data();
+    frame.message = std::move(progress);
+    return frame;
+  }
+
+  // Waits for `count` frames and takes all that came.
+  std::vector<Frame> waitForFrames(size_t count) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kWaitLimit, [&] { return frames_.size() >= count; }))
+        << "only " << frames_.size() << " frames of " << count << " arrived";
+    return std::exchange(frames_, {});
+  }
+  std::string waitForLoss() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kWaitLimit, [&] { return !lost_.empty(); }));
+    return lost_;
+  }
+
+  // Where payloads go, if they shall go anywhere; on the reactor thread.
+  std::byte* place = nullptr;
+
+ private:
+  std::byte* onHeader(Link&, const FrameHeader&) override { return place; }
+  void onFrame(Link&, const FrameHeader& header, PayloadBuffer payload, bool placed) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(lost_, "") << "a frame after the link was lost";
+    frames_.push_back({header, {payload.data(), payload.data() + payload.size()}, placed});
+    changed_.notify_all();
+  }
+  void onLost(Link&, const std::string& why) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(lost_, "") << "lost twice";
+    lost_ = why;
+    changed_.notify_all();
+  }
+
+  Reactor reactor_;
+  BufferPool buffers_;
+  std::unique_ptr<Link> link_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Frame> frames_;
+  std::string lost_;
+};
+
+// While it lives, the end's reactor does nothing.
+class Blocked {
+ public:
+  explicit Blocked(End& end) {
+    std::promise<void> started;
+    end.reactor().post([&started, released = released_.get_future().share()] {
+      started.set_value();
+      released.wait_for(kWaitLimit);
+    });
+    started.get_future().wait();
+  }
+  ~Blocked() { released_.set_value(); }
+
+ private:
+  std::promise<void> released_;
+};
+
+class LinkContract : public testing::TestWithParam<LinkKind> {
+ protected:
+  void SetUp() override {
+    LinkSpec near{.name = {0, -1, 1, -1}, .kind = GetParam()};
+    LinkSpec far{.name = {1, -1, 0, -1}, .kind = GetParam()};
+    if (GetParam() == LinkKind::kMemory) {
+      const auto wire = std::make_shared<MemoryWire>(16 << 10);
+      near.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0});
+      far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
+    } else {
+      int fds[2];
+      ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+      near.fd = fds[0];
+      far.fd = fds[1];
+    }
+    a_ = std::make_unique<End>(0, near);
+    b_ = std::make_unique<End>(1, far);
+  }
+
+  Random random_{401};
+  std::deque<std::vector<std::byte>> data_;  // what is sent; goes after the ends
+  std::unique_ptr<End> a_;
+  std::unique_ptr<End> b_;
+};
+
+TEST_P(LinkContract, FramesArriveWholeAndInTheOrderOfTheirFlow) {
+  constexpr int kFrames = 300;
+  struct Sent {
+    const std::vector<std::byte>* data;
+    uint64_t message;
+  };
+  std::map<std::pair<int, uint64_t>, std::deque<Sent>> sent;
+  uint64_t bytes[2] = {};
+  for (int i = 0; i < 2 * kFrames; ++i) {
+    const int side = i % 2;
+    const uint64_t stream = random_.between(0, 3);
+    const size_t most = random_.chance(0.2) ? kMaxPayloadBytes : 5000;
+    data_.push_back(randomBytes(random_.between(0, most), random_));
+    auto& flow = sent[{side, stream}];
+    flow.push_back({&data_.back(), static_cast<uint64_t>(i)});
+    bytes[side] += data_.back().size();
+    (side == 0 ? a_ : b_)->on([&](Link& link) {
+      link.send(End::frame(side, stream, flow.back().message, data_.back()));
+    });
+  }
+  for (const int side : {0, 1}) {
+    End& from = side == 0 ? *a_ : *b_;
+    End& to = side == 0 ? *b_ : *a_;
+    const auto frames = to.waitForFrames(kFrames);
+    ASSERT_EQ(frames.size(), static_cast<size_t>(kFrames));
+    for (const Frame& frame : frames) {
+      auto& flow = sent[{side, frame.header.stream}];
+      ASSERT_FALSE(flow.empty());
+      EXPECT_EQ(frame.header.message, flow.front().message);
+      EXPECT_TRUE(frame.payload == *flow.front().data);
+      flow.pop_front();
+    }
+    EXPECT_EQ(to.counters().received_bytes, bytes[side]);
+    EXPECT_EQ(from.counters().sent_bytes, bytes[side]);
+    EXPECT_EQ(from.counters().relayed_bytes, 0u);
+    EXPECT_EQ(from.counters().overhead_bytes, kFrames * sizeof(FrameHeader));
+  }
+}
+
+// Each frame finds the other end asleep, or about to fall asleep.
+TEST_P(LinkContract, AFrameWakesTheOtherEnd) {
+  data_.push_back(randomBytes(8, random_));
+  for (uint64_t i = 0; i < 1000; ++i) {
+    for (End* end : {a_.get(), b_.get()}) {
+      end->on([&](Link& link) { link.send(End::frame(end == a_.get() ? 0 : 1, 0, i, data_[0])); });
+    }
+    ASSERT_EQ(b_->waitForFrames(1).size(), 1u);
+    ASSERT_EQ(a_->waitForFrames(1).size(), 1u);
+  }
+}
+
+TEST_P(LinkContract, PayloadGoesWhereTheObserverSays) {
+  data_.push_back(randomBytes(200000, random_));
+  std::vector<std::byte> place(200000);
+  b_->on([&](Link&) { b_->place = place.data(); });
+  a_->on([&](Link& link) { link.send(End::frame(0, 0, 0, data_[0])); });
+  const auto frames = b_->waitForFrames(1);
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_TRUE(frames[0].placed);
+  EXPECT_TRUE(place == data_[0]);
+}
+
+TEST_P(LinkContract, ControlFramesOvertakeDataThatWaits) {
+  constexpr size_t kFrames = 100;
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < kFrames; ++i) link.send(End::frame(0, 0, i, data_[0]));
+    });
+    a_->on([&](Link& link) {
+      OutFrame control;
+      control.header.type = FrameType::kAck;
+      link.sendControl(std::move(control));
+    });
+  }
+  const auto frames = b_->waitForFrames(kFrames + 1);
+  ASSERT_EQ(frames.size(), kFrames + 1);
+  EXPECT_NE(frames.back().header.type, FrameType::kAck);
+}
+
+// A flow of long frames and one of short ones, both with more to send than the link takes at once.
+TEST_P(LinkContract, FlowsShareTheLinkByBytesNotByFrames) {
+  constexpr size_t kShortBytes = 16 << 10;
+  constexpr size_t kLong = 64;
+  constexpr size_t kShort = 256;
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  data_.push_back(randomBytes(kShortBytes, random_));
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < kLong; ++i) link.send(End::frame(0, 7, i, data_[0]));
+      for (uint64_t i = 0; i < kShort; ++i) link.send(End::frame(0, 8, i, data_[1]));
+    });
+  }
+  const auto frames = b_->waitForFrames(kLong + kShort);
+  ASSERT_EQ(frames.size(), kLong + kShort);
+  size_t long_bytes = 0;
+  size_t short_bytes = 0;
+  for (const Frame& frame : frames) {
+    (frame.header.stream == 7 ? long_bytes : short_bytes) += frame.payload.size();
+    // One turn of difference, and a frame that does not fit into it.
+    if (short_bytes < kShort * kShortBytes) {
+      EXPECT_LE(long_bytes, short_bytes + 3 * kMaxPayloadBytes);
+    }
+  }
+}
+
+TEST_P(LinkContract, DroppedFramesDoNotArriveAndTheirMemoryIsFree) {
+  constexpr size_t kFrames = 60;
+  auto data = std::make_unique<std::vector<std::byte>>(randomBytes(kMaxPayloadBytes, random_));
+  const std::vector<std::byte> copy = *data;
+  data_.push_back(randomBytes(1000, random_));
+  size_t dropped = 0;
+  bool sent = false;
+  auto progress = std::make_shared<SendProgress>(
+      SendProgress{kFrames * kMaxPayloadBytes, [&](std::exception_ptr) { sent = true; }});
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < kFrames; ++i) link.send(End::frame(0, 0, i, *data, progress));
+    });
+    a_->on([&](Link& link) {                     // which has written what fits by now
+      link.send(End::frame(5, 0, 0, data_[0]));  // relayed for another rank
+      link.dropOwn(1, [&](const FrameHeader&) { ++dropped; });
+      data.reset();
+    });
+  }
+  EXPECT_GT(dropped, 0u);
+  const auto frames = b_->waitForFrames(kFrames - dropped + 1);
+  ASSERT_EQ(frames.size(), kFrames - dropped + 1);
+  for (const Frame& frame : frames) {
+    EXPECT_TRUE(frame.payload == (frame.header.source == 5 ? data_[0] : copy));
+  }
+  EXPECT_EQ(frames.back().header.source, 5);
+  a_->on([&](Link& link) { EXPECT_TRUE(link.idle()); });
+  EXPECT_FALSE(sent);
+}
+
+TEST_P(LinkContract, ARedirectedPayloadLeavesItsMemoryAlone) {
+  constexpr size_t kFrames = 40;
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  auto place = std::make_unique<std::vector<std::byte>>(kMaxPayloadBytes);
+  b_->on([&](Link&) { b_->place = place->data(); });
+  a_->on([&](Link& link) {
+    for (uint64_t i = 0; i < kFrames; ++i) link.send(End::frame(0, 0, i, data_[0]));
+  });
+  b_->on([&](Link& link) {  // at whatever point it has reached
+    link.redirect(place->data(), place->data() + place->size());
+    b_->place = nullptr;
+    place.reset();
+  });
+  // The other end may have read them all by then; this one it reads without a place.
+  a_->on([&](Link& link) { link.send(End::frame(0, 0, kFrames, data_[0])); });
+  const auto frames = b_->waitForFrames(kFrames + 1);
+  ASSERT_EQ(frames.size(), kFrames + 1);
+  EXPECT_TRUE(frames.back().payload == data_[0]);
+}
+
+TEST_P(LinkContract, SaysWhenTheMemoryOfASendIsFree) {
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  Outcome sent;
+  a_->on([&](Link& link) {
+    const auto progress =
+        std::make_shared<SendProgress>(SendProgress{3 * data_[0].size(), sent.done()});
+    for (uint64_t i = 0; i < 3; ++i) link.send(End::frame(0, 0, i, data_[0], progress));
+  });
+  EXPECT_EQ(sent.wait("three frames of a message"), "");
+  EXPECT_EQ(b_->waitForFrames(3).size(), 3u);
+}
+
+TEST_P(LinkContract, CountsWhatItRelaysAndTheMostThatWaited) {
+  data_.push_back(randomBytes(kRelayedPayloadBytes, random_));
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < 100; ++i) link.send(End::frame(9, 0, i, data_[0]));
+      link.send(End::frame(0, 0, 0, data_[0]));
+    });
+  }
+  EXPECT_EQ(b_->waitForFrames(101).size(), 101u);
+  const LinkCounters counters = a_->counters();
+  EXPECT_EQ(counters.relayed_bytes, 100 * data_[0].size());
+  EXPECT_EQ(counters.sent_bytes, 101 * data_[0].size());
+  EXPECT_EQ(counters.relay_peak_bytes, 100 * data_[0].size());
+}
+
+TEST_P(LinkContract, AFinishedEndDeliversAllBeforeItEnds) {
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  a_->on([&](Link& link) {
+    for (uint64_t i = 0; i < 20; ++i) link.send(End::frame(0, 0, i, data_[0]));
+    link.finish();
+    link.send(End::frame(0, 0, 20, data_[0]));  // too late: dropped
+  });
+  EXPECT_EQ(b_->waitForFrames(20).size(), 20u);
+  EXPECT_EQ(b_->waitForLoss(), "closed by the other end");
+  EXPECT_EQ(a_->waitForLoss(), "closed by the other end");
+  EXPECT_EQ(b_->waitForFrames(0).size(), 0u);
+}
+
+TEST_P(LinkContract, BothEndsMayFinishAtOnce) {
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  for (End* end : {a_.get(), b_.get()}) {
+    end->on([&](Link& link) {
+      for (uint64_t i = 0; i < 20; ++i) {
+        link.send(End::frame(end == a_.get() ? 0 : 1, 0, i, data_[0]));
+      }
+    });
+  }
+  EXPECT_EQ(a_->waitForFrames(20).size(), 20u);
+  EXPECT_EQ(b_->waitForFrames(20).size(), 20u);
+  a_->on([](Link& link) { link.finish(); });
+  b_->on([](Link& link) { link.finish(); });
+  EXPECT_EQ(b_->waitForLoss(), "closed by the other end");
+  EXPECT_EQ(a_->waitForLoss(), "closed by the other end");
+}
+
+TEST_P(LinkContract, WhatANeighbourWroteBeforeItVanishedIsStillRead) {
+  data_.push_back(randomBytes(1000, random_));
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < 5; ++i) link.send(End::frame(0, 0, i, data_[0]));
+    });
+    a_->on([](Link& link) {
+      EXPECT_TRUE(link.idle());
+      link.close();
+    });
+  }
+  EXPECT_EQ(b_->waitForFrames(5).size(), 5u);
+  EXPECT_EQ(b_->waitForLoss(), "closed by the other end");
+  b_->on([&](Link& link) {
+    EXPECT_TRUE(link.dead());
+    link.send(End::frame(1, 0, 0, data_[0]));
+    link.sendControl(End::frame(1, 0, 0, data_[0]));
+    link.finish();
+    EXPECT_TRUE(link.idle());
+  });
+}
+
+TEST_P(LinkContract, OnlyControlFramesRemainWhenDataIsDropped) {
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < 100; ++i) link.send(End::frame(i % 2 ? 0 : 9, 0, i, data_[0]));
+    });
+    a_->on([&](Link& link) {
+      OutFrame control;
+      control.header.type = FrameType::kFailure;
+      link.sendControl(std::move(control));
+      link.dropData();
+    });
+  }
+  std::vector<Frame> frames;
+  while (frames.empty() || frames.back().header.type != FrameType::kFailure) {
+    auto more = b_->waitForFrames(1);
+    ASSERT_FALSE(more.empty());
+    frames.insert(frames.end(), more.begin(), more.end());
+  }
+  EXPECT_LT(frames.size(), 100u);
+  for (const Frame& frame : frames) {
+    if (frame.header.type == FrameType::kData) {
+      EXPECT_TRUE(frame.payload == data_[0]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllKinds, LinkContract,
+                         testing::Values(LinkKind::kSocket, LinkKind::kSharedMemory,
+                                         LinkKind::kMemory),
+                         [](const auto& kind) { return std::string(kindName(kind.param)); });
+
+// ---- shared memory alone -----------------------------------------------------------------------
+
+TEST(ShmLinks, AnEndThatPassesNoMemoryIsRefused) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  End end(1, {.name = {1, -1, 0, -1}, .fd = fds[0], .kind = LinkKind::kSharedMemory});
+  ASSERT_EQ(::send(fds[1], "hello", 5, MSG_NOSIGNAL), 5);
+  EXPECT_EQ(end.waitForLoss(), "received something that is not the memory to share");
+  ::close(fds[1]);
+}
+
+TEST(ShmLinks, ASimplexLinkIsRefused) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  EndpointConfig config;
+  config.size = 2;
+  config.links = {
+      {.name = {1, -1, 0, -1}, .fd = fds[0], .sends = false, .kind = LinkKind::kSharedMemory}};
+  EXPECT_THROW(Endpoint{config}, std::invalid_argument);
+  ::close(fds[1]);
+}
+
+}  // namespace
+}  // namespace topoopt

@@ -1,0 +1,138 @@
+// Measuring the cost model over small networks, and the scratch memory of a group.
+
+#include "collectives/measuring.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <thread>
+
+#include "group_steps.h"
+#include "network.h"
+
+namespace topoopt {
+namespace {
+
+constexpr std::chrono::milliseconds kLimit{15000};
+
+std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>& rings) {
+  std::vector<CostModel> models(static_cast<size_t>(network.size()));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < network.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      GroupConfig config;
+      config.rank = rank;
+      config.ranks.resize(static_cast<size_t>(network.size()));
+      std::iota(config.ranks.begin(), config.ranks.end(), 0);
+      config.rings = rings;
+      config.cost.seconds_per_byte = 3e-9;
+      models[rank] = measureCost(network.at(rank), config, kLimit);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return models;
+}
+
+TEST(Measuring, GivesAllMembersTheSameModelAndLeavesThePayloadCountersAlone) {
+  Random random(501);
+  for (const auto& rings : {std::vector<RingOrder>{{{0, 1, 2, 3}, 1.0}},
+                            std::vector<RingOrder>{{{0, 1, 2, 3}, 0.5}, {{3, 2, 1, 0}, 0.5}}}) {
+    Network network({.size = 4, .cables = ringOf(4)}, random);
+    const auto models = measuredBy(network, rings);
+    for (const CostModel& model : models) {
+      for (const double seconds : {model.message_s, model.hop_s, model.reduce_s_per_byte}) {
+        EXPECT_TRUE(std::isfinite(seconds) && seconds > 0) << seconds;
+      }
+      EXPECT_EQ(model.seconds_per_byte, 3e-9);
+      EXPECT_EQ(model.message_s, models[0].message_s);
+      EXPECT_EQ(model.hop_s, models[0].hop_s);
+      EXPECT_EQ(model.reduce_s_per_byte, models[0].reduce_s_per_byte);
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      for (const auto& [spec, counters] : network.at(rank)->counters()) {
+        EXPECT_EQ(counters.sent_bytes, 0u);
+        EXPECT_EQ(counters.received_bytes, 0u);
+        EXPECT_GT(counters.overhead_bytes, 0u);
+      }
+    }
+  }
+}
+
+TEST(Measuring, AGroupOnOneServerHasNothingToMeasure) {
+  Random random(502);
+  Network network({.size = 1, .cables = {}}, random);
+  const CostModel model = measuredBy(network, {{{0}, 1.0}})[0];
+  EXPECT_EQ(model.message_s, CostModel{}.message_s);
+}
+
+class TwoMembers : public testing::Test {
+ protected:
+  void open(std::chrono::milliseconds scratch_idle) {
+    for (int rank = 0; rank < 2; ++rank) {
+      GroupConfig config;
+      config.name = "test";
+      config.channel = 1;
+      config.rank = rank;
+      config.ranks = {0, 1};
+      config.rings = {{{0, 1}, 1.0}};
+      config.algorithm = "ring";
+      config.scratch_idle = scratch_idle;
+      groups_.push_back(Group::open(network_.at(rank), config));
+    }
+  }
+  void allReduce(size_t count) {
+    std::vector<std::vector<float>> data(2, std::vector<float>(count, 1.f));
+    std::vector<Outcome> outcomes(2);
+    for (int rank = 0; rank < 2; ++rank) {
+      groups_[rank]->allReduce(data[rank].data(), count, DataType::kFloat32, ReduceOp::kSum, kLimit,
+                               outcomes[rank].done());
+    }
+    for (Outcome& outcome : outcomes) ASSERT_EQ(outcome.wait("all_reduce"), "");
+    for (const auto& values : data) ASSERT_EQ(values, std::vector<float>(count, 2.f));
+  }
+  void TearDown() override {
+    for (const auto& group : groups_) group->shutdown();
+  }
+
+  Random random_{503};
+  Network network_{{.size = 2, .cables = lineOf(2)}, random_};
+  std::vector<std::shared_ptr<Group>> groups_;
+};
+
+TEST_F(TwoMembers, ScratchIsKeptBetweenOperationsAndNoLargerThanTheLargestNeeds) {
+  open(std::chrono::minutes(10));
+  allReduce(1 << 18);
+  const size_t once = groups_[0]->scratchBytes();
+  EXPECT_GT(once, 0u);
+  for (int i = 0; i < 20; ++i) allReduce((1 << 18) - static_cast<size_t>(i));
+  EXPECT_EQ(groups_[0]->scratchBytes(), once);
+  groups_[0]->shutdown();
+  EXPECT_EQ(groups_[0]->scratchBytes(), 0u);
+}
+
+TEST_F(TwoMembers, IdleScratchIsFreed) {
+  open(std::chrono::milliseconds(20));
+  allReduce(1 << 18);
+  const auto end = std::chrono::steady_clock::now() + kWaitLimit;
+  while (groups_[0]->scratchBytes() > 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+    std::this_thread::yield();
+  }
+  allReduce(1 << 18);
+}
+
+TEST_F(TwoMembers, CountsTheBytesOfTheRing) {
+  open(std::chrono::minutes(10));
+  allReduce(1000);
+  const auto counters = groups_[1]->counters();
+  ASSERT_EQ(counters.size(), 4u);  // a ring, two trees, and what is sent directly
+  EXPECT_EQ(counters[0].kind, "ring");
+  EXPECT_EQ(counters[0].ranks, (std::vector<int>{0, 1}));
+  EXPECT_EQ(counters[0].counters.sent_bytes, 4000u);  // half in each phase
+  EXPECT_GT(counters[0].counters.busy_s, 0.0);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(counters[i].counters.sent_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace topoopt

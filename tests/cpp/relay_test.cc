@@ -1,0 +1,163 @@
+// Relays under adversarial mixes: whatever the order in which ranks take what they are sent, no
+// relay holds more than one window per flow that crosses it, and everything arrives.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "network.h"
+#include "traffic.h"
+
+namespace topoopt {
+namespace {
+
+constexpr uint32_t kChannel = 0;
+constexpr uint32_t kFingerprint = 9;
+
+// Everybody sends a message to everybody at once, but takes them one after the other: the next
+// receive is only posted when the one before is complete.
+class OneAtATime {
+ public:
+  OneAtATime(int size, size_t bytes, Random& random) : size_(size) {
+    for (int source = 0; source < size; ++source) {
+      for (int target = 0; target < size; ++target) {
+        if (source == target) continue;
+        Message& message = messages_[{source, target}];
+        message.data = randomBytes(bytes, random);
+        message.arrived.resize(bytes);
+      }
+    }
+  }
+
+  // `order[rank]` lists the sources in the order in which the rank takes their messages.
+  void run(Network& network, const std::vector<std::vector<int>>& order) {
+    for (auto& [pair, message] : messages_) {
+      const FlowId flow{pair.second, kChannel, 0};
+      network.on(pair.first, [&, done = message.sent.done()](Endpoint& endpoint) {
+        endpoint.send(flow, message.data.data(), message.data.size(), kFingerprint, done);
+      });
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      network.on(rank, [&](Endpoint& endpoint) { take(endpoint, order[rank], 0); });
+    }
+    for (auto& [pair, message] : messages_) {
+      const std::string what = std::to_string(pair.first) + " to " + std::to_string(pair.second);
+      ASSERT_EQ(message.sent.wait("sending from " + what), "");
+      ASSERT_EQ(message.received.wait("receiving from " + what), "");
+      ASSERT_TRUE(message.arrived == message.data) << "wrong bytes from " << what;
+    }
+  }
+
+ private:
+  struct Message {
+    std::vector<std::byte> data;
+    std::vector<std::byte> arrived;
+    Outcome sent{};
+    Outcome received{};
+  };
+
+  void take(Endpoint& endpoint, const std::vector<int>& sources, size_t index) {
+    if (index == sources.size()) return;
+    Message& message = messages_.at({sources[index], endpoint.rank()});
+    endpoint.receive({sources[index], kChannel, 0}, message.arrived.data(), message.arrived.size(),
+                     kFingerprint,
+                     [this, &endpoint, &sources, index,
+                      done = message.received.done()](std::exception_ptr error) {
+                       endpoint.reactor().post([this, &endpoint, &sources, index, done, error] {
+                         if (!error) take(endpoint, sources, index + 1);
+                         done(error);
+                       });
+                     });
+  }
+
+  const int size_;
+  std::map<std::pair<int, int>, Message> messages_;
+};
+
+std::vector<int> othersThan(int rank, int size) {
+  std::vector<int> others(static_cast<size_t>(size));
+  std::iota(others.begin(), others.end(), 0);
+  std::erase(others, rank);
+  return others;
+}
+
+// Every rank starts with the source that is furthest away on the routes, or nearest, or at random.
+std::vector<std::vector<int>> orders(const Network& network, int kind, Random& random) {
+  std::vector<std::vector<int>> list;
+  for (int rank = 0; rank < network.size(); ++rank) {
+    std::vector<int> sources = othersThan(rank, network.size());
+    std::shuffle(sources.begin(), sources.end(), random.engine());
+    const auto hops = [&](int source) {
+      for (const RouteSpec& route : network.routes()) {
+        if (route.ranks.front() == source && route.ranks.back() == rank) return route.ranks.size();
+      }
+      return size_t{2};
+    };
+    if (kind > 0) {
+      std::stable_sort(sources.begin(), sources.end(), [&](int a, int b) {
+        return kind == 1 ? hops(a) > hops(b) : hops(a) < hops(b);
+      });
+    }
+    list.push_back(std::move(sources));
+  }
+  return list;
+}
+
+// Flows that cross each link without starting there.
+std::map<std::pair<int, int>, size_t> relayedFlows(const Network& network) {
+  std::map<std::pair<int, int>, size_t> flows;
+  for (const RouteSpec& route : network.routes()) {
+    for (size_t i = 1; i + 1 < route.ranks.size(); ++i) {
+      ++flows[{route.ranks[i], route.ranks[i + 1]}];
+    }
+  }
+  return flows;
+}
+
+void expectBoundedRelays(Network& network, size_t window_bytes) {
+  const auto flows = relayedFlows(network);
+  uint64_t relayed = 0;
+  for (int rank = 0; rank < network.size(); ++rank) {
+    for (const auto& [link, counters] : network.at(rank)->counters()) {
+      if (!link.sends) continue;
+      relayed += counters.relayed_bytes;
+      const auto crossing = flows.find({rank, link.name.target});
+      // A flow whose window is not full yet sends one more frame.
+      const size_t bound =
+          crossing == flows.end() ? 0 : crossing->second * (window_bytes + kMaxPayloadBytes);
+      EXPECT_LE(counters.relay_peak_bytes, bound) << link.name.text();
+    }
+  }
+  EXPECT_GT(relayed, 0u);
+}
+
+TEST(Relays, AnAllToAllEndsInAnyOrderOfReceivesAndRelaysHoldAWindowPerFlow) {
+  Random random(401);
+  std::vector<Cable> tree{{0, 1}, {0, 2}, {1, 3}, {1, 4}, {2, 5}, {2, 6}};
+  for (const Shape& shape : {Shape{"line", lineOf(6), 6}, Shape{"ring", ringOf(6), 6},
+                             Shape{"simplex ring", simplexRingOf(5), 5}, Shape{"tree", tree, 7}}) {
+    for (const size_t window : {size_t{1}, size_t{4000}, size_t{100} << 10}) {
+      for (int kind = 0; kind < 3; ++kind) {
+        SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window) + ", order " +
+                     std::to_string(kind));
+        OneAtATime exchange(shape.size, 150'000, random);
+        Network network({.size = shape.size,
+                         .cables = shape.cables,
+                         .window_bytes = window,
+                         .routes = 1,
+                         .socket_bytes = 4096},
+                        random);
+        const auto order = orders(network, kind, random);
+        ASSERT_NO_FATAL_FAILURE(exchange.run(network, order));
+        expectBoundedRelays(network, window);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace topoopt

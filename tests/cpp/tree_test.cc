@@ -1,0 +1,176 @@
+// Trees and their shapes, collectives over them, and what takes a logarithm of rounds.
+
+#include "plan/tree.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "plan/direct_schedules.h"
+#include "plan/tree_schedules.h"
+#include "schedule_checks.h"
+#include "schedule_executor.h"
+
+namespace topoopt {
+namespace {
+
+std::vector<int> numbers(int size) {
+  std::vector<int> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+// Servers in a circle of cables: as many links between two as steps on the shorter way round.
+GroupLayout circle(int size) {
+  std::vector<int> hops;
+  for (int a = 0; a < size; ++a) {
+    for (int b = 0; b < size; ++b)
+      hops.push_back(std::min(std::abs(a - b), size - std::abs(a - b)));
+  }
+  return GroupLayout(size, {{numbers(size), 1.0}}, {}, hops);
+}
+
+// Edges from a member to the root; fails if there is a loop.
+int depthOf(const Tree& tree, int member) {
+  int depth = 0;
+  for (int at = member; tree.parent[at] >= 0; at = tree.parent[at]) {
+    if (++depth > static_cast<int>(tree.parent.size())) {
+      ADD_FAILURE() << "a loop";
+      return depth;
+    }
+  }
+  return depth;
+}
+
+int deepest(const Tree& tree) {
+  int depth = 0;
+  for (size_t i = 0; i < tree.parent.size(); ++i) {
+    depth = std::max(depth, depthOf(tree, static_cast<int>(i)));
+  }
+  return depth;
+}
+
+TEST(DoubleBinaryTree, EveryServerIsALeafInOneTreeAndAnInnerNodeInTheOther) {
+  for (int size = 1; size <= 40; ++size) {
+    const auto pair = doubleBinaryTree(circle(size));
+    int leaves_in_both = 0;
+    for (int member = 0; member < size; ++member) {
+      size_t children[2];
+      for (int t = 0; t < 2; ++t) {
+        children[t] = pair[t].childrenOf(member).size();
+        EXPECT_LE(children[t], 2u);
+      }
+      EXPECT_TRUE(children[0] == 0 || children[1] == 0) << size << " members, member " << member;
+      leaves_in_both += children[0] == 0 && children[1] == 0;
+    }
+    EXPECT_EQ(leaves_in_both, size % 2) << size;
+    int floor_log = 0;
+    while ((2 << floor_log) <= size) ++floor_log;
+    for (const Tree& tree : pair) {
+      EXPECT_EQ(std::count(tree.parent.begin(), tree.parent.end(), -1), 1);
+      EXPECT_LE(deepest(tree), floor_log + 1);
+    }
+  }
+}
+
+TEST(DoubleBinaryTree, IsPermutedTowardsShortRoutes) {
+  // In a ring that visits the circle by strides of 5, the tree is best built along strides of 5^-1.
+  std::vector<int> order;
+  for (int i = 0; i < 16; ++i) order.push_back(i * 5 % 16);
+  const GroupLayout plain = circle(16);
+  std::vector<int> hops;
+  for (int a = 0; a < 16; ++a) {
+    for (int b = 0; b < 16; ++b) hops.push_back(plain.hops(a, b));
+  }
+  const GroupLayout strided(16, {{order, 1.0}}, {}, hops);
+  const auto links = [&](const std::array<Tree, 2>& pair) {
+    int all = 0;
+    for (const Tree& tree : pair) {
+      for (int i = 0; i < 16; ++i) {
+        if (tree.parent[i] >= 0) all += plain.hops(i, tree.parent[i]);
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(links(doubleBinaryTree(strided)), links(doubleBinaryTree(plain)));
+}
+
+TEST(QuickTree, ReachesEverybodyAndPrefersNeighbours) {
+  for (int size = 1; size <= 20; ++size) {
+    for (const int root : {0, size / 2, size - 1}) {
+      const Tree tree = quickTree(circle(size), root, 1.0, 1.0);
+      EXPECT_EQ(tree.root(), root);
+      deepest(tree);
+    }
+  }
+  // Where only hops cost, everybody passes on to a neighbour.
+  const Tree near = quickTree(circle(12), 0, 0.0, 1.0);
+  for (int i = 1; i < 12; ++i) EXPECT_EQ(circle(12).hops(i, near.parent[i]), 1) << i;
+  // Where only messages cost, whoever has it sends at every turn: twelve are reached in four.
+  const Tree far = quickTree(circle(12), 0, 1.0, 0.0);
+  EXPECT_GE(far.childrenOf(0).size(), 3u);
+  EXPECT_LE(deepest(far), 4);
+}
+
+TEST(ChainTree, VisitsTheServersInTheOrderOfTheRing) {
+  const GroupLayout layout(4, {{{2, 0, 3, 1}, 1.0}});
+  const RingOrder& ring = layout.rings()[0];
+  EXPECT_EQ(chainTree(layout, ring, 0, Flow::kFromRoot, false).parent,
+            (std::vector<int>{-1, 3, 1, 0}));
+  // Data that comes to 0 along the ring passes 3, 1, 2.
+  EXPECT_EQ(chainTree(layout, ring, 0, Flow::kToRoot, false).parent,
+            (std::vector<int>{-1, 2, 0, 1}));
+  EXPECT_EQ(chainTree(layout, ring, 0, Flow::kFromRoot, true).parent,
+            (std::vector<int>{-1, 3, 0, 0}));
+}
+
+TEST(Trees, SumAndCopyInAnyOrderOfEvents) {
+  Random random(3);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    const int size = static_cast<int>(random.between(1, 9));
+    const GroupLayout layout = circle(size);
+    const auto pair = doubleBinaryTree(layout);
+    const std::vector<TreeShare> trees = {{pair[0], 0.5, 0}, {pair[1], 0.5, 1}};
+    const size_t count = random.between(0, 120);
+    const size_t element_bytes = random.chance(0.5) ? 8 : 512 << 10;
+    const auto schedules = forAll(
+        size, [&](int rank) { return treeAllReduceSchedule(trees, rank, count, element_bytes); });
+    ScheduleExecutor executor(schedules, element_bytes, random.between(0, 2), random);
+    const Values sum = fillInputs(executor, size, count, random);
+    ASSERT_EQ(executor.run(), "") << size << " members, " << count << " elements";
+    for (int rank = 0; rank < size; ++rank) ASSERT_EQ(executor.member(rank).input, sum);
+  }
+}
+
+TEST(Doubling, SumsOnAllMembersInAnyOrderOfEvents) {
+  Random random(4);
+  for (int size = 1; size <= 17; ++size) {
+    for (const size_t window : {size_t{0}, size_t{1}, ScheduleExecutor::kUnbounded}) {
+      std::vector<int> order = numbers(size);
+      std::shuffle(order.begin(), order.end(), random.engine());
+      const size_t count = random.between(0, 9);
+      const auto schedules =
+          forAll(size, [&](int rank) { return doublingAllReduceSchedule(order, rank, count, 8); });
+      ScheduleExecutor executor(schedules, 8, window, random);
+      const Values sum = fillInputs(executor, size, count, random);
+      ASSERT_EQ(executor.run(), "") << size << " members";
+      for (int rank = 0; rank < size; ++rank) ASSERT_EQ(executor.member(rank).input, sum);
+    }
+  }
+}
+
+TEST(Doubling, TakesALogarithmOfRounds) {
+  for (int size = 2; size <= 17; ++size) {
+    size_t most = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      const Schedule schedule = doublingAllReduceSchedule(numbers(size), rank, 1, 8);
+      most = std::max(most, schedule.lanes.at(0).receives.size());
+    }
+    const size_t rounds = doublingRounds(static_cast<size_t>(size));
+    EXPECT_EQ(most, rounds + ((size & (size - 1)) != 0)) << size;
+  }
+}
+
+}  // namespace
+}  // namespace topoopt
