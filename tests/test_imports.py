@@ -24,8 +24,10 @@ ROOT = Path(__file__).parent.parent
 PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data_model", "metrics", "_core", "_backend"}),
     frozenset({"op_graph", "plan"}),
-    frozenset({"search", "topology", "tracing"}),
-    frozenset({"profiling", "sim", "fabric"}),
+    frozenset({"search", "topology", "tracing", "rank_layout"}),
+    frozenset({"profiling", "sim", "c10d_names", "fabric"}),
+    frozenset({"discovery", "measuring"}),
+    frozenset({"job_network"}),
     frozenset({"backend", "planner", "report"}),
     frozenset({"models", "autoload"}),
     frozenset({"launcher"}),

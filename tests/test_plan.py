@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import (
     Cluster,
+    CostModel,
     Demand,
     Group,
     GroupDemand,
@@ -237,3 +239,28 @@ def test_the_digest_tells_plans_apart_and_is_the_same_in_another_process(
         check=True,
     )
     assert other.stdout.strip() == plan.digest()
+
+
+def test_the_cost_model_is_an_optional_section(ring_plan: RingPlan) -> None:
+    plan = ring_plan()
+    assert "cost_model" not in plan.to_json()
+    measured = dataclasses.replace(plan, cost_model=CostModel(2e-5, 1e-5, 3e-10))
+    assert Plan.from_json(measured.to_json()) == measured.validate()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("message_s", 0.0, "cost_model.message_s: 0.0 is not a finite number above 0"),
+        ("hop_s", -1.0, "cost_model.hop_s: -1.0 is not a finite number from 0 on"),
+        (
+            "reduce_s_per_byte",
+            -1e-9,
+            "cost_model.reduce_s_per_byte: -1e-09 is not a finite number from 0 on",
+        ),
+    ],
+)
+def test_a_wrong_cost_is_named(ring_plan: RingPlan, field: str, value: float, message: str) -> None:
+    model = dataclasses.replace(CostModel(2e-5, 1e-5, 3e-10), **{field: value})
+    with pytest.raises(DocumentError, match=re.escape(message)):
+        dataclasses.replace(ring_plan(), cost_model=model).validate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import multiprocessing
 import os
@@ -15,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
-from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan, Prediction
+from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan
 from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 _LIMIT_S = 90.0
+_NAMESPACE_VARIABLE = "TOPOOPT_TEST_NETWORK_NAMESPACE"
+_CLONE_NEWNET = 0x40000000  # <sched.h>
 
 
 def make_plan(servers: int, degree: int, *, ports: str = "duplex", gbps: float = 10.0) -> Plan:
@@ -30,21 +33,7 @@ def make_plan(servers: int, degree: int, *, ports: str = "duplex", gbps: float =
     cluster = Cluster(servers, degree, gbps, ports="simplex" if ports == "simplex" else "duplex")
     demand = Demand((GroupDemand(tuple(range(servers)), 1 << 20),), ())
     network = find_network(cluster, demand) if servers > 1 else Network((), (), ())
-    return Plan(
-        version=Plan.VERSION,
-        model="test",
-        batch_size=1,
-        seed=0,
-        mode="paper",
-        strategy_space="data-parallel",
-        cluster=cluster,
-        network=network,
-        demand=demand,
-        prediction=Prediction(1.0, 1.0, 1.0, 1.0, (0,) * len(network.links)),
-        rounds=(),
-        search=(),
-        strategy=(),
-    ).validate()
+    return Plan.of_network(cluster, network, demand, model="test")
 
 
 @dataclasses.dataclass
@@ -61,10 +50,18 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch_topoopt.backend"])
 
 
+def _enter_network_namespace(name: str) -> None:
+    with open(f"/run/netns/{name}") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter network namespace {name}")
+
+
 def _rank_main(
     rank: int, world: int, environment: dict[str, str], function: Any, results: Any
 ) -> None:
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    if namespace := environment.get(_NAMESPACE_VARIABLE):
+        _enter_network_namespace(namespace)
     import torch
 
     from torch_topoopt import backend
@@ -109,29 +106,57 @@ def run_ranks(
 ) -> list[Outcome]:
     """Calls `function(rank, world)` in one process per server; all are gone when this returns."""
     world = plan.cluster.servers if world is None else world
+    with wired(plan, folder, gbps) as environment:
+        return _run([environment] * world, function, "127.0.0.1", limit_s)
+
+
+def run_bare_ranks(
+    world: int,
+    function: Callable[[int, int], Any],
+    *,
+    namespaces: Sequence[str] | None = None,
+    store_address: str = "127.0.0.1",
+    limit_s: float = _LIMIT_S,
+    **environment: str,
+) -> list[Outcome]:
+    """As run_ranks, but without a plan; rank i runs in network namespace `namespaces[i]`."""
+    environments = [dict(environment) for _ in range(world)]
+    for of_rank, namespace in zip(environments, namespaces or (), strict=bool(namespaces)):
+        of_rank[_NAMESPACE_VARIABLE] = namespace
+    return _run(environments, function, store_address, limit_s)
+
+
+def _run(
+    environments: list[dict[str, str]],
+    function: Callable[[int, int], Any],
+    store_address: str,
+    limit_s: float,
+) -> list[Outcome]:
+    world = len(environments)
     results = _CONTEXT.Queue()
     outcomes = [Outcome() for _ in range(world)]
-    with wired(plan, folder, gbps) as environment:
-        # As under torchrun, the store outlives the ranks and their process groups.
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        environment |= {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "OMP_NUM_THREADS": "1",
-        }
-        processes = [
-            _CONTEXT.Process(target=_rank_main, args=(rank, world, environment, function, results))
-            for rank in range(world)
-        ]
-        try:
-            for process in processes:
-                process.start()
-            _collect(processes, results, outcomes, limit_s)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+    # As under torchrun, the store outlives the ranks and their process groups.
+    store = dist.TCPStore(store_address, 0, is_master=True, wait_for_workers=False)
+    common = {
+        "MASTER_ADDR": store_address,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [
+        _CONTEXT.Process(
+            target=_rank_main, args=(rank, world, environment | common, function, results)
+        )
+        for rank, environment in enumerate(environments)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        _collect(processes, results, outcomes, limit_s)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
     for outcome, process in zip(outcomes, processes, strict=True):
         outcome.exit_code = process.exitcode
     return outcomes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 
 import pytest
@@ -67,6 +68,7 @@ def test_results_equal_gloo_on_a_thousand_random_tensors(servers, degree, tmp_pa
 
 
 def reduce_one_tensor(rank: int, world: int) -> list[float]:
+    os.environ["TOPOOPT_ALGORITHM"] = "multi_ring"
     dist.init_process_group("topoopt")
     tensor = torch.full((240_000,), float(rank + 1))
     dist.all_reduce(tensor)

@@ -143,22 +143,21 @@ def test_a_plan_for_another_world_size_is_refused(tmp_path):
         assert outcome.error.startswith(DocumentError.__name__)
 
 
-def start_without_a_plan(rank: int, world: int) -> None:
+def start_with_half_a_plan(rank: int, world: int) -> None:
     del os.environ["TOPOOPT_PLAN"]
     dist.init_process_group("topoopt")
 
 
-def test_without_a_plan_the_error_says_how_to_get_one(tmp_path):
-    outcomes = run_ranks(make_plan(1, 1), tmp_path, start_without_a_plan)
-    assert "TOPOOPT_PLAN is not set" in outcomes[0].error
-    assert "topoopt run" in outcomes[0].error
+def test_a_wiring_without_a_plan_is_an_error_that_says_what_to_set(tmp_path):
+    outcomes = run_ranks(make_plan(1, 1), tmp_path, start_with_half_a_plan)
+    assert "TOPOOPT_WIRING is set, but a plan and its wiring go together" in outcomes[0].error
 
 
 def use_bad_arguments(rank: int, world: int) -> list[str]:
     dist.init_process_group("topoopt")
     messages = []
     for call in (
-        lambda: dist.all_reduce(torch.ones(2).to_sparse()),
+        lambda: dist.all_reduce(torch.ones(2).to_sparse(), op=dist.ReduceOp.MAX),
         lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
         lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
         lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(2)),
@@ -176,7 +175,7 @@ def use_bad_arguments(rank: int, world: int) -> list[str]:
 def test_bad_arguments_are_refused_before_anything_is_sent(tmp_path):
     outcomes = run_ranks(make_plan(2, 1), tmp_path, use_bad_arguments)
     for outcome in outcomes:
-        assert "layout Sparse" in outcome.value[0]
+        assert "sum and average only" in outcome.value[0]
         assert "needs integers" in outcome.value[1]
         assert "cannot share evenly" in outcome.value[2]
         assert "not the input's 2 times 2 ranks" in outcome.value[3]

@@ -74,6 +74,16 @@ if __name__ == "__main__":
     dist.destroy_process_group()
 """
 
+PLACES = (
+    TRAIN
+    + """
+    import os, pathlib
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    place = " ".join(os.environ[name] for name in names)
+    pathlib.Path(f"place-of-{os.environ['RANK']}").write_text(place)
+"""
+)
+
 
 @pytest.fixture
 def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
@@ -84,6 +94,7 @@ def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
         "gloo.py": GLOO,
         "flaky.py": FLAKY,
         "train.py": TRAIN,
+        "places.py": PLACES,
     }.items():
         (tmp_path / name).write_text(text)
     ring_plan(2).save(tmp_path / "plan.json")
@@ -212,3 +223,18 @@ def test_all_four_stages_on_the_topoopt_backend(launcher: Any, scripts: Path) ->
     least = 3 * 2 * (servers - 1) * gradient_bytes
     assert sum(link["sent_bytes"] for link in measured.values()) >= least
     assert list(run_dir.glob("links-rank*")) == []
+
+
+def test_ranks_of_one_emulated_server_share_its_links_and_know_their_place(
+    launcher: Any, scripts: Path
+) -> None:
+    done: Done = launcher.run(
+        "run", "--servers", "2", "--ranks-per-server", "2", "--json", "--run-dir", "h", "places.py"
+    )
+    assert done.returncode == 0, done.stderr
+    places = [(scripts / f"place-of-{rank}").read_text() for rank in range(4)]
+    assert places == ["0 2 0 2", "1 2 0 2", "0 2 1 2", "1 2 1 2"]
+    assert Plan.load(scripts / "h" / "plan.json").cluster.accelerators_per_server == 2
+    links = json.loads(done.stdout)["links"]
+    assert [(link["source"], link["target"]) for link in links] == [(0, 1), (1, 0)]
+    assert all(link["sent_bytes"] > 0 for link in links)

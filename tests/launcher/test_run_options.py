@@ -43,6 +43,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --bandwidth 200 script.py", "bandwidth: '200' has no unit; write 200Gbps"),
         ("--servers 4 --nproc-per-node 2 script.py", "nproc-per-node: 2 contradicts 4 servers"),
         ("--servers 4 --nproc-per-node gpu script.py", "nproc-per-node: gpu contradicts 4 servers"),
+        ("--servers 4 --ranks-per-server 0 script.py", "ranks-per-server: 0 is not at least 1"),
+        ("--nproc-per-node 5 --ranks-per-server 2 script.py", "5 is not a multiple of 2 ranks per"),
+        (
+            "--plan plan.json --ranks-per-server 2 script.py",
+            "ranks-per-server: 2 was asked for, but plan.json is a plan for 1",
+        ),
         ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
         ("--servers 4 --nnodes 1:4 script.py", "nnodes: 1:4 is not 1"),
         ("--servers 4 --max-restarts -1 script.py", "max-restarts: -1 is negative"),
@@ -159,6 +165,13 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert options.gbps is None, "no --bandwidth, so nothing is limited"
         assert options.torchrun.nproc_per_node == str(servers)
         assert options.model == "script.py"
+
+
+def test_ranks_per_server_times_servers_is_the_number_of_processes() -> None:
+    for arguments in ("--servers 3", "--nproc-per-node 6"):
+        options = run_options.parse([*arguments.split(), "--ranks-per-server", "2", "script.py"])
+        assert (options.cluster.servers, options.cluster.accelerators_per_server) == (3, 2)
+        assert options.torchrun.nproc_per_node == "6"
 
 
 def test_a_plan_brings_its_cluster_and_its_bandwidth() -> None:

@@ -1,0 +1,82 @@
+"""Builds and loads the test device "lag" (device_extension/), whose streams are slow."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils import cpp_extension
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SOURCES = Path(__file__).with_name("device_extension")
+_BUILD = Path(__file__).parents[2] / "build" / "device_extension"
+_LIMIT_S = 300.0
+
+
+def build() -> Path:
+    """The compiled extension, from an earlier run if neither it nor torch has changed."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.read_bytes())
+    library = _BUILD / f"lag-{digest.hexdigest()[:16]}.so"
+    if library.exists():
+        return library
+    _BUILD.mkdir(parents=True, exist_ok=True)
+    unfinished = library.with_suffix(f".{os.getpid()}")
+    includes = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    folders = cpp_extension.library_paths()
+    subprocess.run(
+        [
+            *(os.environ.get("CXX") or "c++").split(),
+            *("-std=c++20", "-O1", "-shared", "-fPIC", "-DTORCH_EXTENSION_NAME=lag"),
+            *(f"-I{folder}" for folder in includes),
+            str(_SOURCES / "device.cc"),
+            *(f"-L{folder}" for folder in folders),
+            *("-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"),
+            *("-o", str(unfinished)),
+        ],
+        check=True,
+        timeout=_LIMIT_S,
+    )
+    unfinished.replace(library)
+    return library
+
+
+def load(library: Path) -> Any:
+    """The device's module, also as torch.lag; in a process of its own, which it changes."""
+    spec = importlib.util.spec_from_file_location("lag", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["lag"] = module
+    torch._register_device_module("lag", module)
+    return module
+
+
+def on_device(
+    library: Path, body: Callable[[int, int], Any], backend: str = "cpu:topoopt,lag:topoopt"
+) -> Callable[[int, int], Any]:
+    """`body` as a function for run_ranks, with the device loaded and the default group open."""
+    return functools.partial(_main, library, body, backend)
+
+
+def _main(
+    library: Path, body: Callable[[int, int], Any], backend: str, rank: int, world: int
+) -> Any:
+    load(library)
+    dist.init_process_group(backend)
+    value = body(rank, world)
+    dist.destroy_process_group()
+    return value

@@ -1,0 +1,113 @@
+"""Every operation of torch.distributed, in every combination of properties, on every network."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import contract_cases
+import networks
+import pytest
+import torch.distributed as dist
+from contract_operations import OPERATIONS, Case, Members
+from ranks import make_plan, run_ranks, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch_topoopt.plan import Plan
+
+# TOPOOPT_TEST_FULL=1 runs the full product instead of the covering sets; it takes hours.
+FULL = os.environ.get("TOPOOPT_TEST_FULL") == "1"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the cases run."""
+
+    name: str
+    plan: Callable[[], Plan]
+    ranks_per_server: int = 1
+    algorithm: str = "auto"  # TOPOOPT_ALGORITHM
+
+
+SETTINGS = (
+    Setting("1 alone", lambda: make_plan(1, 1)),
+    Setting("2 on one cable", lambda: make_plan(2, 1)),
+    Setting("3 on a duplex ring", lambda: make_plan(3, 2)),
+    Setting("3 on a line", lambda: networks.plan_of(3, networks.line(3))),
+    Setting("5 on two strides", lambda: make_plan(5, 4)),
+    Setting("5 on a single ring", lambda: make_plan(5, 1, ports="simplex")),
+    Setting("5 on two strides, both ways", lambda: make_plan(5, 4), algorithm="both_ways"),
+    Setting("5 on a duplex ring, doubling", lambda: make_plan(5, 2), algorithm="doubling"),
+    Setting("5 on a star, trees", lambda: networks.plan_of(5, networks.star(5)), algorithm="tree"),
+    Setting("5 on a line, one ring", lambda: networks.plan_of(5, networks.line(5)), 1, "ring"),
+    Setting("8 on a tree", lambda: networks.plan_of(8, networks.binary_tree(8))),
+    Setting("8 on a ring with a chord", lambda: networks.plan_of(8, networks.ring_with_chord(8))),
+    Setting("4 on one server", lambda: make_plan(1, 1), 4),
+    Setting("2 on each of 2 servers", lambda: make_plan(2, 1), 2),
+    Setting("2 on each server of a line", lambda: networks.plan_of(3, networks.line(3)), 2),
+    Setting("3 on each of 2 servers, trees", lambda: make_plan(2, 1), 3, "tree"),
+    Setting("3 on each of 2 servers, rings", lambda: make_plan(2, 1), 3, "multi_ring"),
+)
+THOROUGH_SETTINGS = (
+    Setting("5 on two strides, one ring", lambda: make_plan(5, 4), algorithm="ring"),
+    Setting("5 on two strides, all rings", lambda: make_plan(5, 4), algorithm="multi_ring"),
+    Setting("8 on a duplex ring", lambda: make_plan(8, 2)),
+    Setting("8 on a duplex ring, trees", lambda: make_plan(8, 2), algorithm="tree"),
+    Setting("8 on one server", lambda: make_plan(1, 1), 8),
+    Setting("2 on each of 4 servers", lambda: make_plan(4, 2), 2),
+)
+if FULL:
+    SETTINGS += THOROUGH_SETTINGS
+
+
+def run_case(members: Members, case: Case) -> None:
+    try:
+        OPERATIONS[case.operation](members, case).finish()
+    except Exception as error:
+        raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
+
+
+def run_cases(cases: Iterable[Case], algorithm: str, rank: int, world: int) -> tuple[int, float]:
+    os.environ["TOPOOPT_ALGORITHM"] = algorithm
+    dist.init_process_group("topoopt")
+    members = Members(dist.group.WORLD, tuple(range(world)), rank)
+    start = time.monotonic()
+    done = 0
+    for case in cases:
+        run_case(members, case)
+        done += 1
+    dist.barrier()
+    dist.destroy_process_group()
+    return done, time.monotonic() - start
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.timeout(14_400 if FULL else 120)
+def test_every_operation_gives_the_values_computed_locally(setting, tmp_path):
+    if FULL:
+        cases = list(contract_cases.full_product())
+    else:
+        cases = contract_cases.covering_set(SETTINGS.index(setting))
+    plan = setting.plan()
+    outcomes = run_ranks(
+        plan,
+        tmp_path,
+        functools.partial(run_cases, cases, setting.algorithm),
+        world=plan.cluster.servers * setting.ranks_per_server,
+        limit_s=14_000 if FULL else 90,
+    )
+    results = values(outcomes)
+    assert [done for done, _ in results] == [len(cases)] * len(results)
+    print(f"{setting.name}: {len(cases)} cases in {results[0][1]:.1f} s")
+
+
+def test_the_covering_set_has_every_pair_of_properties_once():
+    covered = {
+        pair for case in contract_cases.covering_set(1) for pair in contract_cases.pairs_of(case)
+    }
+    assert covered == contract_cases.all_pairs()

@@ -1,0 +1,153 @@
+"""Jobs without a plan: on one machine, and on machines that only reach their neighbours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from network_namespaces import HostsFactory, skip_unless_possible
+from ranks import run_bare_ranks, values
+
+from torch_topoopt import backend
+
+
+@pytest.fixture
+def hosts():
+    skip_unless_possible()
+    factory = HostsFactory()
+    yield factory
+    factory.close()
+
+
+def use_and_describe(rank: int, world: int) -> dict:
+    """Uses the group, and tells what was discovered."""
+    dist.init_process_group("topoopt")
+    total = torch.full((50_021,), float(rank + 1))
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.full((50_021,), world * (world + 1) / 2))
+    received = torch.empty(world)
+    dist.all_to_all_single(received, torch.arange(world) + 100.0 * rank)
+    assert torch.equal(received, torch.arange(world) * 100.0 + rank)
+    job = backend._job
+    network = job.plan.network
+    description = {
+        "server_of": list(job.layout.server_of),
+        "links": sorted((link.source, link.target) for link in network.links),
+        "rings": [ring.servers for ring in network.groups[0].rings],
+        "interfaces": sorted({port.interface for port in job.wiring.ports}),
+        # Local links have no port.
+        "counters": sum(link["source_port"] >= 0 for link in backend.stats()["links"]),
+    }
+    dist.barrier()
+    dist.destroy_process_group()
+    return description
+
+
+def duplex(*cables: tuple[int, int]) -> list[tuple[int, int]]:
+    return sorted([*cables, *((b, a) for a, b in cables)])
+
+
+def test_ranks_of_one_machine_are_one_server():
+    for found in values(run_bare_ranks(3, use_and_describe)):
+        assert found["server_of"] == [0, 0, 0]
+        assert found["links"] == []
+
+
+def test_without_shared_memory_ranks_of_one_machine_are_fully_connected_by_tcp():
+    outcomes = run_bare_ranks(4, use_and_describe, TOPOOPT_SHARED_MEMORY="0")
+    for found in values(outcomes):
+        assert found["server_of"] == [0, 1, 2, 3]
+        assert found["links"] == [(a, b) for a in range(4) for b in range(4) if a != b]
+        assert found["interfaces"] == ["lo"]
+        assert found["counters"] == 3
+
+
+def start_twice(rank: int, world: int) -> int:
+    for _ in range(2):
+        dist.init_process_group("topoopt")
+        ones = torch.ones(5)
+        dist.all_reduce(ones)
+        dist.destroy_process_group()
+    return int(ones[0])
+
+
+def test_the_network_is_discovered_again_for_a_group_that_is_created_again():
+    assert values(run_bare_ranks(2, start_twice)) == [2, 2]
+
+
+def just_start(rank: int, world: int) -> None:
+    dist.init_process_group("topoopt")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("TOPOOPT_SHARED_MEMORY", "no", "TOPOOPT_SHARED_MEMORY: 'no' is neither 0 (off) nor 1"),
+        ("TOPOOPT_INTERFACES", "nic7", "TOPOOPT_INTERFACES: 'nic7' leaves no interface of host"),
+        ("TOPOOPT_INTERFACES", "lo,nic7", "no host has an interface 'nic7'"),
+        ("TOPOOPT_INTERFACES", "lo,^eth0", "TOPOOPT_INTERFACES: 'lo,^eth0' is not a list like"),
+        ("TOPOOPT_LOG", "loud", "TOPOOPT_LOG: 'loud' is not one of debug, info"),
+    ],
+)
+def test_a_bad_environment_is_one_clear_error_on_all_ranks(variable, value, message):
+    for outcome in run_bare_ranks(2, just_start, **{variable: value}):
+        assert message in outcome.error
+
+
+def test_a_ring_of_four_hosts_uses_its_cables_and_relays_between_opposite_hosts(hosts):
+    cables = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    ring = hosts.make(4, cables)
+    outcomes = run_bare_ranks(
+        4,
+        use_and_describe,
+        namespaces=ring.names,
+        store_address=ring.store_address,
+        TOPOOPT_INTERFACES="cable",
+    )
+    for found in values(outcomes):
+        assert found["server_of"] == [0, 1, 2, 3]
+        assert found["links"] == duplex(*cables)
+        assert found["rings"] == [(0, 1, 2, 3), (0, 3, 2, 1)]
+        assert found["interfaces"] == ["cable0", "cable1", "cable2", "cable3"]
+        assert found["counters"] == 2
+
+
+def test_a_line_of_three_hosts_with_two_ranks_each_goes_through_the_middle(hosts):
+    line = hosts.make(3, [(0, 2), (1, 2)])
+    outcomes = run_bare_ranks(
+        6,
+        use_and_describe,
+        namespaces=[line.names[rank // 2] for rank in range(6)],
+        store_address=line.store_address,
+        TOPOOPT_INTERFACES="^manage",
+    )
+    for rank, found in enumerate(values(outcomes)):
+        assert found["server_of"] == [0, 0, 1, 1, 2, 2]
+        assert found["links"] == duplex((0, 2), (1, 2))
+        assert found["counters"] == (1, 0, 1, 0, 2, 0)[rank]
+
+
+def test_hosts_on_one_switch_are_connected_pairwise_beside_their_cable(hosts):
+    switched = hosts.make(3, [(0, 1)])
+    outcomes = run_bare_ranks(
+        3,
+        use_and_describe,
+        namespaces=switched.names,
+        store_address=switched.store_address,
+    )
+    for found in values(outcomes):
+        assert found["links"] == duplex((0, 1), (0, 1), (0, 2), (1, 2))
+        assert found["interfaces"] == ["cable0", "manage"]
+
+
+def test_a_host_that_nobody_reaches_is_named_on_all_ranks(hosts):
+    broken = hosts.make(3, [(0, 1)])
+    outcomes = run_bare_ranks(
+        3,
+        just_start,
+        namespaces=broken.names,
+        store_address=broken.store_address,
+        TOPOOPT_INTERFACES="cable,lo",
+    )
+    for outcome in outcomes:
+        assert "(rank 2; no address): reached by no other host" in outcome.error

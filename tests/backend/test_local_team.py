@@ -1,0 +1,133 @@
+"""Groups whose ranks are all on one server run their collectives in memory that they share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import make_plan, run_ranks, values
+
+SEGMENT = "/memfd:torch_topoopt"
+
+
+def segments() -> int:
+    """Of how many segments this process has parts mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return len({line.split()[4] for line in lines if SEGMENT in line})
+
+
+def make_groups(rank: int, world: int) -> tuple[int, int, int]:
+    dist.init_process_group("topoopt")
+    of_all = segments()
+    some = dist.new_group([0, 2])
+    if rank != 1:
+        dist.barrier(group=some)
+    of_some = segments()
+    dist.barrier()
+    descriptors = [
+        os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.exists()
+    ]
+    assert not any(SEGMENT in name for name in descriptors), "the mapping needs no descriptor"
+    dist.destroy_process_group()
+    return of_all, of_some, segments()
+
+
+def test_each_group_has_a_segment_and_nothing_is_left_of_it(tmp_path):
+    seen = values(run_ranks(make_plan(1, 1), tmp_path, make_groups, world=3))
+    assert [(first, second) for first, second, _ in seen] == [(1, 2), (1, 1), (1, 2)]
+
+
+def ask_for_an_algorithm(rank: int, world: int) -> int:
+    os.environ["TOPOOPT_ALGORITHM"] = "ring"
+    dist.init_process_group("topoopt")
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [world] * 5
+    return segments()
+
+
+def test_an_algorithm_that_is_asked_for_is_used_instead(tmp_path):
+    assert values(run_ranks(make_plan(1, 1), tmp_path, ask_for_an_algorithm, world=2)) == [0, 0]
+
+
+def mix_synchronous_and_not(rank: int, world: int) -> None:
+    dist.init_process_group("topoopt")
+    works = []
+    for step in range(200):
+        tensor = torch.full((step * 37 % 5000,), float(step + rank))
+        work = dist.all_reduce(tensor, async_op=step % 3 > 0)
+        expected = float(step * world + sum(range(world)))
+        if work is None:
+            assert (tensor == expected).all(), step
+        else:
+            works.append((step, work, tensor, expected))
+    for step, work, tensor, expected in works:
+        assert work.get_future().wait()[0] is not None
+        assert (tensor == expected).all(), step
+    strided = torch.arange(20.0).reshape(4, 5).t()
+    dist.all_reduce(strided, op=dist.ReduceOp.AVG)
+    assert torch.equal(strided, torch.arange(20.0).reshape(4, 5).t())
+    dist.destroy_process_group()
+
+
+def test_synchronous_and_asynchronous_calls_keep_their_order(tmp_path):
+    values(run_ranks(make_plan(1, 1), tmp_path, mix_synchronous_and_not, world=3))
+
+
+def fail_in_the_middle(rank: int, world: int) -> None:
+    dist.init_process_group("topoopt")
+    tensor = torch.ones(3_000_000)
+    for step in range(1000):
+        if rank == 1 and step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(tensor, async_op=step == 2)
+
+
+def test_a_killed_rank_ends_the_wait_of_the_others_and_is_named(tmp_path):
+    outcomes = run_ranks(make_plan(1, 1), tmp_path, fail_in_the_middle, world=3)
+    assert outcomes[1].exit_code == -signal.SIGKILL
+    for rank in (0, 2):
+        assert "DistBackendError" in outcomes[rank].error
+        assert "rank 1" in outcomes[rank].error
+
+
+def use_after_failures(rank: int, world: int) -> list[str]:
+    dist.init_process_group("topoopt")
+    store = dist.distributed_c10d._get_default_store()
+    messages = []
+    late = dist.new_group(timeout=timedelta(milliseconds=300))
+    if rank == 0:
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.all_reduce(torch.ones(10), group=late)
+        messages.append(str(caught.value))
+        store.set("late", "1")
+    store.wait(["late"], timedelta(seconds=30))
+    shapes = dist.new_group()
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.all_reduce(torch.ones(10 + rank), group=shapes)
+    messages.append(str(caught.value))
+    aborted = dist.new_group()
+    if rank == 1:
+        aborted.abort()
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.barrier(group=aborted)
+    messages.append(str(caught.value))
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)  # other groups are unharmed
+    assert tensor.tolist() == [world] * 4
+    dist.destroy_process_group()
+    return messages
+
+
+def test_timeouts_disagreement_and_abort_end_one_group_and_say_why(tmp_path):
+    first, second = values(run_ranks(make_plan(1, 1), tmp_path, use_after_failures, world=2))
+    assert " Timed out after 300 ms waiting for data from rank 1" in first[0]
+    assert "disagree: they are in different operations" in first[1]
+    assert "disagree" in second[0]
+    assert "aborted by rank 1" in first[2]
+    assert "aborted by rank 1" in second[1]

@@ -1,0 +1,154 @@
+"""What a process group offers beside dense collectives: options, splits, monitored barriers."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import make_plan, run_ranks, values
+
+from torch_topoopt.backend import _extension
+
+CPU = torch.device("cpu")
+
+
+def default_store() -> dist.Store:
+    return dist.distributed_c10d._get_default_store()
+
+
+def check_options(rank: int, world: int) -> None:
+    options_type = _extension().ProcessGroupTopoopt.Options
+    given = options_type(timeout=timedelta(seconds=50))
+    given.group_desc = "described"
+    dist.init_process_group("topoopt", timeout=timedelta(seconds=70), pg_options=given)
+    options = dist.group.WORLD._get_backend(CPU).options
+    assert isinstance(options, options_type)
+    assert options._timeout == timedelta(seconds=70)
+    assert options.global_ranks_in_group == list(range(world))
+    assert options.group_desc == "described"
+    for duplicate in (copy.deepcopy(options), pickle.loads(pickle.dumps(options))):
+        assert duplicate._timeout == options._timeout
+        assert duplicate.group_name == options.group_name
+        assert duplicate.global_ranks_in_group == options.global_ranks_in_group
+    subgroup = dist.new_group([0, 2], timeout=timedelta(seconds=9))
+    if rank in (0, 2):
+        options = subgroup._get_backend(CPU).options
+        assert options.global_ranks_in_group == [0, 2]
+        assert options._timeout == timedelta(seconds=9)
+    with pytest.raises(
+        TypeError, match=r"pg_options: _?Options is not ProcessGroupTopoopt\.Options"
+    ):
+        dist.new_group(pg_options=dist.ProcessGroupGloo._Options())
+
+
+def check_split(rank: int, world: int) -> None:
+    parent = dist.new_group([0, 2, 3])
+    if rank == 1:
+        return
+    assert parent._get_backend(CPU).supports_splitting
+    halves = parent.split_group([0, 2], group_name="outer two", timeout=timedelta(seconds=20))
+    if rank == 2:
+        assert halves is None
+        return
+    tensor = torch.tensor([float(rank)])
+    halves.allreduce([tensor]).wait()
+    assert tensor.item() == 3
+    assert halves._get_backend(CPU).options.global_ranks_in_group == [0, 3]
+
+
+def check_monitored_barrier(rank: int, world: int) -> None:
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    dist.monitored_barrier(wait_all_ranks=True)
+    pair = dist.new_group([1, 2])
+    dist.monitored_barrier(pair, timeout=timedelta(seconds=20))
+    for round_, wait_all_ranks in enumerate((False, True)):
+        if rank in (0, 3):
+            with pytest.raises(RuntimeError) as caught:
+                dist.monitored_barrier(
+                    timeout=timedelta(milliseconds=300), wait_all_ranks=wait_all_ranks
+                )
+            missing = "Ranks 1, 2" if wait_all_ranks else "Rank 1"
+            if rank == 0:
+                assert f"{missing} failed to pass monitoredBarrier in 300 ms" in str(caught.value)
+            else:
+                assert "Rank 3 successfully reached monitoredBarrier" in str(caught.value)
+            default_store().set(f"missed {round_} {rank}", "1")
+        default_store().wait([f"missed {round_} 0", f"missed {round_} 3"], timedelta(seconds=20))
+    # Nothing is harmed, though two ranks have called it less often.
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == world).all()
+
+
+def run_member_checks(rank: int, world: int) -> None:
+    check_options(rank, world)
+    check_split(rank, world)
+    check_monitored_barrier(rank, world)
+    dist.destroy_process_group()
+
+
+def test_options_splits_and_monitored_barriers(tmp_path):
+    values(run_ranks(make_plan(4, 2), tmp_path, run_member_checks))
+
+
+def use_debug_checks(rank: int, world: int) -> list[str]:
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    messages = []
+    for _ in range(2):
+        dist.init_process_group("topoopt")
+        assert isinstance(
+            dist.group.WORLD._get_backend(CPU), dist.distributed_c10d._ProcessGroupWrapper
+        )
+        tensor = torch.ones(5)
+        dist.all_reduce(tensor)
+        assert (tensor == world).all()
+        dist.monitored_barrier(timeout=timedelta(seconds=20))
+        with pytest.raises(RuntimeError) as caught:
+            dist.all_reduce(torch.ones(5 if rank else 6))
+        messages.append(str(caught.value))
+        dist.all_reduce(tensor)  # caught before anything was sent
+        assert (tensor == world * world).all()
+        dist.destroy_process_group()
+    return messages
+
+
+def test_debug_level_detail_reports_mismatched_shapes_without_gloo(tmp_path):
+    for messages in values(run_ranks(make_plan(4, 2), tmp_path, use_debug_checks)):
+        for message in messages:
+            assert "Detected mismatch between collectives on ranks" in message
+            assert "TensorShape=[6]" in message
+            assert "TensorShape=[5]" in message
+
+
+def reduce_sparse_tensors(rank: int, world: int) -> None:
+    dist.init_process_group("topoopt")
+    for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, world)):
+        dense = [torch.zeros(6, 4, dtype=torch.float64) for _ in range(world)]
+        for r in range(world):
+            dense[r][[r, 2 * r % 6, 5]] = torch.arange(12.0, dtype=torch.float64).view(3, 4) + r
+        sparse = dense[rank].to_sparse(1)
+        work = dist.all_reduce(sparse, op, async_op=True)
+        after = torch.ones(3)
+        dist.all_reduce(after)
+        work.wait()
+        assert torch.equal(sparse.to_dense(), sum(dense) / divisor)
+        assert torch.equal(work.get_future().wait()[0].to_dense(), sum(dense) / divisor)
+    empty = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.long), torch.empty(0), (3, 3))
+    dist.all_reduce(empty)
+    assert empty._nnz() == 0
+    with pytest.raises(ValueError, match="has another shape or type"):
+        dist.all_reduce(torch.ones(3 + rank).to_sparse())
+    with pytest.raises(ValueError, match="can sum and average only"):
+        dist.all_reduce(torch.ones(3).to_sparse(), dist.ReduceOp.MAX)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_sparse_tensors_are_summed(tmp_path):
+    values(run_ranks(make_plan(4, 2), tmp_path, reduce_sparse_tensors))

@@ -1,0 +1,80 @@
+"""The choice of an algorithm, the cost model, and the counters of rings."""
+
+import dataclasses
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from ranks import make_plan, run_ranks, values
+
+import torch_topoopt
+from torch_topoopt.plan import CostModel
+
+ELEMENTS = 240_000
+
+
+def count_ring_bytes(rank: int, world: int) -> dict[str, list]:
+    os.environ["TOPOOPT_ALGORITHM"] = "multi_ring"
+    before = torch_topoopt.stats()
+    assert before == {"links": [], "rings": []}
+    dist.init_process_group("topoopt")
+    dist.all_reduce(torch.ones(ELEMENTS))
+    counters = torch_topoopt.stats()
+    dist.destroy_process_group()
+    return counters
+
+
+def test_every_ring_counts_its_share_of_the_bytes(tmp_path):
+    """A ring of g servers with share s of S bytes sends 2 (g - 1) / g s S bytes from each."""
+    plan = make_plan(5, 4)
+    (group,) = plan.network.groups
+    for rank, counters in enumerate(values(run_ranks(plan, tmp_path, count_ring_bytes))):
+        rings = [entry for entry in counters["rings"] if entry["kind"] == "ring"]
+        assert [tuple(entry["ranks"]) for entry in rings] == [r.servers for r in group.rings]
+        expected = [round(2 * 4 / 5 * ring.share * 4 * ELEMENTS) for ring in group.rings]
+        assert [entry["sent_bytes"] for entry in rings] == expected
+        assert all(entry["seconds"] > 0 for entry in rings)
+        others = [entry for entry in counters["rings"] if entry["kind"] != "ring"]
+        assert [(e["kind"], e["index"], e["sent_bytes"]) for e in others] == [
+            ("tree", 0, 0),
+            ("tree", 1, 0),
+            ("direct", 0, 0),
+        ]
+        links = counters["links"]
+        assert {link["source"] for link in links} == {rank}
+        assert sum(link["sent_bytes"] for link in links) == sum(expected)
+
+
+def create_and_end(rank: int, world: int) -> list[dict]:
+    dist.init_process_group("topoopt")
+    links = torch_topoopt.stats()["links"]
+    dist.destroy_process_group()
+    return links
+
+
+def test_a_job_measures_what_messages_cost_and_writes_it_down(tmp_path):
+    links = values(run_ranks(make_plan(3, 2), tmp_path, create_and_end))
+    section = json.loads((tmp_path / "cost_model.json").read_text())
+    assert list(section) == ["cost_model"]
+    CostModel(**section["cost_model"]).validate()
+    assert all(link["sent_bytes"] == 0 for of_rank in links for link in of_rank)
+
+
+def test_a_plan_with_a_cost_model_is_not_measured(tmp_path):
+    plan = dataclasses.replace(make_plan(3, 2), cost_model=CostModel(1e-5, 1e-5, 1e-10)).validate()
+    values(run_ranks(plan, tmp_path, create_and_end))
+    assert not (tmp_path / "cost_model.json").exists()
+
+
+def ask_for_unknown_algorithm(rank: int, world: int) -> None:
+    os.environ["TOPOOPT_ALGORITHM"] = "fast"
+    dist.init_process_group("topoopt")
+
+
+def test_an_unknown_algorithm_is_one_clear_error(tmp_path):
+    for outcome in run_ranks(make_plan(2, 1), tmp_path, ask_for_unknown_algorithm):
+        assert outcome.error == (
+            "ValueError: TOPOOPT_ALGORITHM: 'fast' is not one of auto, ring, multi_ring, "
+            "both_ways, tree, doubling"
+        )

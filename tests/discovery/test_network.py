@@ -1,0 +1,218 @@
+"""From probes that were answered to links, rings and routes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.discovery.choice import describe_choice
+from torch_topoopt.discovery.interfaces import Interface
+from torch_topoopt.discovery.network import hamiltonian_cycle, plan_network
+from torch_topoopt.discovery.reach import (
+    Server,
+    components,
+    rounds,
+    slow_interfaces,
+    still_worth_sending,
+    unreachable,
+)
+from torch_topoopt.rank_layout import rings_of
+
+if TYPE_CHECKING:
+    from torch_topoopt.discovery.probe import Probe
+
+SWITCH = "switch"
+
+
+def make_servers(
+    count: int, cables: list[tuple[int, int, float]], *, switch_gbps: float | None = None
+) -> list[Server]:
+    """Hosts with an interface for each of their cables, and one to a switch if there is one."""
+    interfaces: list[list[Interface]] = [[] for _ in range(count)]
+    if switch_gbps is not None:
+        for host in range(count):
+            interfaces[host].append(
+                Interface(SWITCH, f"10.0.0.{host + 1}", 24, switch_gbps, False, False)
+            )
+    for number, (*ends, gbps) in enumerate(cables, start=1):
+        for last, host in enumerate(ends, start=1):
+            address = f"10.1.{number}.{last}"
+            interfaces[host].append(Interface(f"nic{number}", address, 30, gbps, False, False))
+    return [
+        Server(f"node{i}", f"machine{i}", (i,), tuple(own), tuple(range(5000, 5000 + len(own))))
+        for i, own in enumerate(interfaces)
+    ]
+
+
+def answer(servers: list[Server]) -> list[Probe]:
+    """What discovery would find if addresses of one subnet reach each other, and no others."""
+    by_address = {i.address: i for server in servers for i in server.interfaces}
+    reached: list[Probe] = []
+    for probes in rounds(servers):
+        for probe in still_worth_sending(probes, len(servers), reached):
+            near, far = by_address[probe.source_address], by_address[probe.target_address]
+            if near.shares_subnet(far):
+                reached.append(probe)
+    return reached
+
+
+def plan_of(servers: list[Server]) -> Any:
+    return plan_network(servers, answer(servers))
+
+
+def ring_cables(count: int, gbps: float = 100.0) -> list[tuple[int, int, float]]:
+    return [(s, (s + 1) % count, gbps) for s in range(count)]
+
+
+def test_a_ring_of_cables_is_the_ring() -> None:
+    plan, wiring = plan_of(make_servers(5, ring_cables(5)))
+    assert [ring.servers for ring in plan.network.groups[0].rings] == [
+        (0, 1, 2, 3, 4),
+        (0, 4, 3, 2, 1),
+    ]
+    assert {port.speed_gbps for port in wiring.ports} == {100.0}
+    assert plan.cluster.link_gbps == 100.0
+    opposite = [route.servers for route in plan.network.routes if route.servers[0] == 0]
+    assert opposite == [(0, 1, 2), (0, 4, 3)]
+
+
+def test_cables_between_all_pairs_carry_disjoint_rings() -> None:
+    cables = [(a, b, 10.0) for a, b in combinations(range(5), 2)]
+    plan, _ = plan_of(make_servers(5, cables))
+    rings = plan.network.groups[0].rings
+    hops = [
+        hop
+        for ring in rings
+        for hop in zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True)
+    ]
+    assert len(rings) == 4
+    assert sorted(hops) == sorted((a, b) for a in range(5) for b in range(5) if a != b)
+
+
+def test_one_interface_to_a_switch_carries_one_ring_however_many_it_reaches() -> None:
+    plan, _ = plan_of(make_servers(6, [], switch_gbps=25.0))
+    assert len(plan.network.groups[0].rings) == 2, "one order, both ways round"
+    assert plan.network.routes == (), "every pair has a connection of its own"
+
+
+def test_two_interfaces_on_one_switch_are_both_used_by_every_pair() -> None:
+    servers = [
+        Server(
+            f"node{host}",
+            f"machine{host}",
+            (host,),
+            tuple(
+                Interface(f"nic{nic}", f"10.0.0.{10 * host + nic}", 24, 50.0, False, False)
+                for nic in (1, 2)
+            ),
+            (5001, 5002),
+        )
+        for host in range(3)
+    ]
+    plan, wiring = plan_of(servers)
+    assert len(plan.network.links) == 2 * 2 * 3
+    names = wiring.by_port()
+    for link in plan.network.links:
+        ends = ((link.source, link.source_port), (link.target, link.target_port))
+        assert len({names[end].interface for end in ends}) == 1, "greedy by order: nic1 to nic1"
+
+
+def test_the_ring_prefers_fast_cables() -> None:
+    order = [0, 2, 4, 1, 3]
+    fast = [(a, b, 100.0) for a, b in zip(order, [*order[1:], 0], strict=True)]
+    slower = [(a, b, 40.0) for a, b in ((0, 1), (1, 2), (2, 3), (3, 4), (0, 4))]
+    plan, _ = plan_of(make_servers(5, slower + fast))
+    rings = plan.network.groups[0].rings
+    assert rings[0].servers in ((0, 2, 4, 1, 3), (0, 3, 1, 4, 2))
+    assert len(rings) == 4, "the slower cables carry rings of their own"
+
+
+def test_rings_of_unequal_links_get_unequal_shares() -> None:
+    order = [0, 2, 4, 1, 3]
+    fast = [(a, b, 75.0) for a, b in zip(order, [*order[1:], 0], strict=True)]
+    slow = [(a, b, 25.0) for a, b in ((0, 1), (1, 2), (2, 3), (3, 4), (0, 4))]
+    plan, wiring = plan_of(make_servers(5, slow + fast))
+    rings = rings_of(plan, list(range(5)), wiring.link_rates(plan))
+    assert [ring.share for ring in rings] == pytest.approx([0.375, 0.375, 0.125, 0.125])
+
+
+@pytest.mark.parametrize(
+    ("count", "cables", "hops"),
+    [
+        (3, [(0, 1), (1, 2)], 4),
+        (4, [(0, 1), (0, 2), (0, 3)], 6),
+        (6, [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 3)], 8),
+    ],
+)
+def test_without_a_cycle_of_cables_the_ring_is_a_short_walk_with_relays(
+    count: int, cables: list[tuple[int, int]], hops: int
+) -> None:
+    servers = make_servers(count, [(a, b, 10.0) for a, b in cables])
+    plan, wiring = plan_of(servers)
+    ring = plan.network.groups[0].rings[0].servers
+    routes = plan.network.routes_by_pair()
+    steps = [routes[hop][0].servers for hop in zip(ring, ring[1:] + ring[:1], strict=True)]
+    assert sum(len(step) - 1 for step in steps) == hops
+    assert "ring through relays node" in describe_choice(servers, plan, wiring)
+
+
+def test_much_slower_interfaces_are_left_out_where_the_others_connect_everybody() -> None:
+    servers = make_servers(4, ring_cables(4), switch_gbps=1.0)
+    plan, wiring = plan_of(servers)
+    assert SWITCH not in {port.interface for port in wiring.ports}
+    line = describe_choice(servers, plan, wiring)
+    assert line == (
+        "4 servers with 1 rank each; 4 TCP connections over nic1, nic2, nic3, nic4; "
+        "ring node0 - node1 - node2 - node3 and 1 more ring; much slower, so not used: switch"
+    )
+
+
+def test_much_slower_interfaces_join_what_the_others_leave_apart() -> None:
+    plan, wiring = plan_of(make_servers(4, [(0, 1, 100.0), (2, 3, 100.0)], switch_gbps=1.0))
+    pairs = {(link.source, link.target) for link in plan.network.links}
+    assert {(0, 1), (2, 3), (0, 2)} < pairs
+    interfaces = {port.interface for port in wiring.ports}
+    assert interfaces == {"nic1", "nic2", SWITCH}
+
+
+def test_wireless_is_slow_whatever_it_claims() -> None:
+    wire = Interface("eth0", "10.0.0.1", 24, None, False, False)
+    radio = Interface("wlan0", "10.0.1.1", 24, 1200.0, True, False)
+    near = Interface("eth1", "10.0.2.1", 24, 25.0, False, False)
+    beside = Interface("eth2", "10.0.3.1", 24, 100.0, False, False)
+    server = Server("node", "machine", (0,), (wire, radio, near, beside), (1, 2, 3, 4))
+    assert slow_interfaces([server]) == {"10.0.1.1"}, "a quarter of the fastest is worth using"
+
+
+def test_addresses_that_every_host_has_are_not_tried() -> None:
+    bridge = Interface("docker0", "172.17.0.1", 16, None, False, False)
+    servers = [Server(f"node{i}", f"machine{i}", (i,), (bridge,), (5000,)) for i in range(2)]
+    assert rounds(servers) == []
+
+
+def test_hosts_that_are_cut_off_are_named() -> None:
+    servers = make_servers(5, [(0, 1, 10.0), (1, 2, 10.0), (3, 4, 10.0)])
+    reached = answer(servers)
+    parts = components(5, [(probe.source, probe.target) for probe in reached])
+    assert parts == [[0, 1, 2], [3, 4]]
+    message = unreachable(servers, parts)
+    assert "cut off from host node0" in message
+    assert "host node3 (rank 3; 10.1.3.1 on nic3); host node4 (rank 4; 10.1.3.2 on nic3)" in message
+    alone = unreachable(servers[:3], [[0, 1], [2]])
+    assert alone.startswith("host node2 (rank 2; 10.1.2.2 on nic2): reached by no other host")
+
+
+def test_a_cycle_is_found_where_the_natural_order_is_none_and_denied_where_there_is_none() -> None:
+    petersen = [(i, (i + 1) % 5) for i in range(5)] + [(i, i + 5) for i in range(5)]
+    petersen += [(5 + i, 5 + (i + 2) % 5) for i in range(5)]
+    pairs = {(min(pair), max(pair)): 1.0 for pair in petersen}
+    assert hamiltonian_cycle(10, pairs) is None, "the Petersen graph has no Hamiltonian cycle"
+    grid = {(4 * y + x, 4 * y + x + 1): 1.0 for y in range(4) for x in range(3)}
+    grid |= {(4 * y + x, 4 * y + x + 4): 1.0 for y in range(3) for x in range(4)}
+    cycle = hamiltonian_cycle(16, grid)
+    assert cycle is not None
+    assert sorted(cycle) == list(range(16))
+    for hop in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        assert (min(hop), max(hop)) in grid
