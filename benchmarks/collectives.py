@@ -1,0 +1,475 @@
+"""Speed of every collective, beside gloo and Open MPI in alternating rounds of the same run.
+
+    python benchmarks/collectives.py --on shared-memory --ranks 2 -b 8 -e 100M
+    python benchmarks/collectives.py --on loopback --ranks 4 -o all_reduce,all_to_all
+    sudo python benchmarks/collectives.py --on fabric --ranks 12 --degree 4 --bandwidth 25Mbps
+    topoopt run --servers 5 --degree 4 --bandwidth 50Mbps benchmarks/collectives.py -e 8M
+
+Options and columns are those of nccl-tests: `size` is the whole buffer of a rank, `time` one call
+on the slowest rank, algbw = size / time, busbw = algbw times what the operation must move per byte,
+#wrong the elements that a first, untimed call got wrong. `x` is how many times faster topoopt is
+than the other, the median of the rounds' ratios. `of bound` is the least time that the links allow
+(bounds.py) / time: with a direct fabric from the TCP goodput of one link, measured there and then.
+`cpu` is the CPU time of topoopt's ranks per call, on average.
+
+gloo runs in the same processes, in a second group; Open MPI in processes of its own. On a direct
+fabric both reach all hosts over addresses that the hosts' kernels forward; rank order follows the
+stride of 1, so gloo's ring needs no forwarding: its best order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from bounds import bus_factor, least_seconds
+from direct_fabric import hop_count
+from mpi import DATATYPES as MPI_DATATYPES
+from mpi import REDUCE_OPS as MPI_REDUCE_OPS
+from mpi import MpiClient, MpiError, mpi_ranks
+from operations import DATATYPES, IN_PLACE, OPERATIONS, REDUCE_OPS, REDUCING, ROOTED, Buffers, Case
+from rank_processes import RankError, call_in_processes
+from settings import Setting, direct_fabric, loopback, shared_memory
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import parse_gbps
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PEERS = ("gloo", "openmpi")
+_RUN_LIMIT_S = 3600.0
+_MOST_ITERATIONS = 1000
+_MODEL_BYTES = 8 << 20
+
+
+def build_model() -> torch.nn.Module:
+    """For the plan of `topoopt run`: a model with as many bytes of gradients as a long message."""
+    return torch.nn.Linear(1 << 10, _MODEL_BYTES >> 12, bias=False)
+
+
+def example_batch(batch_size: int = 64) -> torch.Tensor:
+    return torch.zeros(batch_size, 1 << 10)
+
+
+class GroupPeer:
+    """A process group under test, seen from one rank."""
+
+    def __init__(self, name: str, group: Any, rank: int) -> None:
+        self.name = name
+        self._group = group
+        self._rank = rank
+        self._buffers: Buffers | None = None
+        self.cpu_s = 0.0  # of one call in the last `seconds`
+
+    def runs(self, case: Case) -> bool:
+        return True
+
+    def wrong(self, case: Case) -> int:
+        self._buffers = Buffers(case, self._rank)
+        self._buffers.call(self._group)
+        return self._buffers.wrong()
+
+    def seconds(self, case: Case, warm_up: int, iterations: int) -> float:
+        buffers = self._buffers
+        assert buffers is not None, "wrong() makes the buffers"
+        for _ in range(warm_up):
+            buffers.call(self._group)
+        dist.barrier(self._group)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        for _ in range(iterations):
+            buffers.call(self._group)
+        seconds = (time.perf_counter() - started) / iterations
+        self.cpu_s = (time.process_time() - cpu_started) / iterations
+        return seconds
+
+
+class MpiPeer:
+    """Open MPI, driven by rank 0; the other ranks answer with nothing."""
+
+    name = "openmpi"
+    cpu_s = 0.0
+
+    def __init__(self, client: MpiClient | None) -> None:
+        self._client = client
+
+    def runs(self, case: Case) -> bool:
+        reducing = case.operation in REDUCING
+        return case.datatype in MPI_DATATYPES and (not reducing or case.reduce_op in MPI_REDUCE_OPS)
+
+    def wrong(self, case: Case) -> int:
+        return self._client.wrong(case) if self._client else 0
+
+    def seconds(self, case: Case, warm_up: int, iterations: int) -> float:
+        return self._client.seconds(case, warm_up, iterations) if self._client else 0.0
+
+
+Peer = GroupPeer | MpiPeer
+
+
+@dataclass
+class Measurement:
+    """What one peer did with one case; `seconds` has one entry per round, of the slowest rank."""
+
+    seconds: list[float]
+    cpu_s: float
+    wrong: int
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def _over_ranks(values: list[float], reduce_op: Any) -> list[float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, reduce_op)
+    return [float(value) for value in tensor]
+
+
+def measure(peers: list[Peer], case: Case, options: argparse.Namespace) -> dict[str, Measurement]:
+    """Alternating rounds of all peers that can run `case`; the same on every rank."""
+    peers = [peer for peer in peers if peer.runs(case)]
+    wrong, iterations = {}, {}
+    for peer in peers:
+        started = time.perf_counter()
+        wrong[peer.name] = peer.wrong(case)
+        first_s = _over_ranks([time.perf_counter() - started], dist.ReduceOp.MAX)[0]
+        if first_s < 10 * options.round_seconds:  # else a warm-up costs more than it tells
+            first_s = _over_ranks([peer.seconds(case, options.warmup_iters, 3)], dist.ReduceOp.MAX)[
+                0
+            ]
+        fitting = round(options.round_seconds / max(first_s, 1e-9))
+        iterations[peer.name] = options.iters or min(max(1, fitting), _MOST_ITERATIONS)
+    seconds: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    cpu: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    for turn in range(options.rounds):
+        for peer in peers if turn % 2 == 0 else reversed(peers):
+            seconds[peer.name].append(peer.seconds(case, 0, iterations[peer.name]))
+            cpu[peer.name].append(peer.cpu_s)
+    result = {}
+    for peer in peers:
+        name = peer.name
+        slowest = _over_ranks(seconds[name], dist.ReduceOp.MAX)
+        cpu_s, wrongs = _over_ranks(
+            [statistics.median(cpu[name]), float(wrong[name])], dist.ReduceOp.SUM
+        )
+        result[name] = Measurement(slowest, cpu_s / dist.get_world_size(), int(wrongs))
+    return result
+
+
+def sizes(begin: int, end: int, factor: int, step: int) -> Iterator[int]:
+    size_bytes = begin
+    while size_bytes <= end:
+        yield size_bytes
+        size_bytes = size_bytes + step if step else size_bytes * factor
+
+
+class Table:
+    """Prints the lines on rank 0 and keeps them for the JSON file."""
+
+    def __init__(self, setting: Setting, options: argparse.Namespace, peers: list[str]) -> None:
+        self._setting = setting
+        self._options = options
+        self._peers = peers
+        self.results: list[dict[str, Any]] = []
+
+    def head(self, operation: str) -> None:
+        placed = "in-place" if operation in IN_PLACE else "out-of-place"
+        print(f"#\n# {operation}, {placed}; time and cpu in us, bandwidths in GB/s")
+        bound = " of bound" if self._setting.link_bytes_per_s else ""
+        others = "".join(
+            f" | {name + ' time':>13} {'busbw':>8} {'#wrong':>6} {'x':>6}"
+            for name in self._peers
+            if name != "topoopt"
+        )
+        print(
+            f"# {'size':>11} {'count':>10} {'type':>8} {'redop':>5} {'root':>4} {'time':>11} "
+            f"{'algbw':>8} {'busbw':>8} {'#wrong':>6} {'cpu':>9}{bound}{others}",
+            flush=True,
+        )
+
+    def line(self, case: Case, measured: dict[str, Measurement]) -> None:
+        own = measured["topoopt"]
+        entry = self._entry(case, own)
+        reduce_op = case.reduce_op if case.operation in REDUCING else "none"
+        root = str(case.root) if case.operation in ROOTED else "-1"
+        text = (
+            f"  {case.moved_bytes:11} {case.count:10} {case.datatype:>8} {reduce_op:>5} {root:>4} "
+            f"{own.median_s * 1e6:11.1f} {entry['algbw']:8.4g} {entry['busbw']:8.4g} "
+            f"{own.wrong:6} {own.cpu_s * 1e6:9.1f}"
+        )
+        if self._setting.link_bytes_per_s:
+            of_bound = entry.get("of_bound")
+            text += f" {of_bound:8.3f}" if of_bound else f" {'-':>8}"
+        for name in self._peers:
+            if name == "topoopt":
+                continue
+            text += " | " + self._beside(case, name, measured, entry)
+        print(text, flush=True)
+        self.results.append(entry)
+
+    def _beside(
+        self, case: Case, name: str, measured: dict[str, Measurement], entry: dict[str, Any]
+    ) -> str:
+        if name not in measured:
+            return f"{'not there':>13} {'-':>8} {'-':>6} {'-':>6}"
+        other = measured[name]
+        ratio = statistics.median(
+            theirs / ours
+            for theirs, ours in zip(other.seconds, measured["topoopt"].seconds, strict=True)
+        )
+        entry[name] = self._entry(case, other) | {"ratio": ratio}
+        return (
+            f"{other.median_s * 1e6:13.1f} {entry[name]['busbw']:8.4g} {other.wrong:6} {ratio:6.3g}"
+        )
+
+    def _entry(self, case: Case, measured: Measurement) -> dict[str, Any]:
+        """In the units of nccl-tests: microseconds and GB/s."""
+        algbw = case.moved_bytes / measured.median_s / 1e9
+        entry: dict[str, Any] = {
+            "operation": case.operation,
+            "size": case.moved_bytes,
+            "count": case.count,
+            "type": case.datatype,
+            "redop": case.reduce_op,
+            "root": case.root,
+            "time": measured.median_s * 1e6,
+            "times": [seconds * 1e6 for seconds in measured.seconds],
+            "algbw": algbw,
+            "busbw": algbw * bus_factor(case.operation, case.ranks),
+            "wrong": measured.wrong,
+            "cpu": measured.cpu_s * 1e6,
+        }
+        if self._setting.plan is not None and self._setting.link_bytes_per_s is not None:
+            least_s = least_seconds(
+                self._setting.plan,
+                case.operation,
+                case.moved_bytes,
+                self._setting.link_bytes_per_s,
+            )
+            if least_s is not None:
+                entry["of_bound"] = least_s / measured.median_s
+        return entry
+
+    def save(self, path: str) -> None:
+        document = {
+            "version": 1,
+            "setting": self._setting.description,
+            "options": vars(self._options),
+            "results": self.results,
+        }
+        Path(path).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def target_at(plan: Plan | None, ranks: int, root: int, hops: int | None) -> tuple[int, int]:
+    """(rank, hops) of a server that is `hops` from `root`; None: of the farthest."""
+    if plan is None:
+        return (root + 1) % ranks, 1
+    distance = {
+        server: hop_count(plan, root, server)
+        for server in range(plan.cluster.servers)
+        if server != root
+    }
+    wanted = max(distance.values()) if hops is None else hops
+    for server, count in distance.items():
+        if count == wanted:
+            return server, count
+    raise InputError(f"hops: no server is {hops} hops from server {root}")
+
+
+def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | None) -> None:
+    """The whole benchmark, as one of its ranks."""
+    torch.set_num_threads(1)
+    # torch 2.13 renamed all_gather_into_tensor; 2.11 has only that name.
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
+    dist.init_process_group("topoopt")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    peers: list[Peer] = [GroupPeer("topoopt", dist.group.WORLD, rank)]
+    if "gloo" in options.peers:
+        peers.append(GroupPeer("gloo", dist.new_group(backend="gloo"), rank))
+    if mpi_folder is not None:
+        peers.append(MpiPeer(MpiClient(mpi_folder, ranks) if rank == 0 else None))
+    table = Table(setting, options, [peer.name for peer in peers])
+    target, hops = target_at(setting.plan, ranks, options.root, options.hops)
+    if rank == 0:
+        print(f"# {setting.description}")
+        if "sendrecv" in options.operations:
+            print(f"# sendrecv: rank {options.root} to rank {target}, hops: {hops}")
+    for operation in options.operations:
+        if rank == 0:
+            table.head(operation)
+        swept = sizes(options.minbytes, options.maxbytes, options.stepfactor, options.stepbytes)
+        for size_bytes in [0] if operation == "barrier" else swept:
+            case = Case(
+                operation,
+                size_bytes,
+                options.datatype,
+                options.redop,
+                options.root,
+                target,
+                ranks,
+            )
+            measured = measure(peers, case, options)
+            if rank == 0:
+                table.line(case, measured)
+    if rank == 0 and options.json:
+        table.save(options.json)
+    dist.destroy_process_group()
+
+
+def parse_size(text: str) -> int:
+    """ "64K" -> 65536: powers of 1024, as in nccl-tests."""
+    units = {"K": 10, "M": 20, "G": 30}
+    shift = units.get(text[-1:].upper(), 0)
+    number = text[:-1] if shift else text
+    if not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 16M or 1G")
+    return int(number) << shift
+
+
+def parse_operations(text: str) -> list[str]:
+    names = list(OPERATIONS) if text == "all" else text.split(",")
+    for name in names:
+        if name not in OPERATIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(OPERATIONS)}")
+    return names
+
+
+def parse_peers(text: str) -> list[str]:
+    names = [] if text == "none" else text.split(",")
+    for name in names:
+        if name not in _PEERS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_PEERS)}, or none")
+    return names
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-b", "--minbytes", type=parse_size, help="smallest size (8; fabric: 16M)")
+    parser.add_argument("-e", "--maxbytes", type=parse_size, help="largest size (64M; fabric: 16M)")
+    parser.add_argument("-f", "--stepfactor", type=int, default=4)
+    parser.add_argument("-i", "--stepbytes", type=parse_size, default=0, help="instead of -f")
+    parser.add_argument("-n", "--iters", type=int, default=0, help="per round; 0: as many as fit")
+    parser.add_argument("-w", "--warmup_iters", type=int, default=1)
+    parser.add_argument("-o", "--operations", type=parse_operations, default=["all_reduce"])
+    parser.add_argument("-d", "--datatype", choices=DATATYPES, default="float")
+    parser.add_argument("--redop", choices=REDUCE_OPS, default="sum")
+    parser.add_argument("-r", "--root", type=int, default=0, help="also the sender of sendrecv")
+    parser.add_argument("--hops", type=int, help="of sendrecv; default: to the farthest server")
+    parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (fabric: 3)")
+    parser.add_argument("--round_seconds", type=float, default=0.1, help="with -n 0")
+    parser.add_argument("--peers", type=parse_peers, default=list(_PEERS), help="or none")
+    started = parser.add_argument_group("ranks started by this script")
+    started.add_argument("--on", choices=("shared-memory", "loopback", "fabric"))
+    started.add_argument("--ranks", type=int, default=2)
+    started.add_argument("--degree", type=int, help="links of a server (default: a ring)")
+    started.add_argument("--bandwidth", help="of a link and direction, e.g. 25Mbps")
+    started.add_argument("--mtu", type=int, default=1500, help="of a fabric's cables")
+    return parser
+
+
+def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
+    parser = make_parser()
+    options = parser.parse_args(words)
+    only = 16 << 20 if options.on == "fabric" else None
+    options.minbytes = options.minbytes or only or 8
+    options.maxbytes = options.maxbytes or max(options.minbytes, only or 64 << 20)
+    if options.stepfactor < 2:
+        parser.error(f"--stepfactor: {options.stepfactor} is not at least 2")
+    if options.rounds < 1:
+        parser.error(f"--rounds: {options.rounds} is not at least 1")
+    if options.on and not 0 <= options.root < options.ranks:
+        parser.error(f"--root: {options.root} is not a rank of 0..{options.ranks - 1}")
+    if options.on == "fabric" and not options.bandwidth:
+        parser.error("--bandwidth: a fabric needs the rate of a link, e.g. 25Mbps")
+    return options
+
+
+def open_setting(options: argparse.Namespace) -> contextlib.AbstractContextManager[Setting]:
+    gbps = parse_gbps(options.bandwidth) if options.bandwidth else None
+    degree = options.degree or min(2, options.ranks - 1)
+    if options.on == "shared-memory":
+        return shared_memory(options.ranks)
+    if options.on == "loopback":
+        return loopback(options.ranks, degree, gbps)
+    assert gbps is not None, "parse_arguments() asks for it"
+    return direct_fabric(options.ranks, degree, gbps, options.mtu)
+
+
+def start_ranks(options: argparse.Namespace) -> None:
+    with open_setting(options) as setting, contextlib.ExitStack() as peers:
+        mpi_folder = None
+        if "openmpi" in options.peers:
+            try:
+                mpi_folder = peers.enter_context(
+                    mpi_ranks(setting.ranks, setting.mpi_options, setting.mpi_prefix)
+                )
+            except MpiError as error:
+                print(f"# without Open MPI: {error}")
+
+        def run(rank: int) -> None:
+            setting.become(rank)
+            run_rank(setting, options, mpi_folder)
+
+        call_in_processes(setting.ranks, run, limit_s=_RUN_LIMIT_S)
+
+
+def setting_of_environment() -> Setting:
+    """That of a rank which another launcher has started."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    if "TOPOOPT_PLAN" not in os.environ:
+        return Setting(f"{ranks} ranks without a plan", ranks, {})
+    plan = Plan.load(os.environ["TOPOOPT_PLAN"])
+    wiring = Wiring.load(os.environ["TOPOOPT_WIRING"])
+    limited = all(port.gbps is not None for port in wiring.ports)
+    one_rank_each = ranks == plan.cluster.servers
+    cluster = plan.cluster
+    return Setting(
+        f"{wiring.fabric}, {cluster.servers} servers x {cluster.degree} links of "
+        f"{cluster.link_gbps * 1000:g} Mb/s, {ranks} ranks",
+        ranks,
+        {},
+        plan if one_rank_each else None,
+        cluster.link_bytes_per_s if limited and one_rank_each else None,
+    )
+
+
+def main() -> int:
+    options = parse_arguments()
+    try:
+        if options.on:
+            start_ranks(options)
+        elif "RANK" in os.environ:
+            run_rank(setting_of_environment(), options, None)
+        else:
+            raise InputError(
+                "--on: say where to start ranks (shared-memory, loopback or fabric), or start this "
+                "script with `topoopt run`"
+            )
+    except (FabricError, InputError, MpiError, RankError, ValueError) as error:
+        print(f"collectives: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""What a process group costs beside the bytes: memory, start-up, idle CPU, growth over time.
+
+    python benchmarks/overhead.py
+    python benchmarks/overhead.py --operations 5000 --ranks 4
+
+start-up    seconds until the first barrier of --start-ranks ranks has passed, against gloo, in
+            alternating rounds; torch is imported already
+memory      growth of the resident memory of a rank by its first group; its peak above that in an
+            all_reduce of --message bytes; what each further group keeps after such an all_reduce
+growth      resident memory after --operations operations of many kinds and sizes, against that
+            after the first tenth of them
+idle CPU    CPU time per second of a rank that waits in nothing, and of one that waits in a barrier
+
+Of a page of shared memory, each of k ranks that have it counts 1 / k.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from rank_processes import RankError, call_in_processes
+from settings import Setting, loopback, shared_memory
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+
+_RUN_LIMIT_S = 900.0
+_BACKENDS = ("topoopt", "gloo")
+_FURTHER_GROUPS = 8
+_MIB = 1 << 20
+
+
+def resident_bytes() -> int:
+    """Memory of this process in RAM that is no file's; of shared memory, its part of each page."""
+    ctypes.CDLL(None).malloc_trim(0)  # what is free is no cost, and would hide what is taken next
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    fields = dict(line.split(":", 1) for line in lines)
+    return sum(int(fields[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
+
+
+def start_up(setting: Setting, backend: str) -> float:
+    """Seconds from the start of the slowest rank's init_process_group to the end of a barrier."""
+
+    def run(rank: int) -> tuple[float, float]:
+        setting.become(rank)
+        torch.set_num_threads(1)
+        started = time.monotonic()
+        dist.init_process_group(backend)
+        dist.barrier()
+        ended = time.monotonic()
+        dist.destroy_process_group()
+        return started, ended
+
+    spans = call_in_processes(setting.ranks, run, limit_s=120.0)
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
+def compare_start_up(options: argparse.Namespace) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {backend: [] for backend in _BACKENDS}
+    for turn in range(options.rounds):
+        for backend in _BACKENDS if turn % 2 == 0 else reversed(_BACKENDS):
+            # A setting of its own for each start: a fresh store, as at a job's start.
+            with open_setting(options.on, options.start_ranks) as setting:
+                seconds[backend].append(start_up(setting, backend))
+    ratio = statistics.median(
+        own / other for own, other in zip(seconds["topoopt"], seconds["gloo"], strict=True)
+    )
+    own, other = (statistics.median(seconds[backend]) for backend in _BACKENDS)
+    print(
+        f"  start-up of {options.start_ranks} ranks: topoopt {own:.3f} s, gloo {other:.3f} s, "
+        f"ratio {ratio:.2f}",
+        flush=True,
+    )
+    return {"seconds": seconds, "ratio": ratio}
+
+
+def mixed_operation(step: int, tensors: dict[int, torch.Tensor], rank: int, ranks: int) -> None:
+    """One of many kinds and sizes, the same on every rank."""
+    elements = list(tensors)[step // 7 % len(tensors)]
+    tensor = tensors[elements]
+    match step % 7:
+        case 0:
+            dist.all_reduce(tensor)
+        case 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True).wait()
+        case 2:
+            dist.broadcast(tensor, step % ranks)
+        case 3:
+            dist.all_gather([torch.empty_like(tensor) for _ in range(ranks)], tensor)
+        case 4:
+            dist.reduce(tensor, step % ranks)
+        case 5:
+            partner = rank ^ 1
+            if partner < ranks:
+                received = torch.empty_like(tensor)
+                request = dist.irecv(received, partner)
+                dist.send(tensor, partner)
+                request.wait()
+        case 6:
+            dist.barrier()
+    tensor.fill_(1.0)
+
+
+def run_operations(options: argparse.Namespace, rank: int, ranks: int) -> dict[str, int]:
+    tensors = {n: torch.ones(n) for n in (1, 100, 5000, 40000)}
+    early = max(1, options.operations // 10)
+    for step in range(early):
+        mixed_operation(step, tensors, rank, ranks)
+    before = resident_bytes()
+    for step in range(early, options.operations):
+        mixed_operation(step, tensors, rank, ranks)
+    return {"early": early, "before": before, "after": resident_bytes()}
+
+
+def cpu_share(wait: Callable[[], Any]) -> float:
+    """CPU seconds of this process per second of `wait()`."""
+    before, begin = time.process_time(), time.monotonic()
+    wait()
+    return (time.process_time() - before) / (time.monotonic() - begin)
+
+
+def idle_shares(rank: int, seconds: float) -> dict[str, float]:
+    dist.barrier()
+    nothing = cpu_share(lambda: time.sleep(seconds))
+    dist.barrier()
+    if rank == 0:
+        time.sleep(seconds)  # the others wait for this rank, in a barrier, all that time
+        dist.barrier()
+        return {"nothing": nothing, "barrier": 0.0}
+    return {"nothing": nothing, "barrier": cpu_share(dist.barrier)}
+
+
+def observe(
+    setting: Setting, backend: str, options: argparse.Namespace, rank: int
+) -> dict[str, Any]:
+    """What one rank, in a fresh process, finds out about itself."""
+    setting.become(rank)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    results: dict[str, Any] = {"memory": memory(backend, torch.ones(options.message // 4))}
+    results["threads"] = len(os.listdir("/proc/self/task")) - threading.active_count()
+    results["idle"] = idle_shares(rank, options.idle_seconds)
+    results["growth"] = run_operations(options, rank, setting.ranks)
+    dist.destroy_process_group()
+    return results
+
+
+def memory(backend: str, message: torch.Tensor) -> dict[str, int]:
+    """What resident memory grows by with each step; leaves the default group behind."""
+    steps = [resident_bytes()]
+    dist.init_process_group(backend)
+    dist.barrier()
+    steps.append(resident_bytes())
+    peak = peak_growth_bytes(lambda: dist.all_reduce(message))
+    groups = [dist.new_group() for _ in range(_FURTHER_GROUPS)]
+    steps.append(resident_bytes())
+    for group in groups:
+        dist.all_reduce(message, group=group)
+    steps.append(resident_bytes())
+    for group in groups:
+        dist.destroy_process_group(group)
+    return {
+        "first_group": steps[1] - steps[0],
+        "peak": peak,
+        "further_group": (steps[3] - steps[2]) // _FURTHER_GROUPS,
+    }
+
+
+def peak_growth_bytes(call: Callable[[], Any]) -> int:
+    """By how much resident memory exceeds that before `call()` while it runs."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident
+    before = status_bytes("VmHWM")
+    call()
+    return status_bytes("VmHWM") - before
+
+
+def status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+
+def describe(backend: str, ranks: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Prints the worst rank of everything."""
+
+    def worst(part: str, name: str) -> float:
+        return max(results[part][name] for results in ranks)
+
+    grown = max(results["growth"]["after"] - results["growth"]["before"] for results in ranks)
+    print(f"  {backend}, the worst of {len(ranks)} ranks:")
+    growth = ranks[0]["growth"]
+    peak_of = f"peak in an all_reduce of {options.message / _MIB:g} MiB"
+    rows = (
+        ("memory of the first group", worst("memory", "first_group") / _MIB, "MiB"),
+        (peak_of, worst("memory", "peak") / _MIB, "MiB"),
+        ("kept by each further group", worst("memory", "further_group") / _MIB, "MiB"),
+        (f"growth, operations {growth['early']} to {options.operations}", grown / _MIB, "MiB"),
+        ("CPU while nothing goes on", worst("idle", "nothing") * 100, "%"),
+        ("CPU while waiting in a barrier", worst("idle", "barrier") * 100, "%"),
+        ("threads of its own", max(results["threads"] for results in ranks), ""),
+    )
+    for name, value, unit in rows:
+        print(f"    {name:40} {value:8.2f} {unit}".rstrip(), flush=True)
+
+
+def open_setting(on: str, ranks: int) -> contextlib.AbstractContextManager[Setting]:
+    if on == "shared-memory":
+        return shared_memory(ranks)
+    return loopback(ranks, min(4, (ranks - 1) // 2 * 2) if ranks > 2 else 1, None)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--on", choices=("loopback", "shared-memory"), default="loopback")
+    parser.add_argument("--ranks", type=int, default=2, help="for all but start-up")
+    parser.add_argument("--start-ranks", type=int, default=12)
+    parser.add_argument("--operations", type=int, default=100_000)
+    parser.add_argument("--message", type=int, default=64 << 20, help="bytes of an all_reduce")
+    parser.add_argument("--idle-seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3, help="of start-up")
+    parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_arguments()
+    try:
+        print(f"# on {options.on}")
+        document: dict[str, Any] = {"version": 1, "on": options.on}
+        document["start_up"] = compare_start_up(options)
+        for backend in _BACKENDS:
+            with open_setting(options.on, options.ranks) as setting:
+                run = functools.partial(observe, setting, backend, options)
+                ranks = call_in_processes(options.ranks, run, limit_s=_RUN_LIMIT_S, fresh=True)
+            describe(backend, ranks, options)
+            document[backend] = ranks
+        if options.json:
+            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    except (FabricError, InputError, RankError, ValueError) as error:
+        print(f"overhead: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Where the benchmarks run: on one machine's shared memory, its loopback, or a direct fabric.
+
+A Setting says how to become rank r there: which namespace to enter, which environment to have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import statistics
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from direct_fabric import (
+    DirectFabric,
+    goodput_bytes_per_s,
+    make_plan,
+    management_address,
+    sampled_links,
+)
+
+from torch_topoopt.fabric.loopback import LoopbackFabric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Plan
+
+_STORE_PORT = 29500
+_SAMPLED_LINKS = 3
+_FABRIC_AGENT = """#!/bin/sh
+# Starts a command on a host of the fabric, as mpirun would over ssh: AGENT HOST COMMAND...
+host=$1; shift
+exec nsenter --net="$(cat "{folder}/$host")" unshare --uts sh -c "hostname $host; $*"
+"""
+
+
+@dataclass
+class Setting:
+    """One place to run `ranks` ranks. `link_bytes_per_s`: goodput of a link, if it has a limit."""
+
+    description: str
+    ranks: int
+    environment: dict[str, str]
+    plan: Plan | None = None
+    link_bytes_per_s: float | None = None
+    fabric: DirectFabric | None = None
+    mpi_options: list[str] = field(default_factory=list)
+    mpi_prefix: list[str] = field(default_factory=list)
+
+    def become(self, rank: int) -> None:
+        """Turns this process into one of the ranks; torch.distributed finds it in its variables."""
+        if self.fabric is not None:
+            self.fabric.enter(rank)
+        os.environ.update(
+            self.environment,
+            RANK=str(rank),
+            LOCAL_RANK="0" if self.plan is not None else str(rank),
+            WORLD_SIZE=str(self.ranks),
+        )
+
+
+@contextlib.contextmanager
+def shared_memory(ranks: int) -> Iterator[Setting]:
+    """All ranks are accelerators of one server: no plan, no network."""
+    yield Setting(
+        f"shared memory, {ranks} ranks on one server",
+        ranks,
+        _local_store(),
+        mpi_options=_oversubscribe(ranks),
+    )
+
+
+@contextlib.contextmanager
+def loopback(ranks: int, degree: int, gbps: float | None) -> Iterator[Setting]:
+    """Every rank is a server of its own, linked by TCP over the loopback device."""
+    plan = make_plan(ranks, degree, 10.0 if gbps is None else gbps)
+    driver = LoopbackFabric(job=os.getpid(), gbps=gbps)
+    with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
+        try:
+            environment = _local_store() | _documents(plan, driver.connect(plan), folder)
+            yield Setting(
+                f"loopback TCP, {ranks} servers x {degree} links"
+                + (f" of {gbps * 1000:g} Mb/s" if gbps else ""),
+                ranks,
+                environment | {"GLOO_SOCKET_IFNAME": "lo"},
+                plan,
+                None if gbps is None else plan.cluster.link_bytes_per_s,
+                mpi_options=[
+                    *_oversubscribe(ranks),
+                    *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"),
+                ],
+            )
+        finally:
+            driver.close()
+
+
+@contextlib.contextmanager
+def direct_fabric(ranks: int, degree: int, gbps: float, mtu: int) -> Iterator[Setting]:
+    """Every rank is a host of a direct-connect fabric of network namespaces."""
+    plan = make_plan(ranks, degree, gbps)
+    with (
+        tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder,
+        DirectFabric(plan, mtu=mtu) as fabric,
+    ):
+        goodput = statistics.median(
+            goodput_bytes_per_s(fabric, source, target, 3.0)
+            for source, target in sampled_links(plan, _SAMPLED_LINKS)
+        )
+        environment = {
+            "MASTER_ADDR": management_address(0),
+            "MASTER_PORT": str(_STORE_PORT),
+            "GLOO_SOCKET_IFNAME": "host",
+        }
+        yield Setting(
+            f"direct fabric, {ranks} hosts x {degree} links of {gbps * 1000:g} Mb/s, MTU {mtu}, "
+            f"goodput of a link {goodput / 1e6:.4f} MB/s",
+            ranks,
+            environment | _documents(plan, fabric.wiring(), folder),
+            plan,
+            goodput,
+            fabric,
+            _fabric_mpi_options(fabric, folder),
+            ["nsenter", f"--net={fabric.namespace_path(-1)}"],
+        )
+
+
+def _local_store() -> dict[str, str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def _documents(plan: Plan, wiring: Wiring, folder: str) -> dict[str, str]:
+    plan.save(f"{folder}/plan.json")
+    wiring.save(f"{folder}/wiring.json")
+    return {
+        "TOPOOPT_PLAN": f"{folder}/plan.json",
+        "TOPOOPT_WIRING": f"{folder}/wiring.json",
+        "TOPOOPT_RUN_DIR": folder,
+    }
+
+
+def _oversubscribe(ranks: int) -> list[str]:
+    return ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
+
+
+def _fabric_mpi_options(fabric: DirectFabric, folder: str) -> list[str]:
+    """mpirun starts one rank per host, with the script below in the place of ssh."""
+    hosts = [f"host{server}" for server in range(fabric.plan.cluster.servers)]
+    for server, host in enumerate(hosts):
+        Path(folder, host).write_text(fabric.namespace_path(server))
+    agent = Path(folder, "agent")
+    agent.write_text(_FABRIC_AGENT.format(folder=folder))
+    agent.chmod(0o700)
+    parameters = {
+        "plm_rsh_agent": str(agent),
+        "plm_rsh_no_tree_spawn": "1",
+        "oob_tcp_if_include": "10.102.0.0/16",
+        "btl": "tcp,self",
+        "btl_tcp_if_include": "10.101.0.0/16",
+        "hwloc_base_binding_policy": "none",  # each orted sees all cores as its own
+        "mpi_yield_when_idle": "1",
+    }
+    options = [part for item in parameters.items() for part in ("--mca", *item)]
+    return [*options, "--host", ",".join(f"{host}:1" for host in hosts)]
