@@ -1,0 +1,42 @@
+"""Time as a parameter: drivers poll devices that settle in milliseconds or in minutes."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a driver reads the time and waits; seconds."""
+
+    def now(self) -> float:
+        """Monotonic."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The time of this machine."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class HandClock:
+    """Time that only passes when someone sleeps or turns it: for tests and dry runs."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
