@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
+from torch_topoopt import rates
 from torch_topoopt.launcher.errors import InputError
-
-_RATE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z/]*)")
-_GBPS = {"kbps": 1e-6, "mbps": 1e-3, "gbps": 1.0, "tbps": 1e3}
-_GBPS |= {name.replace("bps", "b/s"): value for name, value in _GBPS.items()}
-_GBPS |= {name.replace("bps", "bit/s"): value for name, value in _GBPS.items() if "bps" in name}
 
 
 def parse_gbps(text: str) -> float:
     """ "200Mbps", "25 Gb/s" -> Gb/s. The unit is compulsory; raises InputError."""
-    match = _RATE.fullmatch(text.strip())
-    if not match:
-        raise InputError(
-            f"bandwidth: {text!r} is not a rate; write a number and a unit, e.g. 25Gbps"
-        )
-    number, unit = match.groups()
-    if not unit:
-        raise InputError(f"bandwidth: {text!r} has no unit; write {number}Gbps or {number}Mbps")
-    if unit.lower() not in _GBPS or unit[1:2] == "B":
-        raise InputError(
-            f"bandwidth: {unit!r} is not a unit of bits per second; use kbps, Mbps, Gbps or Tbps"
-        )
-    gbps = float(number) * _GBPS[unit.lower()]
-    if not gbps > 0:
-        raise InputError(f"bandwidth: {text!r} is not greater than 0")
-    return gbps
+    try:
+        return rates.parse_gbps(text)
+    except ValueError as error:
+        raise InputError(f"bandwidth: {error}") from None
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:

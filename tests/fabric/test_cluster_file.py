@@ -1,0 +1,279 @@
+"""Cluster files: what is read, what is written, and every error with the path of its field."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, SecretSource, load_cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RING = """\
+version: 1
+name: lab
+servers:
+  - name: h0
+    management: 10.200.0.1
+    accelerators: 2
+    ports:
+      - {name: p0, address: 10.201.0.1/30, bandwidth: 25Mbps}
+      - {name: p1, address: 10.201.0.6/30, bandwidth: 1.5Gbps, interface: enp3s0, mtu: 9000}
+  - name: h1
+    management: box7.lab
+    host: box7
+    ports:
+      - {name: p0, address: 10.201.0.2/30, mac: 12:34:56:12:34:56}
+      - {name: p1, address: 10.201.1.1/16, switch: "ocs0:3"}
+  - name: h2
+    management: box7.lab
+    host: box7
+    ports:
+      - {name: p0, address: 10.201.0.5/30}
+cables:
+  - [h0:p0, h1:p0]
+  - [h2:p0, h0:p1]
+switches:
+  - {name: ocs0, kind: sonic-ocs, address: "https://10.0.0.5", user: admin,
+     password: {env: OCS0_PASSWORD}, sockets: ["1", "2", "3"], options: {verify: false}}
+"""
+
+
+def test_a_cluster_file_says_what_it_says() -> None:
+    cluster = ClusterFile.from_yaml(RING)
+    assert [server.name for server in cluster.servers] == ["h0", "h1", "h2"]
+    assert cluster.servers[0].accelerators == 2
+    assert cluster.servers[1].accelerators == 1
+    assert cluster.servers[0].ports[1] == PortEntry(
+        "p1", "10.201.0.6/30", 1.5, interface="enp3s0", mtu=9000
+    )
+    assert cluster.servers[0].ports[0].gbps == 0.025
+    # In YAML 1.1 this one would be a number in base 60.
+    assert cluster.servers[1].ports[0].mac == "12:34:56:12:34:56"
+    assert cluster.cables == (("h0:p0", "h1:p0"), ("h2:p0", "h0:p1"))
+    assert cluster.ports["h2:p0"] == (2, PortEntry("p0", "10.201.0.5/30"))
+    switch = cluster.switches[0]
+    assert switch.password == SecretSource(env="OCS0_PASSWORD")
+    assert switch.options == {"verify": False}
+    assert switch.sockets == ("1", "2", "3")
+
+
+def test_what_is_written_reads_as_the_same_here_and_elsewhere() -> None:
+    cluster = ClusterFile.from_yaml(RING)
+    text = cluster.to_yaml()
+    assert ClusterFile.from_yaml(text) == cluster
+    plain = yaml.safe_load(text)
+    assert plain["cables"] == [["h0:p0", "h1:p0"], ["h2:p0", "h0:p1"]]
+    assert plain["servers"][1]["ports"][0]["mac"] == "12:34:56:12:34:56"
+    assert plain["servers"][0]["ports"][0]["bandwidth"] == "25Mbps"
+
+
+def test_words_that_yaml_takes_for_something_else_stay_text() -> None:
+    text = """\
+version: 1
+name: "on"
+servers:
+  - {name: no, management: 10.0.0.1, ports: [{name: "1", address: 10.1.0.1/24}]}
+  - {name: "2", management: 10.0.0.2, ports: [{name: "30", address: 10.1.0.2/24}]}
+cables:
+  - ["no:1", 2:30]
+"""
+    cluster = ClusterFile.from_yaml(text)
+    assert [server.name for server in cluster.servers] == ["no", "2"]
+    assert cluster.cables == (("no:1", "2:30"),)
+    written = yaml.safe_load(cluster.to_yaml())
+    assert [server["name"] for server in written["servers"]] == ["no", "2"]
+    assert written["name"] == "on"
+    assert written["cables"] == [["no:1", "2:30"]]
+    assert ClusterFile.from_yaml(cluster.to_yaml()) == cluster
+
+
+def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
+    cluster = ClusterFile.from_yaml(RING)
+    cluster.save(tmp_path / "cluster.yaml")
+    assert load_cluster(tmp_path / "cluster.yaml") == cluster
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("version: 1\n", "", "version: missing field"),
+        ("version: 1\n", "version: 2\n", "version: 2 is not 1"),
+        ("version: 1\n", "version: one\n", "version: expected a whole number, got 'one'"),
+        ("name: lab", "name: 7", "name: expected text, got 7; put it in quotes"),
+        ("name: lab\n", "name: lab\nname: lib\n", "name: given twice in one object (line 3)"),
+        ("name: lab\n", "nam: lab\n", "nam: unknown field (known: version, name, servers"),
+        ("    management: 10.200.0.1\n", "", "servers[0].management: missing field"),
+        ("accelerators: 2", "accelerators: 0", "servers[0].accelerators: 0 is not at least 1"),
+        ("accelerators: 2", "accelerators: true", "servers[0].accelerators: expected a whole num"),
+        ("10.201.0.6/30", "10.201.0.6", "servers[0].ports[1].address: '10.201.0.6' is not an IPv"),
+        ("10.201.0.6/30", "10.201.0.7/30", "servers[0].ports[1].address: 10.201.0.7/30 is the net"),
+        (
+            "10.201.0.6/30",
+            "2001:db8::1/64",
+            "servers[0].ports[1].address: '2001:db8::1/64' is not an IPv4",
+        ),
+        ("10.201.0.5/30", "10.201.0.1/30", "servers[2].ports[0].address: '10.201.0.1' is already"),
+        ("25Mbps", "25", "servers[0].ports[0].bandwidth: expected text, got 25"),
+        ("25Mbps", "25MBps", "servers[0].ports[0].bandwidth: 'MBps' is not a unit"),
+        ("mtu: 9000", "mtu: 9000000", "servers[0].ports[1].mtu: 9000000 is not in 68..65535"),
+        ("mtu: 9000", "mut: 9000", "servers[0].ports[1].mut: unknown field (known: name, address"),
+        ("12:34:56:12:34:56", "12:34", "servers[1].ports[0].mac: '12:34' is not an address"),
+        ("name: h1", "name: h0", "servers[1].name: 'h0' is already servers[0].name"),
+        ("name: h1", "name: h:1", "servers[1].name: 'h:1' is not a name"),
+        (
+            "name: p1, address: 10.201.0.6",
+            "name: p0, address: 10.201.0.6",
+            "servers[0].ports[1].na",
+        ),
+        (
+            "    host: box7\n    ports:\n      - {name: p0, address: 10.201.0.5",
+            "    ports:\n      - {name: p0, address: 10.201.0.5",
+            "servers[2].management: 'box7.lab' is already servers[1",
+        ),
+        (
+            "[h0:p0, h1:p0]",
+            "[h0:p0, h1:p7]",
+            "cables[0][1]: 'h1:p7': h1 has no such port (it has: ",
+        ),
+        ("[h0:p0, h1:p0]", "[h0:p0, h7:p0]", "cables[0][1]: 'h7:p0': there is no server 'h7'"),
+        ("[h0:p0, h1:p0]", "[h0:p0, h1]", "cables[0][1]: 'h1' is not a port; write server:port"),
+        ("[h0:p0, h1:p0]", "[h0:p0]", "cables[0]: a cable has two ends"),
+        ("[h0:p0, h1:p0]", "h0:p0", "cables[0]: expected a list, got 'h0:p0'"),
+        ("[h2:p0, h0:p1]", "[h2:p0, h0:p0]", "cables[1][1]: 'h0:p0' is already cables[0][0]"),
+        ("[h2:p0, h0:p1]", "[h0:p1, h0:p1]", "cables[1][1]: 'h0:p1' is already cables[1][0]"),
+        ("[h0:p0, h1:p0]", "[h1:p0, h1:p1]", "cables[0]: both ends are ports of h1"),
+        (
+            "10.201.0.5/30",
+            "10.201.9.5/30",
+            "cables[1]: h2:p0 (10.201.9.5/30) and h0:p1 (10.201.0.6",
+        ),
+        (
+            "ocs0:3",
+            "ocs0:4",
+            "servers[1].ports[1].switch: 'ocs0:4': '4' is not in the sockets of o",
+        ),
+        ("ocs0:3", "ocs1:3", "servers[1].ports[1].switch: 'ocs1:3': there is no switch 'ocs1'"),
+        (
+            "address: 10.201.0.5/30",
+            "address: 10.201.0.5/30, switch: ocs0:3",
+            "servers[2].ports[0].s",
+        ),
+        (
+            "address: 10.201.0.5/30",
+            "address: 10.201.0.5/30, switch: ocs0:2",
+            "servers[2].ports[0].switch: 'ocs0:2', but the port is already cables[1][0]",
+        ),
+        ('"1", "2"', '1, "2"', "switches[0].sockets[0]: expected text, got 1; put it in quotes"),
+        ('"1", "2"', '"2", "2"', "switches[0].sockets[1]: '2' is already switches[0].sockets[0]"),
+        ("{env: OCS0_PASSWORD}", "{}", "switches[0].password: needs one of env and file"),
+        ("{verify: false}", "[]", "switches[0].options: expected an object, got a list"),
+        ("cables:", "cables: [", "not valid YAML: "),
+        (
+            "cables:",
+            "cables: !!python/object:os.system",
+            "not valid YAML: could not determine a co",
+        ),
+    ],
+)
+def test_an_error_names_its_field(old: str, new: str, message: str) -> None:
+    assert old in RING
+    with pytest.raises(DocumentError) as error:
+        ClusterFile.from_yaml(RING.replace(old, new, 1))
+    assert message in str(error.value)
+
+
+def test_a_password_in_the_file_is_an_error_that_does_not_show_it() -> None:
+    with pytest.raises(DocumentError) as error:
+        ClusterFile.from_yaml(RING.replace("{env: OCS0_PASSWORD}", "hunter2"))
+    assert "switches[0].password: a password is not written into" in str(error.value)
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "version: 1", "a: &a [*a]"])
+def test_anything_else_is_one_clear_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(DocumentError, match=r"^.*cluster\.yaml: "):
+        load_cluster(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"none\.yaml: cannot read this cluster file: No such"):
+        load_cluster(tmp_path / "none.yaml")
+    (tmp_path / "image.yaml").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(DocumentError, match=r"image\.yaml: not a text file"):
+        load_cluster(tmp_path / "image.yaml")
+
+
+def hostfile(folder: Path, hosts: object) -> Path:
+    path = folder / "hosts.json"
+    path.write_text(json.dumps(hosts))
+    return path
+
+
+def test_an_mlx_hostfile_of_two_hosts_pairs_their_addresses(tmp_path: Path) -> None:
+    hosts = [
+        {"ssh": "ann@m1", "ips": ["192.168.0.1", "192.168.1.1"]},
+        {"ssh": "m2.local", "ips": ["192.168.0.2", "192.168.1.2"]},
+    ]
+    cluster = load_cluster(hostfile(tmp_path, hosts))
+    assert [(s.name, s.management) for s in cluster.servers] == [
+        ("m1", "m1"),
+        ("m2.local", "m2.local"),
+    ]
+    assert cluster.cables == (("m1:p0", "m2.local:p0"), ("m1:p1", "m2.local:p1"))
+    assert cluster.servers[1].ports[1] == PortEntry("p1", "192.168.1.2/30")
+
+
+def test_an_mlx_ring_has_the_other_end_of_each_cable_at_the_host_before(tmp_path: Path) -> None:
+    hosts = [
+        {"ssh": "m0", "ips": ["192.168.0.9"], "rdma": []},
+        {"ssh": "m1", "ips": ["192.168.0.2"]},
+        {"ssh": "m2", "ips": ["192.168.0.6"]},
+    ]
+    for value in (hosts, {"backend": "ring", "envs": ["A=1"], "hosts": hosts}):
+        cluster = load_cluster(hostfile(tmp_path, value))
+        ends = {
+            frozenset(
+                (cluster.servers[cluster.ports[end][0]].name, cluster.ports[end][1].ip)
+                for end in cable
+            )
+            for cable in cluster.cables
+        }
+        assert ends == {
+            frozenset({("m2", "192.168.0.10"), ("m0", "192.168.0.9")}),
+            frozenset({("m0", "192.168.0.1"), ("m1", "192.168.0.2")}),
+            frozenset({("m1", "192.168.0.5"), ("m2", "192.168.0.6")}),
+        }
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ([{"ssh": "a", "ips": ["10.0.0.1"]}, {"ssh": "b", "ips": ["10.0.0.3"]}], "[1].ips[0]: 1"),
+        (
+            [{"ssh": "a", "ips": ["10.0.0.1"]}, {"ssh": "b", "ips": ["10.0.0.5"]}],
+            "ips: subnet 10.0.",
+        ),
+        ([{"ssh": "a", "ips": []}, {"ssh": "b", "ips": ["10.0.0.1"]}], "[0].ips: a has no address"),
+        ([{"ssh": "a", "ips": ["x"]}, {"ssh": "b"}], "[0].ips[0]: 'x' is not an IPv4 address"),
+        ([{"ips": ["10.0.0.1"]}], "[0].ssh: missing field"),
+        (
+            {"hosts": [{"ssh": "a", "ip": "10.0.0.1"}]},
+            "hosts[0].ip: unknown field (known: ssh, ips",
+        ),
+        ([{"ssh": n, "ips": [f"10.0.0.{i + 1}"]} for i, n in enumerate("abcd")], "[2].ips[0]: 1"),
+    ],
+)
+def test_a_hostfile_that_leaves_cables_open_is_refused(
+    hosts: object, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DocumentError) as error:
+        load_cluster(hostfile(tmp_path, hosts))
+    assert message in str(error.value)

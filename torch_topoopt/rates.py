@@ -1,0 +1,34 @@
+"""Rates as people write them: "25Gbps", "200 Mb/s"."""
+
+from __future__ import annotations
+
+import re
+
+_RATE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z/]*)")
+_GBPS = {"kbps": 1e-6, "mbps": 1e-3, "gbps": 1.0, "tbps": 1e3}
+_GBPS |= {name.replace("bps", "b/s"): value for name, value in _GBPS.items()}
+_GBPS |= {name.replace("bps", "bit/s"): value for name, value in _GBPS.items() if "bps" in name}
+
+
+def parse_gbps(text: str) -> float:
+    """ "200Mbps", "25 Gb/s" -> Gb/s. The unit is compulsory; raises ValueError."""
+    match = _RATE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a rate; write a number and a unit, e.g. 25Gbps")
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f"{text!r} has no unit; write {number}Gbps or {number}Mbps")
+    if unit.lower() not in _GBPS or unit[1:2] == "B":
+        raise ValueError(f"{unit!r} is not a unit of bits per second; use kbps, Mbps, Gbps or Tbps")
+    gbps = float(number) * _GBPS[unit.lower()]
+    if not gbps > 0:
+        raise ValueError(f"{text!r} is not greater than 0")
+    return gbps
+
+
+def rate_text(gbps: float) -> str:
+    """25.0 -> "25Gbps", 0.025 -> "25Mbps"; `parse_gbps` reads it back."""
+    for unit, scale in (("Gbps", 1.0), ("Mbps", 1e3)):
+        if gbps * scale >= 1:
+            return f"{gbps * scale:.12g}{unit}"
+    return f"{gbps * 1e6:.12g}kbps"
