@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, SecretSource, load_cluster
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, load_cluster
+from torch_topoopt.fabric.credentials import PasswordSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +59,7 @@ def test_a_cluster_file_says_what_it_says() -> None:
     assert cluster.cables == (("h0:p0", "h1:p0"), ("h2:p0", "h0:p1"))
     assert cluster.ports["h2:p0"] == (2, PortEntry("p0", "10.201.0.5/30"))
     switch = cluster.switches[0]
-    assert switch.password == SecretSource(env="OCS0_PASSWORD")
+    assert switch.password == PasswordSource(env="OCS0_PASSWORD")
     assert switch.options == {"verify": False}
     assert switch.sockets == ("1", "2", "3")
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch_topoopt.data_model import DocumentError, write_text_atomically
 from torch_topoopt.fabric import strict_yaml
 from torch_topoopt.fabric.cluster_rules import check_cluster
+from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.rates import parse_gbps, rate_text
 
@@ -86,14 +87,6 @@ class ServerEntry:
 
 
 @dataclass(frozen=True)
-class SecretSource:
-    """Where a password is: in the environment variable `env`, or in `file` (of mode 600)."""
-
-    env: str | None = None
-    file: str | None = None
-
-
-@dataclass(frozen=True)
 class SwitchEntry:
     """A circuit switch. `kind` names its driver, which gets `options` as they are.
 
@@ -104,7 +97,7 @@ class SwitchEntry:
     kind: str
     address: str
     user: str | None = None
-    password: SecretSource | None = None
+    password: PasswordSource | None = None
     sockets: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
@@ -246,14 +239,14 @@ def _read_switch(value: object, path: str) -> SwitchEntry:
     )
 
 
-def _read_secret(value: object, path: str) -> SecretSource:
+def _read_secret(value: object, path: str) -> PasswordSource:
     if not isinstance(value, dict):  # whose text may be the password, so it is not shown
         raise DocumentError(
             f"{path}: a password is not written into a cluster file; say where it is, "
             "{env: NAME} or {file: PATH}"
         )
     fields = Fields(value, path, ("env", "file"))
-    secret = SecretSource(fields.optional_text("env"), fields.optional_text("file"))
+    secret = PasswordSource(fields.optional_text("env"), fields.optional_text("file"))
     if (secret.env is None) == (secret.file is None):
         raise DocumentError(f"{path}: needs one of env and file")
     return secret
