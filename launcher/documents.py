@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.plan import Cluster, Network, Plan
 
 DEFAULT_ROUNDS = 4
 DEFAULT_EVALUATIONS = 2000
@@ -68,8 +68,12 @@ def make_plan(
     progress: Callable[[float | None, str], None],
     rounds: int = DEFAULT_ROUNDS,
     evaluations: int = DEFAULT_EVALUATIONS,
+    network: Network | None = None,
 ) -> Plan:
-    """Runs the planner and reports its progress; raises InputError for what cannot be planned."""
+    """Runs the planner and reports its progress; raises InputError for what cannot be planned.
+
+    `network` is one that is there already: then only the strategy is planned.
+    """
     from torch_topoopt import planner
 
     def show(now: planner.PlanProgress) -> None:
@@ -90,6 +94,7 @@ def make_plan(
             strategy_space=strategy_space,
             rounds=rounds,
             evaluations=evaluations,
+            network=network,
             on_progress=show,
         )
     except ValueError as error:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from small_op_graphs import chain, embeddings, random_graph
 
-from torch_topoopt.plan import Cluster, Plan
+from torch_topoopt.plan import Cluster, Link, Plan
 from torch_topoopt.planner import PlanProgress, plan
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
+from torch_topoopt.topology.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.loads import link_load_bytes
 
 if TYPE_CHECKING:
@@ -212,3 +213,25 @@ def test_a_cluster_that_cannot_run_the_model_is_refused(space: str) -> None:
     refuse(chain(2), Cluster(4, 2, 10.0, accelerator="abacus"), "'abacus' is not known")
     refuse(chain(2), Cluster(4, 3, 10.0), "degree: 3 is odd")
     refuse(embeddings(9, table_bytes=2 * 10**9), small(), r"needs \d+ bytes .* which has \d+")
+
+
+@pytest.mark.parametrize("space", ["full", "data-parallel"])
+def test_on_a_network_that_is_there_only_the_strategy_is_planned(space: str) -> None:
+    # Three ports on server 1: no cluster that TopologyFinder would wire.
+    cables = [(0, 1), (1, 2), (1, 3)]
+    ports = [0, 0, 0, 0]
+    links = []
+    for a, b in cables:
+        link = Link(a, ports[a], b, ports[b])
+        ports[a], ports[b] = ports[a] + 1, ports[b] + 1
+        links += [link, link.reverse]
+    network = network_of_cables(4, tuple(links), [Cable(pair, ("", ""), 10.0) for pair in cables])
+    star = small(degree=3)
+    made = plan(chain(6), star, strategy_space=space, network=network, evaluations=50)
+    assert made.mode == "fixed"
+    assert made.network.links == network.links
+    assert made.prediction.iteration_s > 0
+    assert made.prediction.iteration_s == pytest.approx(
+        predict(chain(6), star, made.network, made.strategy).iteration_s
+    )
+    assert Plan.from_json(made.to_json()) == made

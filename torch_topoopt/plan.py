@@ -241,8 +241,9 @@ class Prediction:
 class Plan(Document):
     """A complete, validated plan; `strategy_space` is what the search could choose from.
 
-    A network of `mode` "discovered" was found, not chosen: any degree will do, and the plan
-    predicts nothing. Without a `cost_model`, a job measures one when it starts.
+    A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
+    found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
+    `cost_model`, a job measures one when it starts.
     """
 
     KIND: ClassVar[str] = "Plan"
@@ -252,7 +253,7 @@ class Plan(Document):
     model: str
     batch_size: int
     seed: int
-    mode: Literal["paper", "discovered"]
+    mode: Literal["paper", "fixed", "discovered"]
     strategy_space: Literal["data-parallel", "full"]
     cluster: Cluster
     network: Network
@@ -271,7 +272,7 @@ class Plan(Document):
         demand: Demand,
         *,
         model: str,
-        mode: Literal["paper", "discovered"] = "paper",
+        mode: Literal["paper", "fixed", "discovered"] = "paper",
     ) -> Self:
         """A plan that says how servers are wired and routed, and predicts nothing.
 
@@ -294,7 +295,7 @@ class Plan(Document):
         ).validate()
 
     def validate(self) -> Self:
-        self.cluster.validate(any_degree=self.mode == "discovered")
+        self.cluster.validate(any_degree=self.mode != "paper")
         if self.cost_model is not None:
             self.cost_model.validate()
         validate_network(self.cluster, self.network)

@@ -8,10 +8,10 @@ the paper's outer loop: both halves of a pair are always priced together.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from torch_topoopt.plan import Plan, Prediction, Round, SearchSample
+from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
 from torch_topoopt.search.mcmc import StrategySearch
 from torch_topoopt.search.strategies import (
     check_memory,
@@ -69,22 +69,27 @@ def plan(
     evaluations: int = 2000,
     strategy_space: Literal["full", "data-parallel"] = "full",
     mode: Literal["paper"] = "paper",
+    network: Network | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
 
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
-    With "data-parallel" every operator runs on every server and only the network is planned. The
-    same arguments give the same Plan, byte for byte. `on_progress` is called between slices of the
-    search; whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind.
+    With "data-parallel" every operator runs on every server and only the network is planned. With a
+    `network` that is there already (cables that people plugged) only the strategy is; all its links
+    are then priced at the cluster's rate. The same arguments give the same Plan, byte for byte.
+    `on_progress` is called between slices of the search; whatever it raises ends the planning, as
+    Ctrl-C does, and leaves nothing behind.
 
     Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an argument out of
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.
     """
     op_graph.validate()
-    cluster.validate()
+    cluster.validate(any_degree=network is not None)
+    if network is not None:
+        validate_network(cluster, network)
     _check_arguments(seed, rounds, evaluations, strategy_space, mode)
-    loop = _Alternation(op_graph, cluster, seed, evaluations, mode, rounds, on_progress)
+    loop = _Alternation(op_graph, cluster, seed, evaluations, mode, rounds, network, on_progress)
     if strategy_space == "data-parallel":
         loop.plan_data_parallel()
     else:
@@ -118,6 +123,7 @@ class _Alternation:
         evaluations: int,
         mode: Literal["paper"],
         max_rounds: int,
+        given: Network | None,
         on_progress: Callable[[PlanProgress], None] | None,
     ) -> None:
         self._op_graph = op_graph
@@ -126,6 +132,7 @@ class _Alternation:
         self._evaluations = evaluations
         self._mode = mode
         self._max_rounds = max_rounds
+        self._given = given
         self._on_progress = on_progress
         self._best: _Pair | None = None
         self._rounds: list[Round] = []
@@ -164,7 +171,7 @@ class _Alternation:
             model=self._op_graph.model,
             batch_size=self._op_graph.batch_size,
             seed=self._seed,
-            mode=self._mode,
+            mode=self._mode if self._given is None else "fixed",
             strategy_space=strategy_space,
             cluster=self._cluster,
             network=best.network,
@@ -186,6 +193,8 @@ class _Alternation:
         return self._best.estimate.iteration_s if self._best else math.inf
 
     def _wire(self, strategy: Strategy) -> Network:
+        if self._given is not None:
+            return self._given
         asked = demand(self._op_graph, strategy, self._cluster.servers)
         return find_network(self._cluster, asked, mode=self._mode)
 
@@ -247,7 +256,10 @@ class _Alternation:
     def _references(self, strategy: Strategy) -> tuple[float, float]:
         """Seconds of the same strategy on a single ring and on an ideal switch."""
         asked = demand(self._op_graph, strategy, self._cluster.servers)
-        ring = self._price(strategy, single_ring(self._cluster, asked))
+        cluster = self._cluster
+        if self._given is not None:  # of any degree; a single ring takes two ports of each server
+            cluster = replace(cluster, degree=2 if cluster.servers > 2 else 1)
+        ring = self._price(strategy, single_ring(cluster, asked))
         switch = predict_ideal_switch(self._op_graph, self._cluster, strategy)
         return ring.estimate.iteration_s, switch.iteration_s
 

@@ -9,7 +9,7 @@ import pytest
 
 from torch_topoopt.discovery.choice import describe_choice
 from torch_topoopt.discovery.interfaces import Interface
-from torch_topoopt.discovery.network import hamiltonian_cycle, plan_network
+from torch_topoopt.discovery.network import plan_network
 from torch_topoopt.discovery.reach import (
     Server,
     components,
@@ -202,17 +202,3 @@ def test_hosts_that_are_cut_off_are_named() -> None:
     assert "host node3 (rank 3; 10.1.3.1 on nic3); host node4 (rank 4; 10.1.3.2 on nic3)" in message
     alone = unreachable(servers[:3], [[0, 1], [2]])
     assert alone.startswith("host node2 (rank 2; 10.1.2.2 on nic2): reached by no other host")
-
-
-def test_a_cycle_is_found_where_the_natural_order_is_none_and_denied_where_there_is_none() -> None:
-    petersen = [(i, (i + 1) % 5) for i in range(5)] + [(i, i + 5) for i in range(5)]
-    petersen += [(5 + i, 5 + (i + 2) % 5) for i in range(5)]
-    pairs = {(min(pair), max(pair)): 1.0 for pair in petersen}
-    assert hamiltonian_cycle(10, pairs) is None, "the Petersen graph has no Hamiltonian cycle"
-    grid = {(4 * y + x, 4 * y + x + 1): 1.0 for y in range(4) for x in range(3)}
-    grid |= {(4 * y + x, 4 * y + x + 4): 1.0 for y in range(3) for x in range(4)}
-    cycle = hamiltonian_cycle(16, grid)
-    assert cycle is not None
-    assert sorted(cycle) == list(range(16))
-    for hop in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-        assert (min(hop), max(hop)) in grid

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.reach import best_pairs
@@ -11,37 +9,17 @@ from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan import (
     Cluster,
     Demand,
-    Group,
     GroupDemand,
     Link,
-    Network,
     Plan,
-    Ring,
-    Route,
 )
-from torch_topoopt.topology.multi_hop_rings import short_ring
-from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
+from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch_topoopt.discovery.probe import Probe
     from torch_topoopt.discovery.reach import Server
-
-UNKNOWN_GBPS = 10.0  # taken for interfaces whose speed the kernel does not know
-_PATHS = 4  # shortest paths that share the bytes of a pair without a link
-_SEARCH_STEPS = 200_000  # for one ring; about a second
-
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Cable:
-    """A connection between two servers, over one interface of each."""
-
-    servers: Pair  # ascending
-    interfaces: tuple[str, str]
-    gbps: float
 
 
 def plan_network(servers: Sequence[Server], reached: Iterable[Probe]) -> tuple[Plan, Wiring]:
@@ -96,129 +74,14 @@ def _tcp_port(servers: Sequence[Server], server: int, address: str) -> int:
 
 def _plan(count: int, degree: int, links: tuple[Link, ...], cables: list[Cable]) -> Plan:
     everyone = tuple(range(count))
-    adjacent = {(link.source, link.target) for link in links}
-    rings = _rings(count, cables, adjacent)
     return Plan.of_network(
         Cluster(
             servers=count,
             degree=max(1, degree),
             link_gbps=min((cable.gbps for cable in cables), default=UNKNOWN_GBPS),
         ),
-        Network(links, (Group(everyone, rings),), _routes(count, adjacent)),
+        network_of_cables(count, links, cables),
         Demand((GroupDemand(everyone, 0),), ()),
         model="",
         mode="discovered",
     )
-
-
-def _routes(count: int, adjacent: set[Pair]) -> tuple[Route, ...]:
-    """For every pair without a link its shortest paths, up to four, the least used ones."""
-    table = neighbours(count, adjacent)
-    load = dict.fromkeys(adjacent, 0.0)
-    routes = []
-    for source in range(count):
-        if len(table[source]) == count - 1:
-            continue
-        distance = hop_distances(table, source)
-        for target in range(count):
-            if target == source or (source, target) in adjacent:
-                continue
-            # Cables carry both directions, so what a server reaches also reaches it.
-            paths = least_loaded_paths(table, distance, target, _PATHS, load)
-            for path in paths:
-                routes.append(Route(path, 1 / len(paths)))
-                for hop in pairwise(path):
-                    load[hop] += 1 / len(paths)
-    return tuple(routes)
-
-
-def _rings(count: int, cables: list[Cable], adjacent: set[Pair]) -> tuple[Ring, ...]:
-    if count == 1:
-        return ()
-    if count == 2:
-        return (Ring((0, 1), 1.0),)
-    orders = _disjoint_cycles(count, cables)
-    if not orders:
-        table = neighbours(count, adjacent)
-        distances = [hop_distances(table, server) for server in range(count)]
-        orders = [short_ring(range(count), distances)]
-    share = 1 / (2 * len(orders))
-    both = [ring for order in orders for ring in (order, (order[0], *order[:0:-1]))]
-    return tuple(Ring(order, share) for order in both)
-
-
-def _disjoint_cycles(count: int, cables: list[Cable]) -> list[tuple[int, ...]]:
-    """Cycles over all servers, fastest first, that share no interface."""
-    cycles: list[tuple[int, ...]] = []
-    free = cables
-    while cycle := _fastest_cycle(count, free):
-        cycles.append(cycle)
-        hops = {tuple(sorted(hop)) for hop in zip(cycle, (*cycle[1:], cycle[0]), strict=True)}
-        busy = {
-            end
-            for cable in free
-            if cable.servers in hops
-            for end in zip(cable.servers, cable.interfaces, strict=True)
-        }
-        free = [
-            cable
-            for cable in free
-            if busy.isdisjoint(zip(cable.servers, cable.interfaces, strict=True))
-        ]
-    return cycles
-
-
-def _fastest_cycle(count: int, cables: list[Cable]) -> tuple[int, ...] | None:
-    """A cycle over all servers whose slowest hop is as fast as can be; None if there is none."""
-    rates: dict[Pair, float] = {}
-    for cable in cables:
-        rates[cable.servers] = rates.get(cable.servers, 0.0) + cable.gbps
-    for least in sorted(set(rates.values()), reverse=True):
-        if cycle := hamiltonian_cycle(count, {p: r for p, r in rates.items() if r >= least}):
-            return cycle
-    return None
-
-
-def hamiltonian_cycle(count: int, pairs: Mapping[Pair, float]) -> tuple[int, ...] | None:
-    """A cycle over servers 0..count-1 along `pairs` (ascending), from server 0; None if none found.
-
-    The natural order if that is one. Else a search with backtracking that continues where the
-    fewest ways lead on (Warnsdorff's rule), which gives up after a bounded number of steps.
-    """
-    natural = tuple(range(count))
-    if all(tuple(sorted((s, (s + 1) % count))) in pairs for s in natural):
-        return natural
-    table = neighbours(count, [*pairs, *((b, a) for a, b in pairs)])
-    if any(len(near) < 2 for near in table):
-        return None
-    ways = [len(near) for near in table]  # to servers not yet visited
-    visited = [False] * count
-    path: list[int] = []
-    choices: list[list[int]] = []
-
-    def visit(server: int) -> None:
-        visited[server] = True
-        path.append(server)
-        for near in table[server]:
-            ways[near] -= 1
-        ahead = [near for near in table[server] if not visited[near]]
-        choices.append(sorted(ahead, key=lambda near: (-ways[near], -near)))  # taken from the end
-
-    def retreat() -> None:
-        server = path.pop()
-        choices.pop()
-        visited[server] = False
-        for near in table[server]:
-            ways[near] += 1
-
-    visit(0)
-    for _ in range(_SEARCH_STEPS):
-        if len(path) == count and 0 in table[path[-1]]:
-            return tuple(path)
-        if choices[-1]:
-            visit(choices[-1].pop())
-        else:
-            retreat()
-            if not path:
-                return None
-    return None

@@ -1,0 +1,148 @@
+"""Plans on cables that exist: any graph, and plans that were made elsewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.static_plan import cluster_of, network_of, place
+from torch_topoopt.plan import Demand, Plan, validate_network
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from conftest import RingPlan
+
+
+def make_file(count: int, cables: Sequence[tuple[int, int]], *, gbps: float = 1.0) -> ClusterFile:
+    """Servers whose k-th port is their k-th cable; the first ports of all stay dark."""
+    ports = [[PortEntry("dark", f"10.9.{server}.1/30")] for server in range(count)]
+    ends = []
+    for number, cable in enumerate(cables):
+        names = []
+        for last, server in enumerate(cable, start=1):
+            name = f"p{len(ports[server])}"
+            ports[server].append(PortEntry(name, f"10.1.{number}.{last}/30", gbps))
+            names.append(f"h{server}:{name}")
+        ends.append((names[0], names[1]))
+    servers = tuple(
+        ServerEntry(f"h{i}", f"10.0.0.{i + 1}", ports=tuple(own)) for i, own in enumerate(ports)
+    )
+    return ClusterFile(1, "lab", servers, tuple(ends)).validate()
+
+
+def plan_on(file: ClusterFile) -> Plan:
+    return Plan.of_network(
+        cluster_of(file), network_of(file), Demand((), ()), model="", mode="fixed"
+    )
+
+
+RING = [(0, 1), (1, 2), (3, 2), (0, 3)]
+
+
+def test_a_ring_of_cables_is_planned_as_its_two_rings() -> None:
+    file = make_file(4, RING)
+    plan = plan_on(file)
+    assert [ring.servers for ring in plan.network.groups[0].rings] == [(0, 1, 2, 3), (0, 3, 2, 1)]
+    assert place(plan, file) == {
+        (0, 0): "h0:p1",
+        (1, 0): "h1:p1",
+        (1, 1): "h1:p2",
+        (2, 0): "h2:p1",
+        (3, 0): "h3:p1",
+        (2, 1): "h2:p2",
+        (0, 1): "h0:p2",
+        (3, 1): "h3:p2",
+    }
+
+
+def test_any_connected_graph_will_do() -> None:
+    # A triangle with a tail of two, and two cables between 3 and 4.
+    file = make_file(5, [(0, 1), (1, 2), (2, 0), (2, 3), (4, 3), (3, 4)])
+    plan = plan_on(file)
+    assert plan.cluster.degree == 3
+    assert len(plan.network.links) == 12
+    validate_network(plan.cluster, plan.network)
+    assert sorted(place(plan, file).values()) == sorted(
+        end for cable in file.cables for end in cable
+    )
+
+
+def test_the_ring_takes_the_fast_cables_and_the_cluster_is_as_fast_as_the_slowest() -> None:
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (1, 3)]
+    slow = {(0, 1), (2, 3)}
+    file = make_file(4, pairs)
+    for number, pair in enumerate(pairs):
+        for end in file.cables[number]:
+            server, port = file.ports[end]
+            entry = file.servers[server]
+            ports = tuple(replace(p, gbps=0.1 if pair in slow else 10.0) if p == port else p
+                          for p in entry.ports)  # fmt: skip
+            servers = list(file.servers)
+            servers[server] = replace(entry, ports=ports)
+            file = replace(file, servers=tuple(servers))
+    first = plan_on(file).network.groups[0].rings[0].servers
+    hops = {frozenset(hop) for hop in zip(first, (*first[1:], first[0]), strict=True)}
+    assert hops.isdisjoint(map(frozenset, slow))
+    assert cluster_of(file).link_gbps == 0.1
+
+
+def test_a_plan_made_elsewhere_finds_its_cables_whatever_its_ports_are_called(
+    ring_plan: RingPlan,
+) -> None:
+    plan = ring_plan(4)
+    file = make_file(4, RING)
+    placed = place(plan, file)
+    for link in plan.network.links:
+        ends = (placed[link.source, link.source_port], placed[link.target, link.target_port])
+        assert ends in file.cables or ends[::-1] in file.cables
+        assert [file.ports[end][0] for end in ends] == [link.source, link.target]
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (
+            make_file(4, [(0, 1), (1, 2), (2, 3), (0, 2)]),
+            "the plan needs a cable between h0 and h3 (server 0 port 1, server 3 port 0), but "
+            "cluster lab has none; the cables of h0 go to h1, h2",
+        ),
+        (
+            make_file(3, [(0, 1), (1, 2), (2, 0)]),
+            "the plan is for 4 servers, but cluster lab has 3",
+        ),
+    ],
+)
+def test_a_plan_that_needs_other_cables_is_refused(
+    ring_plan: RingPlan, file: ClusterFile, message: str
+) -> None:
+    with pytest.raises(FabricError, match=re.escape(message)):
+        place(ring_plan(4), file)
+
+
+def test_one_of_two_cables_that_is_missing_is_told() -> None:
+    twice = plan_on(make_file(2, [(0, 1), (0, 1)]))
+    with pytest.raises(FabricError, match=r"needs 2 cables between h0 and h1 .* has 1;"):
+        place(twice, make_file(2, [(0, 1)]))
+
+
+def test_a_simplex_plan_is_refused(ring_plan: RingPlan) -> None:
+    with pytest.raises(FabricError, match="simplex ports, but a cable carries both directions"):
+        place(ring_plan(4, ports="simplex"), make_file(4, RING))
+
+
+def test_servers_that_no_cable_joins_are_named() -> None:
+    with pytest.raises(FabricError, match="cables: h2, h3 and h0 are not connected"):
+        network_of(make_file(4, [(0, 1), (2, 3)]))
+
+
+def test_unequal_accelerators_are_an_error() -> None:
+    file = make_file(2, [(0, 1)])
+    uneven = replace(file, servers=(file.servers[0], replace(file.servers[1], accelerators=4)))
+    with pytest.raises(FabricError, match="accelerators: h0 has 1 and h1 has 4; a job has equally"):
+        cluster_of(uneven)
