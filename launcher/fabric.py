@@ -1,4 +1,4 @@
-"""`topoopt fabric`: finds the sub-verb and runs it; each is a module `fabric_<sub-verb>` of its own.
+"""`topoopt fabric`: finds the sub-verb and runs it; each is a module `fabric_<sub-verb>`.
 
 To add one: a line in SUB_VERBS, and a module with `main(argv) -> exit code`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 
@@ -15,12 +16,17 @@ SUB_VERBS: dict[str, str] = {}
 _HELP = """\
 usage: topoopt fabric SUB-VERB ...
 
-Makes, checks, changes and removes what servers are wired with.
+Makes, checks, changes and removes what servers are wired with: emulated fabrics of network
+namespaces (as root) and optical switches.
 
 sub-verbs:
 {sub_verbs}
 
-`topoopt fabric SUB-VERB --help` explains one."""
+examples:
+  topoopt fabric up --name lab --servers 12 --degree 4 --bandwidth 25Mbps
+  topoopt fabric verify lab --json
+
+`topoopt fabric SUB-VERB --help` explains one; those that print results have --json."""
 
 
 def main(argv: list[str]) -> int:
@@ -28,7 +34,9 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:<9}{text}" for name, text in SUB_VERBS.items())
         print(_HELP.format(sub_verbs=lines))
-        return OK if argv else BAD_INPUT
+        if argv:
+            sys.exit(OK)
+        return BAD_INPUT
     name, *rest = argv
     if name not in SUB_VERBS:
         near = difflib.get_close_matches(name, SUB_VERBS, n=1)
