@@ -1,0 +1,480 @@
+"""The SONiC-OCS driver against a device that speaks the protocol over real TLS sockets."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from certificates import write_certificate
+from sonic_ocs_server import MEDIA_TYPE, OcsDevice, OcsServer
+from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
+
+from torch_topoopt.fabric.circuits import Circuit, Difference
+from torch_topoopt.fabric.configure import Snapshot, configure, restore
+from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.restconf import RestconfOptions
+from torch_topoopt.fabric.sonic_ocs import SonicOcs
+from torch_topoopt.fabric.switch import (
+    AuthenticationFailed,
+    NotSettled,
+    SwitchError,
+    SwitchUnreachable,
+    cable_circuits,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_DATA = "/restconf/data/sonic-ocs:sonic-ocs/"
+_BULK_UPDATE = "/restconf/operations/sonic-ocs:bulk-update"
+
+C12, C21 = Circuit("1A", "2B"), Circuit("2A", "1B")
+C34, C43 = Circuit("3A", "4B"), Circuit("4A", "3B")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_certificate(tmp_path_factory.mktemp("tls") / "switch.pem")
+
+
+@pytest.fixture
+def server(certificate: Path) -> Iterator[OcsServer]:
+    with OcsServer(OcsDevice(), certificate) as server:
+        yield server
+
+
+@pytest.fixture
+def connect(
+    server: OcsServer, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., SonicOcs]]:
+    monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
+    opened: list[SonicOcs] = []
+
+    def connect(**options: Any) -> SonicOcs:
+        source = PasswordSource(env=options.pop("env", "OCS_PASSWORD"))
+        address = options.pop("address", server.address)
+        given = RestconfOptions(**{"ca_file": str(certificate), "patience_s": LIMIT_S} | options)
+        switch = SonicOcs(
+            "ocs0", address, user="admin", password=source, options=given, poll_s=0.01
+        )
+        opened.append(switch)
+        return switch
+
+    yield connect
+    for switch in opened:
+        switch.close()
+
+
+@pytest.fixture
+def bench(server: OcsServer, connect: Callable[..., SonicOcs]) -> Bench:
+    device = server.device
+
+    def cut_after(count: int) -> None:
+        device.fails_after = count
+
+    def ignore() -> None:
+        device.ignoring = True
+
+    class Healing(SonicOcs):
+        """The fault is over once the device has told of it."""
+
+        def apply(self, *arguments: Any) -> None:
+            try:
+                super().apply(*arguments)
+            finally:
+                device.fails_after = None
+
+    switch = connect()
+    switch.__class__ = Healing
+    return Bench(switch, device.circuits, device.broken.add, cut_after, ignore)
+
+
+class TestSonicOcs(SwitchContract):
+    pass
+
+
+class TestDocumentedConflicts:
+    """The summary table of the demo instructions, with requests as any client would send them."""
+
+    @pytest.fixture
+    def client(self, server: OcsServer) -> Iterator[httpx.Client]:
+        with httpx.Client(
+            base_url=server.address,
+            auth=(server.user, server.password),
+            verify=False,  # the driver's own verification has tests of its own
+            headers={"Content-Type": MEDIA_TYPE},
+            trust_env=False,
+        ) as client:
+            yield client
+
+    @pytest.fixture
+    def update(self, client: httpx.Client) -> Callable[[list[str], list[str]], dict[str, Any]]:
+        def update(delete: list[str], add: list[str]) -> dict[str, Any]:
+            rows = [
+                {"cross_connect_id": key, "a_side": key.split("-")[0], "b_side": key.split("-")[1]}
+                for key in add
+            ]
+            body = {"sonic-ocs:input": {"delete": delete, "add": rows}}
+            output: dict[str, Any] = client.post(_BULK_UPDATE, json=body).json()["sonic-ocs:output"]
+            return output
+
+        return update
+
+    def test_the_six_cases(
+        self, server: OcsServer, update: Callable[[list[str], list[str]], dict[str, Any]]
+    ) -> None:
+        server.device.settle_s = 0.0
+        status = server.device.status
+        assert update([], ["1A-8B", "2A-7B"]) == {"deleted_count": 0, "added_count": 2}
+        assert status() == {"1A-8B": "enabled", "2A-7B": "enabled"}
+        # one new key on a taken port: the new one is invalid
+        assert update([], ["1A-1B"])["added_count"] == 1
+        assert status() == {"1A-8B": "enabled", "2A-7B": "enabled", "1A-1B": "invalid"}
+        # an existing key, invalid or not, is counted and nothing happens to the hardware
+        assert update([], ["1A-1B", "2A-7B"])["added_count"] == 2
+        assert status()["1A-1B"] == "invalid"
+        # keys that are not there are skipped
+        assert update(["1A-1B", "5A-5B"], []) == {"deleted_count": 1, "added_count": 0}
+        # two or more new keys on taken ports: they win, the others are invalid from then on
+        assert update([], ["1A-1B", "2A-2B"])["added_count"] == 2
+        assert status() == {
+            "1A-8B": "invalid",
+            "2A-7B": "invalid",
+            "1A-1B": "enabled",
+            "2A-2B": "enabled",
+        }
+        # deletions run first, so a key that is deleted and added is made anew
+        assert update(["1A-1B", "2A-2B", "1A-8B", "2A-7B"], ["1A-8B", "2A-7B"]) == {
+            "deleted_count": 4,
+            "added_count": 2,
+        }
+        assert status() == {"1A-8B": "enabled", "2A-7B": "enabled"}
+
+    def test_single_resources(self, server: OcsServer, client: httpx.Client) -> None:
+        rows = [{"cross_connect_id": "3A-4B", "a_side": "3A", "b_side": "4B"}]
+        table = _DATA + "OCS_CROSS_CONNECT"
+        assert client.get(table).status_code == 404
+        body = {"sonic-ocs:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": rows}}
+        assert client.patch(table, json=body).status_code == 204
+        assert client.get(table).json() == body
+        assert client.delete(f"{table}/OCS_CROSS_CONNECT_LIST=3A-4B").status_code == 204
+        assert server.device.circuits() == frozenset()
+        refused = client.post(_BULK_UPDATE, content=b"{")
+        assert refused.status_code == 400
+        assert "ietf-restconf:errors" in refused.json()
+
+
+def test_one_request_says_what_to_delete_and_what_to_add(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    switch = connect()
+    configure(switch, [C12, C21], ports_of(switch, "1", "2", "3"), timeout_s=LIMIT_S)
+    server.bodies.clear()
+    wanted = cable_circuits(switch, "1", "3")
+    configure(switch, wanted, ports_of(switch, "1", "2", "3"), timeout_s=LIMIT_S)
+    assert server.bodies == [
+        {
+            "sonic-ocs:input": {
+                "delete": ["1A-2B", "2A-1B"],
+                "add": [
+                    {"cross_connect_id": "1A-3B", "a_side": "1A", "b_side": "3B"},
+                    {"cross_connect_id": "3A-1B", "a_side": "3A", "b_side": "1B"},
+                ],
+            }
+        }
+    ]
+
+
+def test_it_never_takes_a_port_from_a_circuit_that_stays(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    """Two additions would push the other job's circuit out."""
+    switch = connect()
+    server.device.bulk_update([], [("1A-8B", "1A", "8B")])
+    with pytest.raises(SwitchError, match="1A-2B needs port 1A, which cross-connect 1A-8B uses"):
+        switch.apply(Difference((), (C12, C21)))
+    assert server.device.circuits() == {Circuit("1A", "8B")}
+
+
+def test_an_invalid_cross_connect_is_made_anew(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    device = server.device
+    device.bulk_update([], [("1A-2B", "1A", "2B")])
+    device.bulk_update([], [("1A-5B", "1A", "5B"), ("2A-1B", "2A", "1B")])  # takes 1A away
+    device.bulk_update(["1A-5B"], [])
+    assert device.status()["1A-2B"] == "invalid"
+    switch = connect()
+    configure(switch, [C12, C21], ports_of(switch, "1", "2"), timeout_s=LIMIT_S)
+    assert device.status() == {"1A-2B": "enabled", "2A-1B": "enabled"}
+
+
+def test_a_circuit_that_only_the_hardware_has_is_removed(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    switch = connect()
+    server.device.settle_s = 0.0
+    server.device.leave_in_hardware(Circuit("1A", "3B"))
+    assert switch.circuits() == {Circuit("1A", "3B")}
+    configure(switch, [C12, C21], ports_of(switch, "1", "2", "3"), timeout_s=LIMIT_S)
+    assert set(server.device.status()) == {"1A-2B", "2A-1B"}
+
+
+def test_other_names_of_cross_connects_are_respected(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    server.device.bulk_update([], [("lab-link", "1A", "2B")])
+    switch = connect()
+    assert switch.circuits() == {C12}
+    switch.apply(Difference((C12,), (C34,)))
+    assert set(server.device.config) == {"3A-4B"}
+
+
+@pytest.mark.parametrize("spelling", ["config_status", "state"])
+def test_a_blocked_port_is_named(
+    server: OcsServer, connect: Callable[..., SonicOcs], spelling: str
+) -> None:
+    server.device.port_field = spelling
+    server.device.overrides["2B"] = "force_blocked"
+    switch = connect()
+    with pytest.raises(NotSettled, match=r"1A-2B \(disabled; port 2B is configured force_blocked"):
+        configure(switch, [C12, C21], ports_of(switch, "1", "2"), timeout_s=0.2)
+    assert server.device.circuits() == frozenset()
+
+
+def test_ports_that_are_still_tuning_are_waited_for(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    server.device.settle_s = 1.0
+    switch = connect()
+    switch.apply(Difference((), (C12,)))
+    said: list[tuple[int, int, str]] = []
+    switch.wait_settled([C12], LIMIT_S, lambda *told: said.append(told))
+    rows = {row["simplex_port_id"]: row for row in server.device.port_state_rows()}
+    assert rows["1A"]["oper_status"] == rows["2B"]["oper_status"] == "connected"
+    assert said[0] == (0, 1, "settling")
+    assert said[-1] == (1, 1, "settling")
+
+
+def test_without_a_port_table_the_status_of_the_cross_connect_decides(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    server.device.port_table = False
+    switch = connect()
+    configure(switch, [C12, C21], ports_of(switch, "1", "2"), timeout_s=LIMIT_S)
+    assert server.device.circuits() == {C12, C21}
+    assert len(switch.capabilities().ports) == 16
+
+
+class TestFaults:
+    """What the fault table of the fabrics asks of a switch."""
+
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    def test_a_request_whose_connection_broke_is_sent_again(
+        self, server: OcsServer, connect: Callable[..., SonicOcs], after: bool
+    ) -> None:
+        switch = connect()
+        server.drop(2, after=after)
+        configure(switch, [C12, C21], ports_of(switch, "1", "2"), timeout_s=LIMIT_S)
+        assert server.device.circuits() == {C12, C21}
+        assert server.asked.count(f"POST {_BULK_UPDATE}") == 3
+
+    def test_a_restart_between_two_requests_is_waited_out(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        switch = connect()
+        fence = ports_of(switch, "1", "2", "3", "4")
+        configure(switch, [C12, C21], fence, timeout_s=LIMIT_S)
+        server.device.save()
+        server.reboot(0.3)
+        configure(switch, [C12, C21, C34, C43], fence, timeout_s=LIMIT_S)
+        assert server.device.circuits() == {C12, C21, C34, C43}
+
+    def test_a_restart_in_the_middle_loses_what_was_not_saved_and_goes_back(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        switch = connect()
+        fence = ports_of(switch, "1", "2", "3", "4")
+        configure(switch, [C12, C21], fence, timeout_s=LIMIT_S)
+        server.device.save()
+
+        def restart(done: int, of: int, what: str) -> None:
+            if what == "accepted":
+                server.reboot(0.2)
+
+        with pytest.raises(NotSettled, match=r"3A-4B \(not configured \(any more\)\).*restored"):
+            configure(switch, [C34, C43], fence, timeout_s=0.5, progress=restart)
+        assert server.device.circuits() == {C12, C21}
+
+    def test_a_device_that_does_not_come_back_is_said_with_where_the_snapshot_is(
+        self, server: OcsServer, connect: Callable[..., SonicOcs], tmp_path: Path
+    ) -> None:
+        switch = connect(patience_s=0.2)
+        fence = ports_of(switch, "1", "2", "3", "4")
+        configure(switch, [C12, C21], fence, timeout_s=LIMIT_S)
+        server.device.save()
+        path = tmp_path / "before.json"
+
+        def restart(done: int, of: int, what: str) -> None:
+            if what == "accepted":
+                server.reboot(3600.0)
+
+        with pytest.raises(SwitchUnreachable, match="no answer from https://127") as caught:
+            configure(
+                switch,
+                [C34, C43],
+                fence,
+                timeout_s=LIMIT_S,
+                snapshot=path,
+                progress=restart,
+            )
+        assert f"the circuits from before are in {path}" in str(caught.value)
+        server.reboot(0.0)
+        restore(switch, Snapshot.load(path), timeout_s=LIMIT_S)
+        assert server.device.circuits() == {C12, C21}
+
+    def test_when_half_the_circuits_fail_they_are_named_and_all_goes_back(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        switch = connect()
+        fence = ports_of(switch, *"12345678")
+        before = cable_circuits(switch, "1", "8")
+        configure(switch, before, fence, timeout_s=LIMIT_S)
+        server.device.broken |= {C12, C34}
+        with pytest.raises(NotSettled, match="restored") as caught:
+            configure(switch, [C12, C21, C34, C43], fence, timeout_s=0.3)
+        assert caught.value.circuits == {C12, C34}
+        assert "1A-2B (disabled)" in str(caught.value)
+        assert server.device.circuits() == set(before)
+
+    def test_a_wrong_password_is_said_once_and_never_shown(
+        self,
+        server: OcsServer,
+        connect: Callable[..., SonicOcs],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        monkeypatch.setenv("WRONG", "hunter2-hunter2")
+        switch = connect(env="WRONG")
+        with pytest.raises(AuthenticationFailed, match=r"'admin' with the password from \$WRONG"):
+            switch.circuits()
+        assert len(server.asked) == 1  # tried again, it might lock the account
+        shown = caplog.text + "".join(capfd.readouterr()) + repr(switch) + str(vars(switch))
+        assert "hunter2" not in shown
+        assert "hunter2" not in str(server.bodies)
+
+    def test_the_password_stays_out_of_errors_and_logs(
+        self,
+        server: OcsServer,
+        connect: Callable[..., SonicOcs],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        switch = connect()
+        fence = ports_of(switch, "1", "2")
+        server.refuse(500, f"echo: user=admin password={OcsServer.password}")
+        with pytest.raises(SwitchError, match=r"500: echo: user=admin password=\*\*\*") as caught:
+            configure(switch, [C12], fence, timeout_s=LIMIT_S)
+        assert OcsServer.password not in str(caught.value) + caplog.text
+
+    def test_a_user_who_may_only_read_is_told_so(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        server.read_only.add("admin")
+        switch = connect()
+        with pytest.raises(AuthenticationFailed, match=r"'admin' may not POST .*not authorized"):
+            configure(switch, [C12], ports_of(switch, "1", "2"), timeout_s=LIMIT_S)
+
+    def test_the_device_s_own_words_are_shown(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        error = {"error-type": "application", "error-tag": "in-use", "error-message": "DB locked"}
+        server.refuse(409, {"ietf-restconf:errors": {"error": [error]}})
+        with pytest.raises(SwitchError, match="bulk-update: 409: DB locked"):
+            connect().apply(Difference((), (C12,)))
+
+    def test_keys_that_failed_are_named(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        server.device.fails_after = 1
+        with pytest.raises(SwitchError, match="bulk-update failed for 2A-1B"):
+            connect().apply(Difference((), (C12, C21)))
+
+    def test_a_slow_answer_is_waited_for_and_a_missing_one_is_not(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        server.slow_s = 0.2
+        assert connect(timeout_s=10.0).circuits() == frozenset()
+        with pytest.raises(SwitchUnreachable, match=r"nothing came within 0\.05 s"):
+            connect(timeout_s=0.05).circuits()
+
+    def test_nobody_at_the_address(self, connect: Callable[..., SonicOcs]) -> None:
+        with pytest.raises(
+            SwitchUnreachable, match=r"no answer from https://127\.0\.0\.1:1 .*refused"
+        ):
+            connect(address="127.0.0.1:1").circuits()
+
+
+class TestTrust:
+    def test_an_unknown_certificate_is_refused_before_the_password_is_sent(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        with pytest.raises(SwitchError, match=r"is not trusted \(self.signed.*options.ca_file"):
+            connect(ca_file=None).circuits()
+        assert server.asked == []
+
+    def test_insecure_is_possible_and_logged(
+        self, connect: Callable[..., SonicOcs], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert connect(ca_file=None, insecure=True).circuits() == frozenset()
+        assert "insecure: true" in caplog.text
+
+    def test_a_ca_file_that_is_not_there(self, connect: Callable[..., SonicOcs]) -> None:
+        with pytest.raises(SwitchError, match=r"ca_file /nowhere\.pem: No such file"):
+            connect(ca_file="/nowhere.pem").circuits()
+
+    def test_plain_http_needs_insecure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with OcsServer(OcsDevice()) as plain:
+            with pytest.raises(SwitchError, match="anybody on the way reads the password"):
+                SonicOcs("ocs0", plain.address)
+            monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
+            switch = SonicOcs(
+                "ocs0",
+                plain.address,
+                user="admin",
+                password=PasswordSource(env="OCS_PASSWORD"),
+                options=RestconfOptions(insecure=True),
+            )
+            assert switch.circuits() == frozenset()
+            switch.close()
+
+    @pytest.mark.parametrize(
+        ("address", "said"),
+        [
+            ("https://admin:secret@ocs", "give user and password as fields of their own"),
+            ("ftp://ocs", "is not a host, host:port"),
+            ("ocs:99999", "not a number from 0 to 65535"),
+            ("ocs/restconf", "is not a host"),
+        ],
+    )
+    def test_an_address_that_is_none(self, address: str, said: str) -> None:
+        with pytest.raises(SwitchError, match=f"ocs0: address: .*{said}") as caught:
+            SonicOcs("ocs0", address)
+        assert "secret" not in str(caught.value)
+
+    def test_a_user_without_a_password(self) -> None:
+        with pytest.raises(SwitchError, match="belong together"):
+            SonicOcs("ocs0", "ocs", user="admin")
+
+
+def test_a_device_of_another_kind_is_not_one_without_circuits(
+    server: OcsServer, connect: Callable[..., SonicOcs]
+) -> None:
+    server.device.size = 0
+    with pytest.raises(SwitchError, match="has no ports; is it an optical circuit switch"):
+        connect().circuits()
