@@ -1,0 +1,321 @@
+"""The Telescent driver over real SSH, against a panel with a robot, a queue and faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from typing import TYPE_CHECKING
+
+import paramiko
+import pytest
+from switch_contract import Bench, SwitchContract
+from telescent_server import PASSWORD, USER, Panel, TelescentServer
+
+from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference, Fence
+from torch_topoopt.fabric.clock import HandClock
+from torch_topoopt.fabric.configure import configure, preview
+from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.ssh_shell import SshLogin, SshShell
+from torch_topoopt.fabric.switch import (
+    AuthenticationFailed,
+    NotSettled,
+    SwitchError,
+    SwitchUnreachable,
+)
+from torch_topoopt.fabric.telescent import TelescentPanel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MINUTES = 60.0
+FENCE = Fence(frozenset("12345678"))
+
+
+@pytest.fixture
+def panel() -> Panel:
+    return Panel(HandClock())
+
+
+@pytest.fixture
+def server(panel: Panel, tmp_path: Path) -> Iterator[TelescentServer]:
+    with TelescentServer(panel, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def login(server: TelescentServer, monkeypatch: pytest.MonkeyPatch) -> SshLogin:
+    monkeypatch.setenv("PANEL_PASSWORD", PASSWORD)
+    return SshLogin(
+        "127.0.0.1",
+        server.port,
+        USER,
+        PasswordSource(env="PANEL_PASSWORD"),
+        known_hosts=str(server.known_hosts),
+    )
+
+
+@pytest.fixture
+def switch(login: SshLogin, panel: Panel) -> Iterator[TelescentPanel]:
+    switch = TelescentPanel(login, poll_s=0.02, removal_s=5.0, clock=panel.clock)
+    yield switch
+    switch.close()
+
+
+@pytest.fixture
+def bench(switch: TelescentPanel, panel: Panel) -> Bench:
+    def circuits() -> frozenset[Circuit]:
+        return frozenset(Circuit(str(a), str(b)) for a, b in panel.circuits())
+
+    def brake(circuit: Circuit) -> None:
+        panel.stuck.add(frozenset(int(port) for port in circuit.ports))
+
+    return Bench(
+        switch,
+        circuits,
+        brake,
+        lambda count: setattr(panel, "cut_after", count),
+        lambda: setattr(panel, "deaf", True),
+    )
+
+
+class TestTelescentPanel(SwitchContract):
+    pass
+
+
+def cable(a: int, b: int) -> Circuit:
+    return Circuit(str(a), str(b))
+
+
+def slow(panel: Panel, login: SshLogin) -> TelescentPanel:
+    """As in life: three minutes a move, a look every five seconds."""
+    panel.move_s = 3 * MINUTES
+    return TelescentPanel(login, clock=panel.clock)
+
+
+def test_moves_take_minutes_one_after_the_other_and_are_told(panel: Panel, login: SshLogin) -> None:
+    switch = slow(panel, login)
+    told: list[tuple[int, int, str]] = []
+    wanted = [cable(1, 2), cable(3, 4), cable(5, 95)]
+    fence = Fence(frozenset(port for circuit in wanted for port in circuit.ports))
+    configure(
+        switch,
+        wanted,
+        fence,
+        timeout_s=12 * MINUTES,
+        progress=lambda done, of, what: told.append((done, of, what)),
+    )
+    assert panel.clock.now() == pytest.approx(9 * MINUTES, abs=10)
+    assert told[:3] == [(1, 3, "1-2 queued"), (2, 3, "3-4 queued"), (3, 3, "5-95 queued")]
+    assert [(done, of) for done, of, _ in told[3:]] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    configure(switch, [cable(1, 3)], fence, timeout_s=12 * MINUTES)
+    assert panel.circuits() == {(1, 3)}
+    assert panel.clock.now() == pytest.approx(21 * MINUTES, abs=30)  # three out, one in
+    switch.close()
+
+
+def test_only_ports_of_the_change_are_forced(panel: Panel, switch: TelescentPanel) -> None:
+    configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
+    panel.commands.clear()
+    configure(switch, [cable(2, 3)], FENCE, timeout_s=5)
+    changes = [line for line in panel.commands if line not in ("", "switchstate")]
+    assert changes == [
+        "unlock --force 1",
+        "unlock --force 2",
+        "unallocate --force 1",
+        "unallocate --force 2",
+        "unlock --force 2",
+        "unlock --force 3",
+        "connect --force 2 3",
+    ]
+
+
+def test_a_port_that_someone_took_meanwhile_is_never_forced(
+    panel: Panel, switch: TelescentPanel
+) -> None:
+    panel.answer("connect --force 9 3")
+    with pytest.raises(SwitchError, match="port 3 is in use by circuit 3-9"):
+        switch.apply(Difference((), (cable(2, 3),)))
+    assert panel.circuits() == {(3, 9)}
+    assert not any("connect" in line for line in panel.commands[1:])
+
+
+def test_a_one_way_circuit_of_ours_is_replaced_and_of_others_is_refused(
+    panel: Panel, switch: TelescentPanel
+) -> None:
+    panel.answer("connect --force -in 2 -out 1")
+    panel.clock.sleep(1)
+    assert switch.circuits() == {Circuit("2", "1")}
+    assert preview(switch, [cable(1, 2)], FENCE).describe() == ["- 2-1", "+ 1-2"]
+    with pytest.raises(CircuitError, match="port 1 is in use by circuit 2-1"):
+        preview(switch, [cable(1, 3)], Fence(frozenset("13")))
+    configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
+    assert panel.circuits() == {(1, 2)}
+    assert switch.circuits() == {cable(1, 2)}
+
+
+def test_a_loop_back_into_the_same_port_is_a_circuit(panel: Panel, switch: TelescentPanel) -> None:
+    configure(switch, [cable(4, 4)], FENCE, timeout_s=5)
+    assert switch.circuits() == {cable(4, 4)}
+    configure(switch, [], FENCE, timeout_s=5)
+    assert panel.circuits() == set()
+
+
+@pytest.mark.parametrize(
+    "text", ["ERROR: robot is in maintenance", "java.lang.IllegalStateException: fibre not found"]
+)
+def test_what_the_panel_says_is_passed_on(panel: Panel, switch: TelescentPanel, text: str) -> None:
+    panel.fails["connect"] = f"working\r\n{text}\r\nbye"
+    with pytest.raises(SwitchError, match="`connect --force 1 2`: ") as caught:
+        configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
+    assert text in str(caught.value)
+    assert "restored" in str(caught.value)
+
+
+def test_a_wrong_password_is_named_and_never_shown(
+    login: SshLogin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PANEL_PASSWORD", "wrong secret")
+    switch = TelescentPanel(login)
+    with pytest.raises(AuthenticationFailed, match="refused the login of user 'operator'") as error:
+        switch.circuits()
+    assert "wrong secret" not in str(error.value)
+
+
+def test_login_with_an_rsa_key_whose_passphrase_is_the_password(
+    panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PANEL_PASSWORD", "passphrase")
+    key = paramiko.RSAKey.generate(2048)
+    key.write_private_key_file(str(tmp_path / "id_rsa"), password="passphrase")
+    with TelescentServer(panel, tmp_path, client_key=key) as server:
+        login = SshLogin(
+            "127.0.0.1",
+            server.port,
+            USER,
+            PasswordSource(env="PANEL_PASSWORD"),
+            key_file=str(tmp_path / "id_rsa"),
+            known_hosts=str(server.known_hosts),
+        )
+        switch = TelescentPanel(login)
+        assert switch.circuits() == frozenset()
+        assert len(switch.capabilities().ports) == 96
+        switch.close()
+        monkeypatch.setenv("PANEL_PASSWORD", "not the passphrase")
+        with pytest.raises(SwitchError) as caught:
+            TelescentPanel(login).circuits()
+        assert "not the passphrase" not in str(caught.value)
+
+
+def test_an_unknown_host_key_is_refused_with_the_way_to_add_it(
+    server: TelescentServer, login: SshLogin
+) -> None:
+    server.known_hosts.write_text("")
+    with pytest.raises(SwitchError, match=f"ssh-keyscan -p {server.port} 127.0.0.1") as caught:
+        TelescentPanel(login).circuits()
+    assert server.host_key.fingerprint in str(caught.value)
+    assert server.logins == 0
+
+
+def test_another_host_key_is_refused(
+    server: TelescentServer, login: SshLogin, panel: Panel
+) -> None:
+    other = paramiko.ECDSAKey.generate()
+    server.known_hosts.write_text(
+        f"[127.0.0.1]:{server.port} {other.get_name()} {other.get_base64()}\n"
+    )
+    with pytest.raises(SwitchError, match="another host key"):
+        TelescentPanel(login).circuits()
+    assert panel.commands == []
+
+
+def test_host_keys_are_left_unchecked_only_on_request(
+    server: TelescentServer, login: SshLogin
+) -> None:
+    server.known_hosts.write_text("")
+    switch = TelescentPanel(dataclasses.replace(login, check_host_key=False))
+    assert switch.circuits() == frozenset()
+    switch.close()
+
+
+def test_nobody_listens(login: SshLogin) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(SwitchUnreachable, match=f"127.0.0.1:{port}"):
+        TelescentPanel(dataclasses.replace(login, port=port)).circuits()
+
+
+def test_a_connection_lost_while_the_robot_moves_is_made_again(
+    panel: Panel, login: SshLogin, server: TelescentServer
+) -> None:
+    switch = slow(panel, login)
+    switch.apply(Difference((), (cable(1, 2),)))
+    panel.cut_reads = 2
+    switch.wait_settled([cable(1, 2)], timeout_s=10 * MINUTES)
+    assert server.logins == 3
+    panel.cut_reads = 10_000
+    with pytest.raises(SwitchUnreachable, match="connection broke during `switchstate`"):
+        switch.wait_settled([cable(1, 2)], timeout_s=20)
+    switch.close()
+
+
+def test_a_panel_that_restarts_and_forgets_its_queue_is_found(
+    panel: Panel, login: SshLogin, server: TelescentServer
+) -> None:
+    switch = slow(panel, login)
+    configure(switch, [cable(1, 2)], FENCE, timeout_s=10 * MINUTES)
+
+    def restart(done: int, of: int, what: str) -> None:
+        if what.startswith("the robot moves") and panel.clock.now() < 7 * MINUTES:
+            server.hang_up()
+            panel.restart()
+
+    wanted = [cable(1, 2), cable(3, 4)]
+    with pytest.raises(NotSettled, match="3-4; the circuits from before are restored") as caught:
+        configure(switch, wanted, FENCE, timeout_s=10 * MINUTES, progress=restart)
+    assert caught.value.circuits == {cable(3, 4)}
+    assert panel.circuits() == {(1, 2)}
+    assert server.logins > 1
+    switch.close()
+
+
+def test_a_removal_that_never_ends_is_an_error(panel: Panel, switch: TelescentPanel) -> None:
+    configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
+    panel.move_s = 1e9
+    with pytest.raises(NotSettled, match="not removed after 5 s: 1-2"):
+        switch.apply(Difference((cable(1, 2),), ()))
+
+
+def test_a_torn_answer_is_an_error_rather_than_free_ports(
+    panel: Panel, switch: TelescentPanel
+) -> None:
+    for text in (
+        "R0#N " + "U0 " * 11,
+        "R1#N " + "U0 " * 12,
+        "R0#N " + "U0 " * 12 + "\r\nR2#N " + "U0 " * 12,
+        "nothing here",
+    ):
+        panel.fails["switchstate"] = text
+        with pytest.raises(SwitchError, match=r"`switchstate`: (expected row R|no row)"):
+            switch.circuits()
+
+
+def test_a_row_missing_at_the_end_does_not_pass_for_free_ports(
+    panel: Panel, switch: TelescentPanel
+) -> None:
+    switch.capabilities()
+    panel.tear = True
+    with pytest.raises(SwitchError, match="84 ports, 96 before"):
+        switch.circuits()
+
+
+def test_an_answer_that_never_ends_is_an_error_with_its_last_words(
+    server: TelescentServer, login: SshLogin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = SshShell("panel", login)
+    assert shell.run("unlock --force 3", 20) == ""
+    monkeypatch.setattr(server.panel, "answer", lambda line: "R0#\x1b[1mN A1\r\nntm\r\nntm>  >")
+    monkeypatch.setattr("telescent_server.PROMPT", "still talking> ")
+    with pytest.raises(SwitchUnreachable, match=r"after 0\.3 s; it ends in 'still talking> '"):
+        shell.run("switchstate", 0.3)
+    shell.close()
