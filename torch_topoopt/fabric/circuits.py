@@ -111,10 +111,10 @@ class Fence:
 
 
 def port_order(port: str) -> tuple[tuple[int, str], ...]:
-    """Sorts ports as a person does: 2A before 10A."""
-    return tuple(
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", port)
-    )
+    """Sorts ports as a person does: 2A before 10A. Two names never sort as equals."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", port)
+    named = [(int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts]
+    return (*named, (-2, port))  # tells "01" from "1"
 
 
 def circuit_order(circuit: Circuit) -> tuple[tuple[tuple[int, str], ...], ...]:
@@ -122,7 +122,9 @@ def circuit_order(circuit: Circuit) -> tuple[tuple[tuple[int, str], ...], ...]:
 
 
 def describe_ports(ports: Iterable[str]) -> str:
-    """`ports 1A, 1B, 2A`, shortened if there are many."""
+    """`ports 1A, 1B, 2A`, shortened if there are many; `no ports` if there are none."""
     names = sorted(ports, key=port_order)
     shown = ", ".join(names[:8])
+    if not names:
+        return "no ports"
     return f"ports {shown}" + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch_topoopt.data_model import Document, DocumentError
-from torch_topoopt.fabric.circuits import Circuit, Difference, Fence, circuit_order, reconcile
+from torch_topoopt.fabric.circuits import (
+    Circuit,
+    Difference,
+    Fence,
+    circuit_order,
+    port_order,
+    reconcile,
+)
 from torch_topoopt.fabric.switch import SwitchError
 
 if TYPE_CHECKING:
@@ -65,7 +72,7 @@ def configure(
     before = fence.own(switch.circuits())
     difference = reconcile(before, wanted)
     if snapshot is not None:
-        _snapshot(switch, before, fence).save(snapshot)
+        _save(_snapshot(switch, before, fence), snapshot)
     try:
         if difference:
             switch.apply(difference, progress)
@@ -75,6 +82,8 @@ def configure(
         told = _roll_back(switch, before, fence, timeout_s, snapshot)
         if isinstance(error, SwitchError):
             error.args = (f"{error}; {told}", *error.args[1:])
+        else:
+            error.add_note(f"{switch.name}: {told}")
         raise
     return difference
 
@@ -91,9 +100,19 @@ def _snapshot(switch: CircuitSwitch, circuits: Iterable[Circuit], fence: Fence) 
     return Snapshot(
         version=Snapshot.VERSION,
         switch=switch.name,
-        ports=tuple(sorted(fence.ports)),
+        ports=tuple(sorted(fence.ports, key=port_order)),
         circuits=tuple(sorted(circuits, key=circuit_order)),
     ).validate()
+
+
+def _save(document: Snapshot, path: Path) -> None:
+    try:
+        document.save(path)
+    except OSError as error:
+        raise SwitchError(
+            f"{document.switch}: the snapshot {path} cannot be written ({error.strerror}); "
+            "nothing was changed"
+        ) from None
 
 
 def _read_back(switch: CircuitSwitch, wanted: frozenset[Circuit], fence: Fence) -> None:
@@ -118,6 +137,7 @@ def _roll_back(
         if difference:
             switch.apply(difference)
         switch.wait_settled(before, timeout_s)
+        _read_back(switch, before, fence)
     except Exception as error:
         kept = f"; the circuits from before are in {snapshot}" if snapshot is not None else ""
         return f"going back failed too ({error}){kept}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.circuits import Circuit, Difference, circuit_order
+from torch_topoopt.fabric.circuits import Circuit, Difference, circuit_order, port_order
 from torch_topoopt.fabric.clock import Clock, HandClock
 from torch_topoopt.fabric.switch import Capabilities, NotSettled, SwitchError, SwitchUnreachable
 
@@ -47,7 +47,7 @@ class MemorySwitch:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            ports=tuple(sorted(self._ingress | self._egress)),
+            ports=tuple(sorted(self._ingress | self._egress, key=port_order)),
             ingress=self._ingress,
             egress=self._egress,
             duplex=self._duplex,
