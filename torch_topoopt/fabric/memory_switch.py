@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from torch_topoopt.fabric.circuits import Circuit, Difference, circuit_order, port_order
 from torch_topoopt.fabric.clock import Clock, HandClock
 from torch_topoopt.fabric.switch import Capabilities, NotSettled, SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from torch_topoopt.fabric.cluster_file import SwitchEntry
     from torch_topoopt.fabric.switch import Progress
 
 _POLL_S = 0.01
@@ -124,3 +126,13 @@ class MemorySwitch:
             if port in used:
                 raise SwitchError(f"{self.name}: port {port} is in use")
         self._ready_at[circuit] = self.clock.now() + self._settle_s
+
+
+def from_entry(entry: SwitchEntry) -> MemorySwitch:
+    """The twin of a `memory` entry; it starts without circuits and forgets them with the process.
+
+    Options: `size` (sockets; default: as many as the highest of the entry), `duplex`, `settle_s`.
+    """
+    options = read_options(entry, {"size": int, "duplex": bool, "settle_s": float})
+    highest = max((int(s) for s in entry.sockets if s.isdecimal()), default=0)
+    return MemorySwitch(options.pop("size", highest), name=entry.name, **options)

@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.fabric.circuits import Circuit, circuit_order, describe_ports, port_order
 from torch_topoopt.fabric.restconf import RestconfOptions, RestconfSession
 from torch_topoopt.fabric.switch import Capabilities, NotSettled
+from torch_topoopt.fabric.switches import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch_topoopt.fabric.circuits import Difference
     from torch_topoopt.fabric.clock import Clock
+    from torch_topoopt.fabric.cluster_file import SwitchEntry
     from torch_topoopt.fabric.credentials import PasswordSource
     from torch_topoopt.fabric.switch import Progress
 
@@ -37,6 +39,13 @@ _DATA = "/restconf/data/sonic-ocs:sonic-ocs/"
 _BULK_UPDATE = "/restconf/operations/sonic-ocs:bulk-update"
 _PORT = re.compile(r"(\d+)([AB])")
 _SETTLE_S = 60.0  # no public figure; sonic-mgmt asks 12 times, 5 s apart, before it gives up
+_OPTIONS = {
+    "ca_file": str,
+    "insecure": bool,
+    "timeout_s": float,
+    "patience_s": float,
+    "poll_s": float,
+}
 _OVERRIDES = frozenset({"force_blocked", "powered_off"})
 
 
@@ -264,6 +273,20 @@ class SonicOcs:
             told.append(f"{circuit} ({reason})")
         message = f"no light after {timeout_s:g} s on {', '.join(told)}"
         return NotSettled(str(self._session.failure(message)), dark)
+
+
+def from_entry(entry: SwitchEntry) -> SonicOcs:
+    """The driver of a `sonic-ocs` entry; raises DocumentError, SwitchError."""
+    options = read_options(entry, _OPTIONS)
+    poll_s = options.pop("poll_s", 0.5)
+    return SonicOcs(
+        entry.name,
+        entry.address,
+        user=entry.user,
+        password=entry.password,
+        options=RestconfOptions(**options),
+        poll_s=poll_s,
+    )
 
 
 def _new(circuit: Circuit) -> _Entry:

@@ -1,0 +1,89 @@
+"""Entries of cluster files become drivers, and what is wrong with one is said in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.fabric.cluster_file import SwitchEntry
+from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.memory_switch import MemorySwitch
+from torch_topoopt.fabric.sonic_ocs import SonicOcs
+from torch_topoopt.fabric.switch import SwitchError
+from torch_topoopt.fabric.switches import open_switch
+
+
+def _entry(kind: str, **fields: Any) -> SwitchEntry:
+    return SwitchEntry("ocs0", kind, fields.pop("address", "10.0.0.9"), **fields)
+
+
+def test_an_unknown_kind_names_the_known_ones() -> None:
+    with pytest.raises(DocumentError, match=r"^switch ocs0: kind: 'sonic' is not one of sonic-ocs"):
+        open_switch(_entry("sonic"))
+    with pytest.raises(DocumentError, match="did you mean 'polatis-scpi'"):
+        open_switch(_entry("polatis-scip"))
+
+
+def test_a_sonic_switch() -> None:
+    switch = open_switch(
+        _entry(
+            "sonic-ocs",
+            user="admin",
+            password=PasswordSource(env="OCS"),
+            options={"insecure": True, "timeout_s": 5, "poll_s": 0.1},
+        )
+    )
+    assert isinstance(switch, SonicOcs)
+    assert switch.name == "ocs0"
+    switch.close()
+
+
+def test_a_memory_switch_has_the_sockets_of_its_entry() -> None:
+    switch = open_switch(_entry("memory", sockets=("2", "11"), options={"duplex": True}))
+    assert isinstance(switch, MemorySwitch)
+    assert switch.fibres("11") == ("11", "11")
+    with pytest.raises(SwitchError, match="'12'"):
+        switch.fibres("12")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"inscure": True}, "options.inscure: sonic-ocs has no such option .*insecure"),
+        ({"insecure": "yes"}, "options.insecure: 'yes' is not true or false"),
+        ({"timeout_s": "5"}, "options.timeout_s: '5' is not a number"),
+        ({"timeout_s": 0}, "options.timeout_s: 0.0 is not a time"),
+        ({"patience_s": True}, "options.patience_s: True is not a number"),
+        ({"ca_file": 1}, "options.ca_file: 1 is not text"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DocumentError, match=f"^switch ocs0: {said}"):
+        open_switch(_entry("sonic-ocs", options=options))
+
+
+def test_an_address_or_user_that_cannot_be_is_named() -> None:
+    with pytest.raises(SwitchError, match="ocs0: address"):
+        open_switch(_entry("sonic-ocs", address="telnet://ocs"))
+    with pytest.raises(SwitchError, match="ocs0: user and password belong together"):
+        open_switch(_entry("sonic-ocs", user="admin"))
+
+
+def test_no_protocol_library_is_imported_before_it_is_needed() -> None:
+    libraries = ("httpx", "ncclient", "asyncssh", "paramiko", "cryptography", "yaml", "pyroute2")
+    script = f"""
+import sys
+import torch_topoopt.launcher.main, torch_topoopt.launcher.fabric
+import torch_topoopt.fabric.loopback, torch_topoopt.fabric.switches
+import torch_topoopt.fabric.sonic_ocs
+loaded = [name for name in {libraries!r} if name in sys.modules]
+assert not loaded, loaded
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
