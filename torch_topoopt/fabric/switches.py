@@ -54,6 +54,7 @@ def read_options(entry: SwitchEntry, known: dict[str, type]) -> dict[str, Any]:
     `_s` is a time, which is greater than 0.
     """
     options: dict[str, Any] = {}
+    value: Any
     for name, value in entry.options.items():
         where = f"switch {entry.name}: options.{name}"
         if name not in known:
