@@ -54,18 +54,15 @@ def read_options(entry: SwitchEntry, known: dict[str, type]) -> dict[str, Any]:
     `_s` is a time, which is greater than 0.
     """
     options: dict[str, Any] = {}
-    value: Any
     for name, value in entry.options.items():
         where = f"switch {entry.name}: options.{name}"
         if name not in known:
             names = ", ".join(known) or "none"
             raise DocumentError(f"{where}: {entry.kind} has no such option (known: {names})")
         kind = known[name]
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
+        if type(value) is not kind and not (kind is float and type(value) is int):
             raise DocumentError(f"{where}: {value!r} is not {_NAMES[kind]}")
-        if name.endswith("_s") and not 0 < value < float("inf"):
+        if name.endswith("_s") and not 0 < float(value) < float("inf"):
             raise DocumentError(f"{where}: {value!r} is not a time in seconds greater than 0")
-        options[name] = value
+        options[name] = kind(value)
     return options
