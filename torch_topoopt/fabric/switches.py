@@ -60,7 +60,8 @@ def read_options(entry: SwitchEntry, known: dict[str, type]) -> dict[str, Any]:
             names = ", ".join(known) or "none"
             raise DocumentError(f"{where}: {entry.kind} has no such option (known: {names})")
         kind = known[name]
-        if type(value) is not kind and not (kind is float and type(value) is int):
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits:
             raise DocumentError(f"{where}: {value!r} is not {_NAMES[kind]}")
         if name.endswith("_s") and not 0 < float(value) < float("inf"):
             raise DocumentError(f"{where}: {value!r} is not a time in seconds greater than 0")
