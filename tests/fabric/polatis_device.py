@@ -10,8 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.circuits import Circuit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LASER_DBM = -3.0
 LOSS_DB = 1.25
@@ -41,7 +45,7 @@ class PolatisDevice:
     """Faults: `broken` pairs are accepted and stay dark; `status` of ports (FAILED, DISABLED);
     `ignores`: says yes and does nothing; `cut_after` more changed circuits the connection breaks,
     `reboot_after` more it restarts for `reboot_s`; `steals`: a port in use goes to who asks last;
-    `interloper`: a pair that somebody else connects just before the next one.
+    `before_request`: what happens elsewhere just before a request (or a line) is dealt with.
     """
 
     size: int = 8
@@ -63,7 +67,7 @@ class PolatisDevice:
     reboot_after: int | None = None
     reboot_s: float = 0.3
     steals: bool = True
-    interloper: tuple[int, int] | None = None
+    before_request: Callable[[str], object] = lambda request: None
     changes: list[str] = field(default_factory=list)  # "+1-9", "-1-9", as they happened
 
     def __post_init__(self) -> None:
@@ -129,12 +133,14 @@ class PolatisDevice:
         with self.lock:
             return {i: o for i, o in sorted(self._ready_at) if i in shown or o in shown}
 
+    def made_at(self, ingress: int) -> float | None:
+        """When the pair of this input was made; no two have the same time."""
+        with self.lock:
+            return next((at for pair, at in self._ready_at.items() if pair[0] == ingress), None)
+
     def connect(self, user: str | None, ingress: int, egress: int) -> None:
         """Raises DeviceError where it may or can not be; an existing pair stays as it is."""
         with self.lock:
-            if self.interloper is not None:
-                other, self.interloper = self.interloper, None
-                self.connect(None, *other)
             self._check(user, ingress, egress)
             taken = [p for p in self._ready_at if ingress in p or egress in p]
             if (ingress, egress) in taken:

@@ -96,6 +96,7 @@ class _Session:
                     return
                 line = raw.decode("ascii").strip()
                 self._server.lines.append(line)
+                self._device.before_request(line)
                 if self._server.mute:
                     continue
                 answers = self._run(line)

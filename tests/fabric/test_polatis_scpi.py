@@ -109,7 +109,7 @@ def test_what_the_device_refuses_is_in_the_error(
     device: PolatisDevice, switch: PolatisSwitch
 ) -> None:
     device.steals = False
-    device.interloper = (5, 10)
+    device.before_request = lambda line: "ADD" in line and device.connect(None, 5, 10)
     with pytest.raises(SwitchError, match=r"refused :OXC:SWIT:CONN:ADD .*-221 Settings conflict"):
         switch.apply(Difference((), (Circuit("1", "10"),)))
     assert device.circuits() == {Circuit("5", "10")}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NO_LIGHT_DBM = -60.0  # the YANG's default threshold for loss of signal
 _SETTLE_S = 0.025  # what the vendor's data sheets say of a change
-_POLL_S = 0.02
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 _RETRY_S = 0.25
 _BLOCKED = ("DISABLED", "FAILED")  # the other states are ENABLED and UNSUPPORTED: always open
 
@@ -170,6 +170,7 @@ class PolatisSwitch:
         wanted = {circuit: self._pair(circuit) for circuit in sorted(circuits, key=circuit_order)}
         self._laid_out()
         deadline = self._clock.now() + timeout_s
+        pause_s = _FIRST_POLL_S
         while reasons := self._ask(lambda: self._dark(wanted), deadline):
             if progress is not None:
                 progress(len(wanted) - len(reasons), len(wanted), "settling")
@@ -178,7 +179,8 @@ class PolatisSwitch:
                 raise NotSettled(
                     f"{self.name}: not carrying light after {timeout_s:g} s: {named}", reasons
                 )
-            self._clock.sleep(_POLL_S)
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
     def power_dbm(self, port: str) -> float | None:
         layout = self._laid_out()

@@ -20,6 +20,8 @@ from torch_topoopt.fabric.credentials import Password, PasswordSource, scrub
 from torch_topoopt.fabric.switch import AuthenticationFailed, SwitchError, SwitchUnreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import httpx
 
 log = logging.getLogger("torch_topoopt")
@@ -29,6 +31,10 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _AWAY = frozenset({502, 503, 504})  # a server that starts, or a proxy before one that is gone
 _LONGEST_TEXT = 300
+
+
+class PreconditionFailed(SwitchError):  # noqa: N818 - named as HTTP names it
+    """The device refused a request whose If-Match or If-None-Match did not hold (412)."""
 
 
 @dataclass(frozen=True)
@@ -77,24 +83,29 @@ class RestconfSession:
 
     def get(self, path: str) -> Any | None:
         """The JSON at `path`; None if the device says (404, as RFC 8040) that nothing is there."""
+        return self.get_tagged(path)[0]
+
+    def get_tagged(self, path: str) -> tuple[Any | None, str | None]:
+        """What `get` returns, and its entity tag (RFC 8040, 3.4.1.2) if the device gives one."""
         response = self._send("GET", path, None)
         if response.status_code == 404 and _errors(response) is not None:
-            return None
-        return self._content("GET", path, response)
+            return None, None
+        return self._content("GET", path, response), response.headers.get("ETag")
 
     def post(self, path: str, body: object) -> Any | None:
         """Calls an operation or creates; returns the JSON of the answer, None if it has none."""
         return self._content("POST", path, self._send("POST", path, body))
 
-    def put(self, path: str, body: object) -> Any | None:
-        return self._content("PUT", path, self._send("PUT", path, body))
+    def put(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> Any | None:
+        """Creates or replaces; raises PreconditionFailed if one among `headers` does not hold."""
+        return self._content("PUT", path, self._send("PUT", path, body, headers))
 
     def patch(self, path: str, body: object) -> Any | None:
         return self._content("PATCH", path, self._send("PATCH", path, body))
 
-    def delete(self, path: str) -> bool:
-        """Whether there was something to delete."""
-        response = self._send("DELETE", path, None)
+    def delete(self, path: str, headers: Mapping[str, str] | None = None) -> bool:
+        """Whether there was something to delete; `headers` as of put."""
+        response = self._send("DELETE", path, None, headers)
         if response.status_code == 404 and _errors(response) is not None:
             return False
         self._content("DELETE", path, response)
@@ -110,7 +121,9 @@ class RestconfSession:
         """A SwitchError that names the device, without its password."""
         return SwitchError(self._clean(f"{self.name}: {what}"))
 
-    def _send(self, method: str, path: str, body: object) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, body: object, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
         import httpx
 
         client = self._connected()
@@ -121,7 +134,7 @@ class RestconfSession:
         while True:
             tries += 1
             try:
-                response = client.request(method, path, content=content)
+                response = client.request(method, path, content=content, headers=headers)
                 if response.status_code not in _AWAY:
                     self._answered = True
                     return response
@@ -194,6 +207,10 @@ class RestconfSession:
                     f"{self.name}: user {self._user!r} may not {method} {path} "
                     f"(403: {_told(response)})"
                 )
+            )
+        if status == 412:
+            raise PreconditionFailed(
+                self._clean(f"{self.name}: {method} {path}: 412: {_told(response)}")
             )
         if not 200 <= status < 300:
             raise self.failure(f"{method} {path}: {status}: {_told(response)}")
