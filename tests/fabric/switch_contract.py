@@ -162,8 +162,13 @@ class SwitchContract:
     def test_a_device_that_says_yes_and_does_nothing_is_found(self, bench: Bench) -> None:
         bench.ignore()
         wanted = cable_circuits(bench.switch, "1", "2")
-        with pytest.raises(SwitchError):
-            configure(bench.switch, wanted, ports_of(bench.switch, "1", "2"), timeout_s=0.5)
+        fence = ports_of(bench.switch, "1", "2")
+        if not bench.switch.capabilities().reads_back:  # only the hosts find this: see Capabilities
+            configure(bench.switch, wanted, fence, timeout_s=0.5)
+            assert bench.switch.circuits() == set(wanted)
+        else:
+            with pytest.raises(SwitchError):
+                configure(bench.switch, wanted, fence, timeout_s=0.5)
         assert bench.circuits() == frozenset()
 
     def test_power_tells_light_from_darkness(self, bench: Bench) -> None:

@@ -42,7 +42,8 @@ class Capabilities:
     `ports` are the names of all its ports; on a simplex switch `ingress` and `egress` say which
     end of a circuit each may be, on a duplex one both hold all ports. `bulk`: one request changes
     many circuits; `atomic`: all of them or none. `persistent`: circuits survive a restart.
-    `power`: it measures light at its ports.
+    `power`: it measures light at its ports. `reads_back`: `circuits` and `wait_settled` ask the
+    device; otherwise they repeat what a person confirmed, and only the hosts can prove it.
     """
 
     ports: tuple[str, ...]
@@ -54,6 +55,7 @@ class Capabilities:
     persistent: bool
     power: bool
     settle_s: float
+    reads_back: bool = True
 
 
 # done circuits, of how many, and what is happening

@@ -1,0 +1,321 @@
+"""The manual panel, with a scripted person at the other end of a pseudo-terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+from switch_contract import Bench, SwitchContract
+
+from torch_topoopt.fabric.circuits import Circuit, Difference, Fence, duplex_circuit
+from torch_topoopt.fabric.configure import configure
+from torch_topoopt.fabric.manual_panel import ManualPanel, PanelState, state_file
+from torch_topoopt.fabric.panel_work import AssumedPerson, PersonLeft, TerminalPerson
+from torch_topoopt.fabric.switch import NotSettled, SwitchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SOCKETS = [str(i) for i in range(1, 25)]
+FENCE = Fence(frozenset(SOCKETS[:8]))
+PROMPT = re.compile(r"move (\d+) of \d+: (take|plug) .* sockets (\S+) and (\S+)\. Done\? [^>]*> $")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+class Hands:
+    """A person who reads a terminal, moves real cables and answers."""
+
+    def __init__(self) -> None:
+        self.cables: set[Circuit] = set()
+        self.stuck: set[Circuit] = set()
+        self.cut_after: int | None = None
+        self.lazy = False
+        self.failure: Exception | None = None
+        self._master, self._slave = os.openpty()
+        self.source = os.fdopen(os.dup(self._slave), "r")
+        self.output = os.fdopen(os.dup(self._slave), "w")
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.source.close()
+        self.output.close()
+        os.close(self._slave)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        os.close(self._master)
+        assert self.failure is None
+
+    def _work(self) -> None:
+        seen = ""
+        while True:
+            try:
+                seen += os.read(self._master, 65536).decode()
+            except OSError:  # the terminal was closed
+                return
+            if asked := PROMPT.search(COLOURS.sub("", seen)):
+                seen = ""
+                try:
+                    answer = self._move(asked[2], duplex_circuit(asked[3], asked[4]))
+                except Exception as error:  # what they were asked cannot be done in the real panel
+                    self.failure, answer = error, b"n\n"
+                os.write(self._master, answer)
+
+    def _move(self, verb: str, circuit: Circuit) -> bytes:
+        if self.lazy:
+            return b"\n"
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after < 0:
+                self.cut_after = None
+                return b"n\n"
+        if circuit in self.stuck:
+            return b"n\n"
+        if verb == "take":
+            self.cables.remove(circuit)
+        else:
+            assert not {p for c in self.cables for p in c.ports} & set(circuit.ports)
+            self.cables.add(circuit)
+        return b"y\n"
+
+
+@pytest.fixture
+def hands() -> Iterator[Hands]:
+    hands = Hands()
+    yield hands
+    hands.close()
+
+
+@pytest.fixture
+def bench(hands: Hands, tmp_path: Path) -> Bench:
+    person = TerminalPerson(hands.source, hands.output)
+    return Bench(
+        ManualPanel(SOCKETS, person=person, state=tmp_path / "panel.json"),
+        lambda: frozenset(hands.cables),
+        hands.stuck.add,
+        lambda count: setattr(hands, "cut_after", count),
+        lambda: setattr(hands, "lazy", True),
+    )
+
+
+class TestManualPanel(SwitchContract):
+    pass
+
+
+def scripted(
+    tmp_path: Path, answers: str, svg: Path | None = None
+) -> tuple[ManualPanel, io.StringIO]:
+    output = io.StringIO()
+    person = TerminalPerson(io.StringIO(answers), output, svg)
+    return ManualPanel(SOCKETS, person=person, state=tmp_path / "panel.json"), output
+
+
+def cable(a: int, b: int) -> Circuit:
+    return duplex_circuit(str(a), str(b))
+
+
+def test_the_moves_are_numbered_removals_first_with_a_picture(tmp_path: Path) -> None:
+    panel, _ = scripted(tmp_path, "\n" * 3)
+    panel.apply(Difference((), (cable(1, 2), cable(3, 4), cable(9, 14))))
+    panel, output = scripted(tmp_path, "a\n")
+    configure(panel, [cable(2, 3), cable(4, 5)], FENCE, timeout_s=1)
+    lines = output.getvalue().splitlines()
+    assert lines[:5] == [
+        "panel: 4 moves, in this order:",
+        "   1. take the cable out of sockets 1 and 2",
+        "   2. take the cable out of sockets 3 and 4",
+        "   3. plug a cable into sockets 2 and 3",
+        "   4. plug a cable into sockets 4 and 5",
+    ]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert cells[0] == [str(i) for i in range(1, 13)]  # the second row of sockets has no change
+    assert cells[1][:5] == ["-2", "-1", "-4", "-3", "+4"]
+    assert cells[2][:5] == ["", "+3", "+2", "+5", ""]
+    assert cells[1][8] == "=14"
+    assert len(cells) == 3
+    assert panel.circuits() == {cable(2, 3), cable(4, 5), cable(9, 14)}
+
+
+def test_the_svg_picture_shows_every_cable(tmp_path: Path) -> None:
+    svg = tmp_path / "moves.svg"
+    panel, output = scripted(tmp_path, "a\na\n", svg)
+    panel.apply(Difference((), (cable(1, 2), cable(3, 4))))
+    panel.apply(Difference((cable(1, 2),), (cable(2, 20),)))
+    root = ET.fromstring(svg.read_text())
+    space = "{http://www.w3.org/2000/svg}"
+    assert [path.get("class") for path in root.iter(f"{space}path")] == ["keep", "remove", "add"]
+    assert {text.text for text in root.iter(f"{space}text")} >= set(SOCKETS)
+    assert f"picture: {svg}" in output.getvalue()
+
+
+def test_a_picture_that_cannot_be_written_stops_before_the_first_move(tmp_path: Path) -> None:
+    panel, _ = scripted(tmp_path, "a\n", tmp_path / "no folder" / "moves.svg")
+    with pytest.raises(SwitchError, match=r"moves\.svg cannot be written .*nothing was changed"):
+        panel.apply(Difference((), (cable(1, 2),)))
+    assert panel.circuits() == frozenset()
+
+
+def test_an_answer_that_is_none_is_asked_for_again(tmp_path: Path) -> None:
+    panel, output = scripted(tmp_path, "maybe\n y \n")
+    panel.apply(Difference((), (cable(1, 2),)))
+    assert "'maybe' is none of Enter, a and n" in output.getvalue()
+    assert output.getvalue().count("Done?") == 2
+
+
+def test_all_done_holds_for_one_sheet_only(tmp_path: Path) -> None:
+    panel, _ = scripted(tmp_path, "a\n")
+    panel.apply(Difference((), (cable(1, 2), cable(3, 4))))
+    with pytest.raises(PersonLeft):
+        panel.apply(Difference((cable(1, 2),), ()))
+
+
+def test_the_end_of_the_input_undoes_nothing_and_says_what_is_believed(tmp_path: Path) -> None:
+    panel, output = scripted(tmp_path, "\n")
+    with pytest.raises(PersonLeft) as caught:
+        configure(panel, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1)
+    assert (
+        "the input ended at move 2 of 2: plug a cable into sockets 3 and 4; nothing was undone; "
+        f"taken to hold the cables 1-2 ({tmp_path}/panel.json); going back failed too"
+    ) in str(caught.value)
+    assert output.getvalue().count("in this order") == 1  # nobody is asked to go back
+    again, _ = scripted(tmp_path, "\n")
+    assert configure(again, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1).add == (cable(3, 4),)
+
+
+def test_a_move_that_cannot_be_done_is_named_and_the_way_back_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    panel, output = scripted(tmp_path, "\nn\n\n")
+    with pytest.raises(NotSettled, match=r"move 2 of 2 cannot be done: .* 3 and 4; .* restored"):
+        configure(panel, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1)
+    assert panel.circuits() == frozenset()
+    assert "move 1 of 1: take the cable out of sockets 1 and 2" in output.getvalue()
+
+
+def test_ctrl_c_undoes_nothing_and_says_what_is_believed(tmp_path: Path) -> None:
+    """A real process, a real SIGINT, while it waits for the second move."""
+    script = f"""
+import sys
+from pathlib import Path
+from torch_topoopt.fabric.circuits import Fence, duplex_circuit
+from torch_topoopt.fabric.configure import configure
+from torch_topoopt.fabric.manual_panel import ManualPanel
+panel = ManualPanel("1234", state=Path({str(tmp_path / "panel.json")!r}))
+cables = [duplex_circuit("1", "2"), duplex_circuit("3", "4")]
+configure(panel, cables, Fence(frozenset("1234")), timeout_s=1)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    try:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        told = ""
+        while "move 2 of 2: plug a cable into sockets 3 and 4. Done?" not in told:
+            character = process.stderr.read(1)
+            assert character, told
+            told += character
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert "stopped at move 2 of 2; nothing was undone; taken to hold the cables 1-2" in rest
+    assert "take the cable out" not in told + rest
+    assert rest.rstrip().splitlines()[-2].endswith("KeyboardInterrupt")
+    assert PanelState.load(tmp_path / "panel.json").circuits == (Circuit("1", "2"),)
+
+
+def test_unattended_moves_are_taken_as_done(tmp_path: Path) -> None:
+    output = io.StringIO()
+    panel = ManualPanel(SOCKETS, person=AssumedPerson(output), state=tmp_path / "panel.json")
+    configure(panel, [cable(1, 2)], FENCE, timeout_s=1)
+    assert "move 1 of 1 is taken as done" in output.getvalue()
+    assert "no " + str(tmp_path / "panel.json") + " yet; taken to be empty" in output.getvalue()
+    assert not panel.capabilities().reads_back
+
+
+def test_sockets_in_use_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    panel, output = scripted(tmp_path, "\n")
+    panel.apply(Difference((), (cable(1, 2),)))
+    asked = output.getvalue()
+    for wanted, message in (
+        (cable(2, 3), "port 2 is in use by circuit 1-2"),
+        (Circuit("3", "99"), "port '99' is not one of its sockets"),
+        (Circuit("4", "3"), "4-3 is not two sockets, the lower first"),
+        (Circuit("5", "5"), "5-5 is not two sockets"),
+    ):
+        with pytest.raises(SwitchError, match=message):
+            panel.apply(Difference((), (wanted,)))
+    assert output.getvalue() == asked
+
+
+def test_two_jobs_at_one_panel_keep_each_others_moves(tmp_path: Path) -> None:
+    theirs, _ = scripted(tmp_path, "\n")
+
+    class Meanwhile(AssumedPerson):
+        def begin(self, sheet: object) -> None:
+            theirs.apply(Difference((), (cable(5, 6),)))
+
+    ours = ManualPanel(SOCKETS, person=Meanwhile(io.StringIO()), state=tmp_path / "panel.json")
+    ours.apply(Difference((), (cable(1, 2),)))
+    assert ours.circuits() == {cable(1, 2), cable(5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ('{"version": 1, "panel": "other", "circuits": []}', "is the state of panel 'other'"),
+        (
+            '{"version": 1, "panel": "panel", "circuits": [{"ingress": "1", "egress": "99"}]}',
+            "'99' is not one of its sockets",
+        ),
+        (
+            '{"version": 1, "panel": "panel", "circuits": [{"ingress": "2", "egress": "1"}]}',
+            r"circuits\[0\]: 2-1 must be two sockets, the lower as ingress",
+        ),
+        (
+            '{"version": 1, "panel": "panel", "circuits": [{"ingress": "1", "egress": "2"}, '
+            '{"ingress": "2", "egress": "3"}]}',
+            r"circuits\[1\]: socket '2' is also in circuits\[0\]",
+        ),
+    ],
+)
+def test_a_state_that_cannot_be_true_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "panel.json").write_text(text)
+    with pytest.raises(SwitchError, match=message):
+        scripted(tmp_path, "")[0].circuits()
+
+
+def test_a_move_that_cannot_be_remembered_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    panel = ManualPanel(
+        SOCKETS, person=AssumedPerson(io.StringIO()), state=tmp_path / "file" / "panel.json"
+    )
+    with pytest.raises(SwitchError, match=r"file/panel\.json"):
+        panel.apply(Difference((), (cable(1, 2),)))
+
+
+def test_the_state_lies_in_the_users_state_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_file("rack-2") == tmp_path / "torch_topoopt" / "panels" / "rack-2.json"
+    panel = ManualPanel(SOCKETS, name="rack-2", person=AssumedPerson(io.StringIO()))
+    panel.apply(Difference((), (cable(1, 2),)))
+    assert PanelState.load(state_file("rack-2")).circuits == (cable(1, 2),)
+    for name in ("../x", "", ".hidden", "a/b"):
+        with pytest.raises(SwitchError, match="must consist of letters"):
+            state_file(name)
