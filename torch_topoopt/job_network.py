@@ -19,7 +19,7 @@ from torch_topoopt.plan import Plan
 from torch_topoopt.rank_layout import RankLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch_topoopt.fabric.rank_links import RankLinks
 
@@ -27,11 +27,14 @@ log = logging.getLogger("torch_topoopt")
 
 
 class StoreMeeting:
-    """Ranks meet in torch.distributed's store."""
+    """Ranks meet in torch.distributed's store; `who` describes one in an error."""
 
-    def __init__(self, store: Any, rank: int) -> None:
+    def __init__(
+        self, store: Any, rank: int, who: Callable[[int], str] = lambda rank: f"rank {rank}"
+    ) -> None:
         self._store = store
         self._rank = rank
+        self._who = who
         # A group that is created again after its end finds the keys of its first life in the store.
         self.life = store.add(f"lives/{rank}", 1)
 
@@ -47,8 +50,9 @@ class StoreMeeting:
             self._store.wait(keys, timedelta(seconds=time_left(deadline)))
         except dist.DistStoreError:
             late = [rank for rank in ranks if not self._store.check([self._key(topic, rank)])]
+            missing = ", ".join(map(self._who, late)).replace(", rank ", ", ")
             raise FabricError(
-                f"rank {self._rank}: no sign of rank {', '.join(map(str, late))} in time ({topic})"
+                f"{self._who(self._rank)}: no sign of {missing} in time ({topic})"
             ) from None
         texts = self._store.multi_get(keys)
         return {rank: text.decode() for rank, text in zip(ranks, texts, strict=True)}

@@ -1,0 +1,170 @@
+"""The options of `topoopt run --cluster`: which server of the file this host is, and who leads."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.fabric.cluster_file import ClusterFile, ServerEntry
+
+DEFAULT_MASTER_PORT = 29500  # torchrun's
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """The cluster, the number of this host's server, and where server 0 holds the store."""
+
+    file: ClusterFile
+    path: str
+    server: int
+    master_address: str
+    master_port: int
+    meet_timeout_s: float
+
+    @property
+    def name(self) -> str:
+        return self.file.servers[self.server].name
+
+    def describe(self, server: int) -> str:
+        """`h2 (node rank 2, 10.200.0.3)`."""
+        entry = self.file.servers[server]
+        return f"{entry.name} (node rank {server}, {entry.management})"
+
+
+def add_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--cluster",
+        metavar="CLUSTER.yaml",
+        help="train on the machines and cables of this file (see `topoopt discover`); run the same "
+        "command on every host, node rank I being server I of the file (default: the one whose "
+        "management address this host has)",
+    )
+    group.add_argument(
+        "--meet-timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="with --cluster: how long to wait for the other hosts (default: %(default)g)",
+    )
+
+
+def choose(arguments: argparse.Namespace) -> ClusterChoice:
+    """Reads the cluster file, finds this host in it, and sets torchrun's own options to fit.
+
+    Raises InputError or DocumentError: an option that contradicts the file, or no such server.
+    """
+    from torch_topoopt.fabric.cluster_file import load_cluster
+
+    file = load_cluster(arguments.cluster)
+    _refuse_others(arguments)
+    count = len(file.servers)
+    if "PET_NNODES" in os.environ or arguments.nnodes != "1:1":
+        if arguments.nnodes not in (str(count), f"{count}:{count}"):
+            raise InputError(
+                f"nnodes: {arguments.nnodes} is not {count}, the number of servers in "
+                f"{arguments.cluster}"
+            )
+    accelerators = file.servers[0].accelerators
+    if arguments.nproc_per_node not in (None, str(accelerators)):
+        raise InputError(
+            f"nproc-per-node: {arguments.nproc_per_node} is not {accelerators}, the accelerators "
+            f"of each server in {arguments.cluster}; leave it out"
+        )
+    if arguments.max_restarts:
+        raise InputError(
+            f"max-restarts: {arguments.max_restarts}: the hosts of a cluster do not restart "
+            "together; leave it out"
+        )
+    if not arguments.meet_timeout > 0:
+        raise InputError(f"meet-timeout: {arguments.meet_timeout:g} is not greater than 0")
+    server = _server_number(arguments, file)
+    address, port = _master(arguments, file)
+    choice = ClusterChoice(file, arguments.cluster, server, address, port, arguments.meet_timeout)
+    arguments.nnodes, arguments.node_rank = str(count), server
+    arguments.nproc_per_node = str(accelerators)
+    arguments.rdzv_backend, arguments.rdzv_endpoint = "static", ""
+    arguments.master_addr, arguments.master_port = address, port
+    if arguments.local_addr is None:
+        arguments.local_addr = file.servers[server].management
+    return choice
+
+
+def _refuse_others(arguments: argparse.Namespace) -> None:
+    for option in ("servers", "degree", "bandwidth", "ports", "ranks_per_server"):
+        if getattr(arguments, option) is not None:
+            name = option.replace("_", "-")
+            raise InputError(f"{name}: the cluster file says it; leave --{name} out")
+    if arguments.standalone:
+        raise InputError("standalone: a cluster has several hosts; leave --standalone out")
+    if arguments.rdzv_backend not in ("static", "c10d"):
+        raise InputError(
+            f"rdzv-backend: {arguments.rdzv_backend!r}: the hosts of a cluster file meet at server "
+            "0, with --rdzv-endpoint or --master-addr and --master-port"
+        )
+
+
+def _server_number(arguments: argparse.Namespace, file: ClusterFile) -> int:
+    count = len(file.servers)
+    if arguments.node_rank is not None:
+        if not 0 <= arguments.node_rank < count:
+            raise InputError(
+                f"node-rank: {arguments.node_rank} is not in 0..{count - 1}, the servers of "
+                f"{arguments.cluster}"
+            )
+        return int(arguments.node_rank)
+    own = [i for i, server in enumerate(file.servers) if _is_here(server)]
+    if len(own) == 1:
+        return own[0]
+    if own:
+        names = ", ".join(file.servers[i].name for i in own)
+        raise InputError(f"node-rank: missing; {names} have this host's management address: say which")
+    managements = ", ".join(f"{server.name} {server.management}" for server in file.servers)
+    raise InputError(
+        f"node-rank: missing, and this host ({socket.gethostname()}) has none of the management "
+        f"addresses in {arguments.cluster} ({managements})"
+    )
+
+
+def _is_here(server: ServerEntry) -> bool:
+    """Whether this host has the management address of `server`: only then can it be bound to."""
+    try:
+        found = socket.getaddrinfo(server.management, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False  # a name that is not known here is not this host's
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return not ipaddress.ip_address(address[0]).is_loopback
+        except OSError:
+            continue
+    return False
+
+
+def _master(arguments: argparse.Namespace, file: ClusterFile) -> tuple[str, int]:
+    """Where server 0 holds the store: as the options say, or at its management address."""
+    address, port = arguments.master_addr, arguments.master_port
+    if arguments.rdzv_endpoint:
+        if address is not None or port is not None:
+            raise InputError("rdzv-endpoint: excludes --master-addr and --master-port")
+        address, _, text = arguments.rdzv_endpoint.rpartition(":")
+        if not address:
+            address, text = text, str(DEFAULT_MASTER_PORT)
+        if not text.isdecimal():
+            raise InputError(
+                f"rdzv-endpoint: {arguments.rdzv_endpoint!r} is not host:port, such as "
+                f"{file.servers[0].management}:{DEFAULT_MASTER_PORT}"
+            )
+        port = int(text)
+    port = DEFAULT_MASTER_PORT if port is None else port
+    if not 1 <= port <= 65535:
+        raise InputError(f"master-port: {port} is not in 1..65535")
+    return address or file.servers[0].management, port

@@ -1,0 +1,195 @@
+"""Where the hosts of a cluster meet: one `topoopt run` on each, over their management network.
+
+Server 0 holds torch's TCPStore, the one that its ranks use afterwards. It also profiles and plans,
+for all: two hosts with other processors or libraries may well find other plans, and what all do has
+to be one thing. What goes wrong on one host ends the run on all of them, with the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import socket
+import time
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch_topoopt
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.launcher import link_bytes
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.fabric.static import StaticFabric
+    from torch_topoopt.launcher.cluster_options import ClusterChoice
+    from torch_topoopt.launcher.link_bytes import LinkBytes
+
+_RETRY_S = 0.2  # until server 0 listens
+_GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
+_PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
+
+
+class ClusterSite:
+    """This host among the hosts of its cluster, which are all there once `join` has returned."""
+
+    def __init__(self, choice: ClusterChoice, meeting: Any) -> None:
+        self.choice = choice
+        self._meeting = meeting
+
+    @classmethod
+    def join(cls, choice: ClusterChoice) -> ClusterSite:
+        """Meets the other hosts; raises FabricError naming those that are missing or do not fit."""
+        from torch_topoopt.job_network import StoreMeeting
+
+        deadline = time.monotonic() + choice.meet_timeout_s
+        store = _open_store(choice, deadline)
+        site = cls(choice, StoreMeeting(store, choice.server, choice.describe))
+        site._gather_hosts(deadline)
+        return site
+
+    @property
+    def leads(self) -> bool:
+        """Whether this host is the one that plans."""
+        return self.choice.server == 0
+
+    def share_plan(self, make: Callable[[], Plan]) -> Plan:
+        """The plan that server 0 makes; raises FabricError on the others if it cannot."""
+        if not self.leads:
+            return Plan.from_json(self._hear("plan", _PLAN_S)["plan"])
+        try:
+            plan = make()
+        except BaseException as error:
+            self._tell("plan", {"error": f"{self.choice.name}: {error or type(error).__name__}"})
+            raise
+        self._tell("plan", {"plan": plan.to_json()})
+        return plan
+
+    def fabric(self) -> StaticFabric:
+        """The driver of this host's cables."""
+        from torch_topoopt.discovery.local_host import ThisHost
+        from torch_topoopt.fabric.static import StaticFabric
+
+        return StaticFabric(self.choice.file, self.choice.server, self._meeting, ThisHost())
+
+    def share_links(self, links: list[LinkBytes]) -> list[LinkBytes]:
+        """What all hosts have counted, on server 0; what this one has, on the others.
+
+        A host that has gone is left out: how its ranks ended is known by then.
+        """
+        self._meeting.publish("links", json.dumps([asdict(link) for link in links]))
+        if not self.leads:
+            return links
+        deadline = time.monotonic() + _GATHER_S
+        gathered = []
+        for server in range(len(self.choice.file.servers)):
+            with contextlib.suppress(FabricError):
+                text = self._meeting.collect("links", [server], deadline)[server]
+                gathered += [link_bytes.LinkBytes(**link) for link in json.loads(text)]
+        return gathered
+
+    def _gather_hosts(self, deadline: float) -> None:
+        """Server 0 looks whether all are there with the same file; the others wait for its word."""
+        digest = hashlib.sha256(self.choice.file.to_yaml().encode()).hexdigest()[:16]
+        here = {"version": torch_topoopt.__version__, "cluster": digest}
+        self._meeting.publish("here", json.dumps(here))
+        if not self.leads:
+            left = max(0.0, deadline - time.monotonic())
+            self._hear("all here", left + 10.0)  # server 0 waits as long, and then tells who is late
+            return
+        servers = range(len(self.choice.file.servers))
+        try:
+            try:
+                texts = self._meeting.collect("here", servers, deadline)
+            except FabricError as error:
+                raise FabricError(
+                    f"{error}: run `topoopt run --cluster {self.choice.path} ...` there too"
+                ) from None
+            for server in servers:
+                if problem := _difference(here, json.loads(texts[server])):
+                    raise FabricError(f"{self.choice.describe(server)} {problem}")
+        except FabricError as error:
+            self._tell("all here", {"error": str(error)})
+            raise
+        self._tell("all here", {})
+
+    def _tell(self, topic: str, message: dict[str, Any]) -> None:
+        self._meeting.publish(topic, json.dumps(message))
+
+    def _hear(self, topic: str, seconds: float) -> dict[str, Any]:
+        """What server 0 says; raises FabricError if that is an error."""
+        text = self._meeting.collect(topic, [0], time.monotonic() + seconds)[0]
+        message: dict[str, Any] = json.loads(text)
+        if error := message.get("error"):
+            raise FabricError(error)
+        return message
+
+
+def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+    if there["version"] != here["version"]:
+        return f"has torch_topoopt {there['version']}, server 0 has {here['version']}"
+    if there["cluster"] != here["cluster"]:
+        return "has a cluster file that says something else than that of server 0; copy it"
+    return ""
+
+
+def _open_store(choice: ClusterChoice, deadline: float) -> Any:
+    from torch.distributed import DistError, TCPStore
+
+    leads = choice.server == 0
+    address, port = choice.master_address, choice.master_port
+    if leads:
+        _check_free(port)
+    else:
+        _wait_until_listening(choice, deadline)
+    try:
+        return TCPStore(
+            address,
+            port,
+            is_master=leads,
+            timeout=timedelta(seconds=max(1.0, deadline - time.monotonic())),
+            wait_for_workers=False,
+            multi_tenant=True,  # the elastic agent and the ranks find the same one at this port
+        )
+    except DistError as error:
+        reason = str(error).splitlines()[0]
+        raise FabricError(f"the store of server 0 at {address}:{port}: {reason}") from None
+
+
+def _check_free(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InputError(
+                    f"master-port: {port} is in use; choose another, on all hosts"
+                ) from None
+            raise InputError(f"master-port: {port}: {error.strerror}") from None
+
+
+def _wait_until_listening(choice: ClusterChoice, deadline: float) -> None:
+    where = (choice.master_address, choice.master_port)
+    reason = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection(where, timeout=min(left, 5.0)).close()
+            return
+        except socket.gaierror as error:
+            raise InputError(f"master-addr: {where[0]!r}: {error.strerror}") from None
+        except OSError as error:
+            reason = error.strerror or "no answer"
+            time.sleep(min(_RETRY_S, left))
+    raise FabricError(
+        f"{choice.describe(0)} does not hold the job's store at {where[0]}:{where[1]} ({reason}): "
+        f"run `topoopt run --cluster {choice.path} ...` there too"
+    )
+
+

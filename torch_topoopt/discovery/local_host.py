@@ -1,0 +1,25 @@
+"""This machine, as the driver of the static fabric needs to know it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.discovery.interfaces import list_interfaces
+from torch_topoopt.discovery.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ThisHost:
+    """The interfaces of this network namespace, and what is at the other end of their cables."""
+
+    def interfaces(self) -> dict[str, str]:
+        """IPv4 address -> interface, of all interfaces that are up."""
+        return {interface.address: interface.name for interface in list_interfaces()}
+
+    def announce(
+        self, token: str, udp_port: int, server: str, ports: Mapping[str, str]
+    ) -> Neighbours:
+        """Names the ports (port -> interface) of `server` to whoever is at their other ends."""
+        return Neighbours(token, udp_port, server, ports)
