@@ -66,12 +66,12 @@ def choose(arguments: argparse.Namespace) -> ClusterChoice:
     file = load_cluster(arguments.cluster)
     _refuse_others(arguments)
     count = len(file.servers)
-    if "PET_NNODES" in os.environ or arguments.nnodes != "1:1":
-        if arguments.nnodes not in (str(count), f"{count}:{count}"):
-            raise InputError(
-                f"nnodes: {arguments.nnodes} is not {count}, the number of servers in "
-                f"{arguments.cluster}"
-            )
+    said = "PET_NNODES" in os.environ or arguments.nnodes != "1:1"
+    if said and arguments.nnodes not in (str(count), f"{count}:{count}"):
+        raise InputError(
+            f"nnodes: {arguments.nnodes} is not {count}, the number of servers in "
+            f"{arguments.cluster}"
+        )
     accelerators = file.servers[0].accelerators
     if arguments.nproc_per_node not in (None, str(accelerators)):
         raise InputError(
@@ -125,7 +125,9 @@ def _server_number(arguments: argparse.Namespace, file: ClusterFile) -> int:
         return own[0]
     if own:
         names = ", ".join(file.servers[i].name for i in own)
-        raise InputError(f"node-rank: missing; {names} have this host's management address: say which")
+        raise InputError(
+            f"node-rank: missing; {names} have this host's management address: say which"
+        )
     managements = ", ".join(f"{server.name} {server.management}" for server in file.servers)
     raise InputError(
         f"node-rank: missing, and this host ({socket.gethostname()}) has none of the management "

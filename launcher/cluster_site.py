@@ -21,16 +21,18 @@ import torch_topoopt
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import link_bytes
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.plan import Plan
+from torch_topoopt.plan import Demand, GroupDemand, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_topoopt.fabric.cluster_file import ClusterFile
     from torch_topoopt.fabric.static import StaticFabric
     from torch_topoopt.launcher.cluster_options import ClusterChoice
     from torch_topoopt.launcher.link_bytes import LinkBytes
 
 _RETRY_S = 0.2  # until server 0 listens
+_LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 
@@ -100,7 +102,7 @@ class ClusterSite:
         self._meeting.publish("here", json.dumps(here))
         if not self.leads:
             left = max(0.0, deadline - time.monotonic())
-            self._hear("all here", left + 10.0)  # server 0 waits as long, and then tells who is late
+            self._hear("all here", left + _LATE_S)
             return
         servers = range(len(self.choice.file.servers))
         try:
@@ -128,6 +130,15 @@ class ClusterSite:
         if error := message.get("error"):
             raise FabricError(error)
         return message
+
+
+def plan_without_model(file: ClusterFile) -> Plan:
+    """Rings over all servers and routes between them, on the cables of `file`."""
+    from torch_topoopt.fabric.static_plan import cluster_of, network_of
+
+    everyone = GroupDemand(tuple(range(len(file.servers))), 0)
+    demand = Demand((everyone,), ())
+    return Plan.of_network(cluster_of(file), network_of(file), demand, model="", mode="fixed")
 
 
 def _difference(here: dict[str, str], there: dict[str, str]) -> str:
@@ -191,5 +202,3 @@ def _wait_until_listening(choice: ClusterChoice, deadline: float) -> None:
         f"{choice.describe(0)} does not hold the job's store at {where[0]}:{where[1]} ({reason}): "
         f"run `topoopt run --cluster {choice.path} ...` there too"
     )
-
-

@@ -76,7 +76,12 @@ def train(
 
 
 def _choose_rendezvous(arguments: argparse.Namespace) -> None:
-    """As torchrun does: a free port unless the user names one. All on this machine."""
+    """As torchrun does: a free port unless the user names one. All on this machine.
+
+    The hosts of a cluster have chosen already.
+    """
+    if arguments.cluster:
+        return
     named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
     if arguments.standalone or not (named or arguments.master_port is not None):
         arguments.rdzv_backend = "c10d"

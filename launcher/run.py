@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.fabric import static_plan
 from torch_topoopt.launcher import (
+    cluster_site,
     console,
     documents,
     link_bytes,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.launcher.cluster_site import ClusterSite
     from torch_topoopt.launcher.console import Stage, Terminal
     from torch_topoopt.launcher.link_bytes import LinkBytes
     from torch_topoopt.launcher.ranks import RankFailure
@@ -52,6 +55,7 @@ class Job:
     terminal: Terminal
     folder: RunFolder
     metrics: MetricsWriter
+    site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
     ended: bool = False
 
@@ -70,15 +74,46 @@ class Job:
             self.ended = True
             self.metrics.write("end", exit_code=code)
 
+    def join(self) -> None:
+        """Meets the other hosts, if there are any."""
+        choice = self.options.site
+        if choice is not None:
+            self.terminal.line(
+                f"this host is {choice.describe(choice.server)} of {choice.file.name}; waiting up "
+                f"to {choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
+            )
+            self.site = cluster_site.ClusterSite.join(choice)
+
+    def driver(self) -> FabricDriver:
+        """Controls the fabric that was asked for."""
+        from torch_topoopt.fabric.loopback import LoopbackFabric
+
+        if self.site is not None:
+            return self.site.fabric()
+        return LoopbackFabric(job=os.getpid(), gbps=self.options.gbps)
+
     def plan(self) -> Plan:
-        """Stages 1 and 2, unless the user brought a plan."""
+        """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
+        plan = self._make_plan() if self.site is None else self.site.share_plan(self._make_plan)
+        if self.site is not None and not self.site.leads:
+            leader = self.site.choice.describe(0)
+            self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} is that of {leader}")
+        documents.save(plan, str(self.folder / "plan.json"))
+        plan_tables.show_plan(self.terminal, plan)
+        return plan
+
+    def _make_plan(self) -> Plan:
         if self.options.plan is not None:
             plan = self.options.plan
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
+        elif self.options.site is not None and not self.options.model:
+            plan = cluster_site.plan_without_model(self.options.site.file)
+            self.terminal.line(
+                f"[1-2/{len(STAGES)}] --model none: rings and routes over the cables, nothing "
+                f"predicted, plan {plan.digest()}"
+            )
         else:
             plan = self._co_optimise(self._profile())
-        documents.save(plan, str(self.folder / "plan.json"))
-        plan_tables.show_plan(self.terminal, plan)
         return plan
 
     def _profile(self) -> OpGraph:
@@ -95,7 +130,14 @@ class Job:
             f"      `topoopt run` executes, and so only considers, data parallelism over all "
             f"{cluster.servers} servers; `topoopt plan` searches every split and placement"
         )
-        if self.options.gbps is None:
+        network = None
+        if self.options.site is not None:
+            network = static_plan.network_of(self.options.site.file)
+            self.terminal.line(
+                f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, all "
+                f"priced at the {format_gbps(cluster.link_gbps)} of the slowest"
+            )
+        elif self.options.gbps is None:
             self.terminal.line(
                 f"      no --bandwidth: planned for {format_gbps(cluster.link_gbps)} per link, "
                 "links as fast as this machine"
@@ -107,6 +149,7 @@ class Job:
                 seed=self.options.seed,
                 strategy_space="data-parallel",
                 progress=stage.progress,
+                network=network,
             )
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
         return plan
@@ -118,6 +161,8 @@ class Job:
             wiring = driver.connect(plan)
             documents.save(wiring, str(self.folder / "wiring.json"))
             rate = "not limited" if self.options.gbps is None else format_gbps(self.options.gbps)
+            if self.site is not None:
+                rate = "that of the cables"
             stage.result = (
                 f"{counted(len(plan.network.links), 'link')} on {wiring.fabric}, "
                 f"each verified from both ends, rate {rate}"
@@ -156,7 +201,8 @@ def main(argv: list[str]) -> int:
 
 def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
     started = time.time()
-    folder = RunFolder(options.run_dir, started)
+    site = options.site
+    folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
     job = Job(options, console.Terminal(json_output=options.json), folder, metrics)
     cluster = options.cluster
@@ -179,16 +225,17 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _stages(job: Job) -> tuple[int, dict[str, Any]]:
-    from torch_topoopt.fabric.loopback import LoopbackFabric
-
+    job.join()
     plan = job.plan()
-    driver = LoopbackFabric(job=os.getpid(), gbps=job.options.gbps)
+    driver = job.driver()
     try:
         job.wire(plan, driver)
         failures = job.train()
     finally:
         driver.close()
     links = link_bytes.gather(job.folder.path)
+    if job.site is not None:
+        links = job.site.share_links(links)
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
     code = SCRIPT_FAILED if failures else OK

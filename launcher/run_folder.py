@@ -13,10 +13,13 @@ DOCUMENTS = ("opgraph.json", "plan.json")
 
 
 class RunFolder:
-    """`runs/<time>` or the folder that the user names, which must be new or empty."""
+    """`runs/<time>` or the folder that the user names, which must be new or empty.
 
-    def __init__(self, path: Path | None, started: float) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.localtime(started))
+    `suffix` tells the folders of several hosts on one file system apart.
+    """
+
+    def __init__(self, path: Path | None, started: float, *, suffix: str = "") -> None:
+        stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.localtime(started)) + suffix
         self.path = path or _free(Path("runs"), stamp)
         self._made: list[Path] = []
         missing = [p for p in (self.path, *self.path.parents) if not p.exists()]

@@ -10,34 +10,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from torch_topoopt.launcher import documents, parser
+from torch_topoopt.launcher import cluster_options, documents, parser
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     import argparse
 
+    from torch_topoopt.launcher.cluster_options import ClusterChoice
     from torch_topoopt.plan import Cluster
 
 UNPACED_LINK_GBPS = 10.0
 
 _DESCRIPTION = """\
-Trains SCRIPT on emulated servers that are wired as planned: profiles its model, plans strategy,
-network and routes, wires the servers, and starts the ranks of every server. A drop-in for torchrun:
-every option and PET_* variable of torchrun works. The script is plain PyTorch;
-init_process_group() without a backend means "topoopt". As with torchrun, ranks get
-OMP_NUM_THREADS=1 unless it is set."""
+Trains SCRIPT on servers that are wired as planned: profiles its model, plans strategy, network and
+routes, wires the servers, and starts the ranks of every server. The servers are emulated on this
+machine, or, with --cluster, machines joined by cables. A drop-in for torchrun: every option and
+PET_* variable of torchrun works. The script is plain PyTorch; init_process_group() without a
+backend means "topoopt". As with torchrun, ranks get OMP_NUM_THREADS=1 unless it is set."""
 
 _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
-  topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py"""
+  topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
+  topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts"""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Checked options. `plan` is None unless --plan was given; `gbps` is None for unpaced links."""
+    """Checked options. `plan` is None unless --plan was given; `gbps` is None for unpaced links.
+
+    `site` is None unless --cluster was given. Without a `model` there is nothing to profile.
+    """
 
     cluster: Cluster
+    site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None
     model: str
@@ -52,14 +58,23 @@ def parse(argv: list[str]) -> RunOptions:
     """Parses and checks; raises InputError or DocumentError for options that cannot work."""
     arguments = _parser().parse_args(argv)
     plan = documents.load(Plan, arguments.plan) if arguments.plan else None
-    cluster = _cluster(arguments, plan)
-    _check_torchrun(arguments, cluster)
+    site = None
+    gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
+    if arguments.cluster:
+        site = cluster_options.choose(arguments)
+        cluster = _cluster_of_cables(arguments, site, plan)
+        gbps = None
+    else:
+        _restore_defaults(arguments)
+        cluster = _cluster(arguments, plan)
+        _check_torchrun(arguments, cluster)
+        _check_master_port(arguments)
     _check_script(arguments)
-    _check_master_port(arguments)
     return RunOptions(
         cluster=cluster,
+        site=site,
         plan=plan,
-        gbps=arguments.bandwidth if plan is None else plan.cluster.link_gbps,
+        gbps=gbps,
         model="" if plan else _model(arguments),
         seed=arguments.seed,
         run_dir=arguments.run_dir,
@@ -84,8 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.error = _fail  # type: ignore[method-assign]
-    if "PET_NPROC_PER_NODE" not in os.environ:
-        options.set_defaults(nproc_per_node=None)
+    # So that what was not said can be told from what was.
+    for name in ("nproc_per_node", "node_rank", "master_addr"):
+        if f"PET_{name.upper()}" not in os.environ:
+            options.set_defaults(**{name: None})
     group = options.add_argument_group("torch_topoopt")
     group.add_argument("--servers", type=int, help="emulated servers")
     group.add_argument(
@@ -105,8 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
     group.add_argument(
-        "--model", help="name or file.py:callable (default: the build_model() of the script)"
+        "--model",
+        help="name or file.py:callable (default: the build_model() of the script); with --cluster "
+        "also none: do not profile, only lay rings and routes over the cables",
     )
+    cluster_options.add_options(group)
     group.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
     group.add_argument("--plan", metavar="PLAN.json", help="use this plan: skips stages 1 and 2")
     group.add_argument(
@@ -122,6 +142,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_json_option(options)
     return options
+
+
+def _restore_defaults(arguments: argparse.Namespace) -> None:
+    """torchrun's own, for one host."""
+    if arguments.node_rank is None:
+        arguments.node_rank = 0
+    if arguments.master_addr is None:
+        arguments.master_addr = "127.0.0.1"
+
+
+def _cluster_of_cables(
+    arguments: argparse.Namespace, site: ClusterChoice, plan: Plan | None
+) -> Cluster:
+    from torch_topoopt.fabric.static_plan import cluster_of, place
+
+    cluster = cluster_of(site.file)
+    if plan is None:
+        return cluster
+    place(plan, site.file)
+    if plan.cluster.accelerators_per_server != cluster.accelerators_per_server:
+        raise InputError(
+            f"plan: {arguments.plan} is for {plan.cluster.accelerators_per_server} accelerator(s) "
+            f"on each server, {arguments.cluster} has {cluster.accelerators_per_server}"
+        )
+    _check_strategy(arguments, plan)
+    return plan.cluster
 
 
 def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
@@ -174,9 +220,13 @@ def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
                 f"{option}: {value}{unit} was asked for, but {arguments.plan} is a plan for "
                 f"{planned}{unit}; leave --{option} out or make another plan"
             )
+    _check_strategy(arguments, plan)
+
+
+def _check_strategy(arguments: argparse.Namespace, plan: Plan) -> None:
     if arguments.model:
         raise InputError("model: --model and --plan exclude each other; the plan has its model")
-    everyone = set(range(cluster.servers))
+    everyone = set(range(plan.cluster.servers))
     split = [p.operator for p in plan.strategy if set(p.servers) != everyone]
     if split:
         raise InputError(
@@ -220,6 +270,10 @@ def _check_script(arguments: argparse.Namespace) -> None:
 
 
 def _model(arguments: argparse.Namespace) -> str:
+    if arguments.model == "none":
+        if not arguments.cluster:
+            raise InputError("model: none is for --cluster, whose cables are there; name a model")
+        return ""
     if arguments.model:
         return str(arguments.model)
     if arguments.module or arguments.no_python:

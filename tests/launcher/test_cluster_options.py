@@ -1,0 +1,165 @@
+"""What `topoopt run --cluster` takes from the file, from its options, and refuses."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.launcher import run_options
+from torch_topoopt.launcher.cluster_site import ClusterSite
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import RingPlan
+
+
+def make_cluster(managements: list[str], *, accelerators: int = 1) -> ClusterFile:
+    """A ring; servers with the same management address are on one machine."""
+    count = len(managements)
+    servers = tuple(
+        ServerEntry(
+            f"h{i}",
+            management,
+            accelerators,
+            host=f"box-{management}",
+            ports=(
+                PortEntry("left", f"10.1.{i}.1/30"),
+                PortEntry("right", f"10.1.{(i + 1) % count}.2/30"),
+            ),
+        )
+        for i, management in enumerate(managements)
+    )
+    cables = tuple((f"h{i}:right", f"h{(i + 1) % count}:left") for i in range(count))
+    return ClusterFile(1, "lab", servers, cables).validate()
+
+
+ELSEWHERE = ["192.0.2.1", "192.0.2.2", "192.0.2.3"]  # RFC 5737: nobody's
+
+
+@pytest.fixture
+def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_NPROC_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    script = tmp_path / "train.py"
+    script.touch()
+
+    def run(*options: str, managements: list[str] = ELSEWHERE, accelerators: int = 1):
+        path = tmp_path / "lab.yaml"
+        make_cluster(managements, accelerators=accelerators).save(path)
+        return run_options.parse(["--cluster", str(path), *options, str(script)])
+
+    return run
+
+
+def test_the_file_says_what_torchrun_asks_for(parse) -> None:
+    options = parse("--node-rank", "2", accelerators=4)
+    arguments = options.torchrun
+    assert (arguments.nnodes, arguments.node_rank, arguments.nproc_per_node) == ("3", 2, "4")
+    assert (arguments.master_addr, arguments.master_port) == ("192.0.2.1", 29500)
+    assert arguments.local_addr == "192.0.2.3"
+    assert options.site.name == "h2"
+    assert options.cluster.servers == 3
+    assert options.cluster.accelerators_per_server == 4
+
+
+def test_a_host_finds_itself_by_its_management_address(
+    parse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only an address of this host can be bound to. Which ones it has is not the test's to say.
+    original = socket.socket.bind
+
+    def bind(self: socket.socket, address: tuple[str, int]) -> None:
+        original(self, ("127.0.0.1", 0) if address[0] == "192.0.2.2" else address)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "bind", bind)
+        assert parse().site.name == "h1"
+        with pytest.raises(InputError, match="node-rank: missing; h0, h1 have this host's manag"):
+            parse(managements=["192.0.2.2", "192.0.2.2"])
+    with pytest.raises(InputError, match=r"has none of the management addresses .*h0 192\.0\.2\.1"):
+        parse()
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (["--rdzv-endpoint", "10.0.0.9:4711"], ("10.0.0.9", 4711)),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "lead"], ("lead", 29500)),
+        (["--master-addr", "10.0.0.9"], ("10.0.0.9", 29500)),
+        (["--master-port", "4711"], ("192.0.2.1", 4711)),
+    ],
+)
+def test_the_hosts_meet_where_the_options_say(parse, given: list[str], where: object) -> None:
+    site = parse("--node-rank", "0", *given).site
+    assert (site.master_address, site.master_port) == where
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--nnodes", "4"], "nnodes: 4 is not 3, the number of servers"),
+        (["--node-rank", "3"], "node-rank: 3 is not in 0..2"),
+        (["--nproc-per-node", "2"], "nproc-per-node: 2 is not 1, the accelerators of each"),
+        (["--servers", "3"], "servers: the cluster file says it; leave --servers out"),
+        (["--ranks-per-server", "1"], "ranks-per-server: the cluster file says it"),
+        (["--standalone"], "standalone: a cluster has several hosts"),
+        (
+            ["--max-restarts", "1"],
+            "max-restarts: 1: the hosts of a cluster do not restart together",
+        ),
+        (["--rdzv-backend", "etcd"], "rdzv-backend: 'etcd': the hosts of a cluster file meet at s"),
+        (["--rdzv-endpoint", "a:b"], "rdzv-endpoint: 'a:b' is not host:port, such as 192.0.2.1:2"),
+        (["--rdzv-endpoint", "a:1", "--master-port", "1"], "rdzv-endpoint: excludes --master-addr"),
+        (["--master-port", "0"], "master-port: 0 is not in 1..65535"),
+        (["--meet-timeout", "0"], "meet-timeout: 0 is not greater than 0"),
+    ],
+)
+def test_what_contradicts_the_file_is_an_error(parse, given: list[str], message: str) -> None:
+    rank = [] if "--node-rank" in given else ["--node-rank", "0"]
+    with pytest.raises(InputError) as error:
+        parse(*rank, *given)
+    assert message in str(error.value)
+
+
+def test_a_plan_must_fit_the_cables(parse, ring_plan: RingPlan, tmp_path: Path) -> None:
+    ring_plan(4).save(tmp_path / "four.json")
+    ring_plan(3).save(tmp_path / "three.json")
+    assert parse("--node-rank", "0", "--plan", str(tmp_path / "three.json")).plan == ring_plan(3)
+    with pytest.raises(FabricError, match="the plan is for 4 servers, but cluster lab has 3"):
+        parse("--node-rank", "0", "--plan", str(tmp_path / "four.json"))
+    with pytest.raises(InputError, match=r"three\.json is for 1 accelerator\(s\) on each server"):
+        parse("--node-rank=0", "--plan", str(tmp_path / "three.json"), accelerators=2)
+
+
+def test_no_model_is_only_for_cables_that_are_there(parse, tmp_path: Path) -> None:
+    assert parse("--node-rank", "0", "--model", "none").model == ""
+    with pytest.raises(InputError, match="model: none is for --cluster"):
+        run_options.parse(["--servers", "2", "--model", "none", str(tmp_path / "train.py")])
+
+
+def test_a_first_server_that_is_not_there_is_named(parse) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        endpoint = f"127.0.0.1:{unused.getsockname()[1]}"
+        options = parse("--node-rank=1", "--rdzv-endpoint", endpoint, "--meet-timeout=0.3")
+        with pytest.raises(FabricError) as error:
+            ClusterSite.join(options.site)
+    assert str(error.value).startswith(
+        f"h0 (node rank 0, 192.0.2.1) does not hold the job's store at {endpoint} (Connection refu"
+    )
+
+
+def test_a_master_port_that_is_taken_is_told(parse) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        options = parse("--node-rank=0", "--master-port", str(port), "--meet-timeout=5")
+        with pytest.raises(InputError, match=f"master-port: {port} is in use"):
+            ClusterSite.join(options.site)

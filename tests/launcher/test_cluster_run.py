@@ -1,0 +1,199 @@
+"""`topoopt run --cluster` on hosts that the test made by itself: one command on each, as people do.
+
+Every rank compares what it got with what it computes alone, and writes down its connections.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import COMMAND
+from plain_hosts import Hosts, ip, make_hosts, remove_hosts, skip_unless_possible
+
+from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import Launcher
+
+    from torch_topoopt.fabric.cluster_file import ClusterFile
+
+LIMIT_S = 100.0
+
+SCRIPT = """
+import json, os, pathlib, socket, struct, sys
+import torch, torch.distributed as dist
+
+def build_model():
+    return torch.nn.Linear(1000, 10)
+
+def example_batch():
+    return torch.zeros(8, 1000)
+
+def connections():
+    for table in ("tcp", "tcp6"):  # of IPv6, these hosts only have mapped IPv4 addresses
+        for line in pathlib.Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            ends = [end.split(":")[0][-8:] for end in line.split()[1:3]]
+            if line.split()[3] == "01":
+                yield [socket.inet_ntoa(struct.pack("=I", int(end, 16))) for end in ends]
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    def gradient(of, step):
+        return torch.randn(30_011, generator=torch.Generator().manual_seed(1000 * step + of))
+    weights = torch.zeros(30_011)
+    for step in range(3):
+        total = gradient(rank, step)
+        dist.all_reduce(total)
+        expected = sum(gradient(other, step) for other in range(world))
+        torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
+        weights -= 0.1 * total
+    dist.barrier()
+    pathlib.Path(f"rank{rank}.json").write_text(json.dumps(
+        {"sum": weights.sum().item(), "connections": list(connections())}))
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    skip_unless_possible()
+    made = Hosts()
+    yield made
+    remove_hosts(made)
+
+
+def run_everywhere(
+    launcher: Launcher, hosts: Hosts, cluster: ClusterFile, *options: str, absent: int = -1
+) -> list[subprocess.CompletedProcess[str]]:
+    """One `topoopt run` in each namespace but `absent`, each in a folder of its own."""
+    cluster.save(launcher.folder / "cluster.yaml")
+    (launcher.folder / "train.py").write_text(SCRIPT)
+    started = []
+    for host, name in enumerate(hosts.names):
+        if host == absent:
+            continue
+        folder = launcher.folder / f"host{host}"
+        folder.mkdir(exist_ok=True)
+        there = replace(launcher, folder=folder)
+        started.append(
+            there.start(
+                *("run", "--cluster", "../cluster.yaml", "--run-dir", "run"),
+                *(option.format(host) for option in options),
+                "../train.py",
+                command=("ip", "netns", "exec", name, *COMMAND),
+            )
+        )
+    ended = []
+    for process in started:
+        out, err = process.communicate(timeout=LIMIT_S)
+        ended.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    return ended
+
+
+def check_trained(
+    folder: Path, hosts: Hosts, ended: list[subprocess.CompletedProcess[str]]
+) -> None:
+    for done in ended:
+        assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [
+        json.loads((folder / f"host{host}" / f"rank{host}.json").read_text())
+        for host in range(len(hosts.names))
+    ]
+    assert len({rank["sum"] for rank in ranks}) == 1
+    documents = [
+        (Plan.load(run / "plan.json"), Wiring.load(run / "wiring.json"))
+        for run in (folder / f"host{host}" / "run" for host in range(len(hosts.names)))
+    ]
+    assert len({(plan.digest(), wiring.to_json()) for plan, wiring in documents}) == 1
+    plan, wiring = documents[0]
+    address = {end: port.address for end, port in wiring.by_port().items()}
+    planned = {
+        (address[link.source, link.source_port], address[link.target, link.target_port])
+        for link in plan.network.links
+    }
+    for host, rank in enumerate(ranks):
+        pairs = {tuple(pair) for pair in rank["connections"]}
+        on_cables = {p for p in pairs if not set(p) & {*hosts.managements, "127.0.0.1"}}
+        own = {p for p in planned if p[0] in {address[e] for e in address if e[0] == host}}
+        assert on_cables == own, "connections along the planned links, and no others"
+        assert pairs - on_cables, "the store is reached over the management network"
+
+
+def test_a_ring_of_four_foreign_hosts_trains_on_a_cluster_file_alone(
+    launcher: Launcher, hosts: Hosts
+) -> None:
+    make_hosts(4, [(0, 1), (1, 2), (2, 3), (3, 0)], hosts)
+    ended = run_everywhere(launcher, hosts, hosts.cluster(gbps=1.0), "--nnodes", "4")
+    check_trained(launcher.folder, hosts, ended)
+    plan = Plan.load(launcher.folder / "host2" / "run" / "plan.json")
+    assert plan.mode == "fixed"
+    assert [ring.servers for ring in plan.network.groups[0].rings] == [(0, 1, 2, 3), (0, 3, 2, 1)]
+    records = (launcher.folder / "host0" / "run" / "metrics.jsonl").read_text().splitlines()
+    links = [r for r in map(json.loads, records) if r["event"] == "link"]
+    assert len(links) == 8, "server 0 has the counters of all hosts"
+    assert all(link["sent_bytes"] > 0 for link in links)
+
+
+def test_an_irregular_graph_trains_and_relays(launcher: Launcher, hosts: Hosts) -> None:
+    """A triangle with a tail, and two cables between one pair; host 3 reaches 0 and 1 through 2."""
+    make_hosts(4, [(0, 1), (2, 1), (0, 2), (2, 3), (0, 1)], hosts)
+    ended = run_everywhere(launcher, hosts, hosts.cluster(), "--model", "none", "--node-rank={}")
+    check_trained(launcher.folder, hosts, ended)
+    plan = Plan.load(launcher.folder / "host3" / "run" / "plan.json")
+    assert len(plan.network.links) == 10
+    assert (launcher.folder / "host1" / "run" / "report.html").is_file()
+
+
+def test_a_cable_in_the_wrong_port_is_named_with_what_is_at_its_other_end(
+    launcher: Launcher, hosts: Hosts
+) -> None:
+    make_hosts(3, [(0, 1), (1, 2), (0, 2)], hosts)
+    # Both plugs of host 0 are swapped: its address for host 1 is where the cable to host 2 is.
+    (_, to_one, one), (_, to_two, two) = hosts.cables[0][0], hosts.cables[2][0]
+    namespace = hosts.names[0]
+    for interface, old, new in ((to_one, one, two), (to_two, two, one)):
+        ip(f"-n {namespace} addr del {old} dev {interface}")
+        ip(f"-n {namespace} addr add {new} dev {interface}")
+    ended = run_everywhere(launcher, hosts, hosts.cluster(), "--model", "none")
+    assert len({error_of(done) for done in ended}) == 1, "all hosts end with the same words"
+    for done in ended:
+        assert done.returncode == 2
+        message = error_of(done)
+        assert "2 of the planned cables do not work:" in message
+        assert (
+            "cable h0:p0 - h1:p0 (link from server 0 port 0 to server 1 port 0): "
+            f"{hosts.cables[0][1][2].split('/')[0]}: No route to host; "
+            "the cable at h0:p0 goes to h2:p1; the cable at h1:p0 goes to h0:p1"
+        ) in message
+        assert "cable h0:p1 - h2:p1" in message
+        assert "h1:p1" not in message
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr[done.stderr.index("topoopt: error: ") :]
+
+
+def test_an_unplugged_cable_and_a_missing_host_are_named(launcher: Launcher, hosts: Hosts) -> None:
+    make_hosts(2, [(0, 1)], hosts)
+    (done,) = run_everywhere(
+        launcher, hosts, hosts.cluster(), "--model=none", "--meet-timeout=1", absent=1
+    )
+    assert done.returncode == 2
+    assert f"no sign of h1 (node rank 1, {hosts.managements[1]}) in time" in error_of(done)
+    assert "run `topoopt run --cluster ../cluster.yaml ...` there too" in error_of(done)
+    interface, address = hosts.cables[0][1][1:]
+    ip(f"-n {hosts.names[1]} link set {interface} down")
+    ended = run_everywhere(launcher, hosts, hosts.cluster(), "--model=none")
+    for done in ended:
+        assert done.returncode == 2
+        assert f"no address {address.split('/')[0]} on an interface that is up" in error_of(done)
