@@ -39,7 +39,7 @@ def make_cluster(managements: list[str], *, accelerators: int = 1) -> ClusterFil
     return ClusterFile(1, "lab", servers, cables).validate()
 
 
-ELSEWHERE = ["192.0.2.1", "192.0.2.2", "192.0.2.3"]  # RFC 5737: nobody's
+ELSEWHERE = ["203.0.113.1", "203.0.113.2", "203.0.113.3"]  # RFC 5737: nobody's
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_the_file_says_what_torchrun_asks_for(parse) -> None:
     options = parse("--node-rank", "2", accelerators=4)
     arguments = options.torchrun
     assert (arguments.nnodes, arguments.node_rank, arguments.nproc_per_node) == ("3", 2, "4")
-    assert (arguments.master_addr, arguments.master_port) == ("192.0.2.1", 29500)
-    assert arguments.local_addr == "192.0.2.3"
+    assert (arguments.master_addr, arguments.master_port) == ("203.0.113.1", 29500)
+    assert arguments.local_addr == "203.0.113.3"
     assert options.site.name == "h2"
     assert options.cluster.servers == 3
     assert options.cluster.accelerators_per_server == 4
@@ -75,14 +75,16 @@ def test_a_host_finds_itself_by_its_management_address(
     original = socket.socket.bind
 
     def bind(self: socket.socket, address: tuple[str, int]) -> None:
-        original(self, ("127.0.0.1", 0) if address[0] == "192.0.2.2" else address)
+        original(self, ("127.0.0.1", 0) if address[0] == "203.0.113.2" else address)
 
     with monkeypatch.context() as patch:
         patch.setattr(socket.socket, "bind", bind)
         assert parse().site.name == "h1"
         with pytest.raises(InputError, match="node-rank: missing; h0, h1 have this host's manag"):
-            parse(managements=["192.0.2.2", "192.0.2.2"])
-    with pytest.raises(InputError, match=r"has none of the management addresses .*h0 192\.0\.2\.1"):
+            parse(managements=["203.0.113.2", "203.0.113.2"])
+    with pytest.raises(
+        InputError, match=r"has none of the management addresses .*h0 203\.0\.113\.1"
+    ):
         parse()
 
 
@@ -92,7 +94,7 @@ def test_a_host_finds_itself_by_its_management_address(
         (["--rdzv-endpoint", "10.0.0.9:4711"], ("10.0.0.9", 4711)),
         (["--rdzv-backend", "c10d", "--rdzv-endpoint", "lead"], ("lead", 29500)),
         (["--master-addr", "10.0.0.9"], ("10.0.0.9", 29500)),
-        (["--master-port", "4711"], ("192.0.2.1", 4711)),
+        (["--master-port", "4711"], ("203.0.113.1", 4711)),
     ],
 )
 def test_the_hosts_meet_where_the_options_say(parse, given: list[str], where: object) -> None:
@@ -114,7 +116,10 @@ def test_the_hosts_meet_where_the_options_say(parse, given: list[str], where: ob
             "max-restarts: 1: the hosts of a cluster do not restart together",
         ),
         (["--rdzv-backend", "etcd"], "rdzv-backend: 'etcd': the hosts of a cluster file meet at s"),
-        (["--rdzv-endpoint", "a:b"], "rdzv-endpoint: 'a:b' is not host:port, such as 192.0.2.1:2"),
+        (
+            ["--rdzv-endpoint", "a:b"],
+            "rdzv-endpoint: 'a:b' is not host:port, such as 203.0.113.1:2",
+        ),
         (["--rdzv-endpoint", "a:1", "--master-port", "1"], "rdzv-endpoint: excludes --master-addr"),
         (["--master-port", "0"], "master-port: 0 is not in 1..65535"),
         (["--meet-timeout", "0"], "meet-timeout: 0 is not greater than 0"),
@@ -151,7 +156,7 @@ def test_a_first_server_that_is_not_there_is_named(parse) -> None:
         with pytest.raises(FabricError) as error:
             ClusterSite.join(options.site)
     assert str(error.value).startswith(
-        f"h0 (node rank 0, 192.0.2.1) does not hold the job's store at {endpoint} (Connection refu"
+        f"h0 (node rank 0, 203.0.113.1) does not hold the job's store at {endpoint} (Connection refu"
     )
 
 

@@ -38,7 +38,7 @@ def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_the_help_of_a_verb_teaches_with_two_examples(
+def test_the_help_of_a_verb_teaches_with_examples(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -46,7 +46,7 @@ def test_the_help_of_a_verb_teaches_with_two_examples(
     assert ended.value.code == 0
     out = capsys.readouterr().out
     examples = [line for line in out.splitlines() if line.startswith(f"  topoopt {verb} ")]
-    assert len(examples) == 2
+    assert len(examples) >= 2
     assert "--json" in out
 
 
