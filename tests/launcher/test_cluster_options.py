@@ -156,7 +156,7 @@ def test_a_first_server_that_is_not_there_is_named(parse) -> None:
         with pytest.raises(FabricError) as error:
             ClusterSite.join(options.site)
     assert str(error.value).startswith(
-        f"h0 (node rank 0, 203.0.113.1) does not hold the job's store at {endpoint} (Connection refu"
+        f"h0 (node rank 0, 203.0.113.1) does not hold the job's store at {endpoint} (Conn"
     )
 
 
