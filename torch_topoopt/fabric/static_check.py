@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric import links
@@ -17,7 +18,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch_topoopt.fabric.cluster_file import ClusterFile
     from torch_topoopt.fabric.static import Heard
@@ -46,22 +47,19 @@ def check_links(
     """
     deadline = time.monotonic() + timeout_s
     ports = wiring.by_port()
-    jobs = []
+    attempts: dict[Link, Callable[[], str]] = {}
     for link in links.connections(plan):
         near, far = (ports[end] for end in ends_of(link))
+        job = (link, wiring.plan_digest, deadline)
         if link.source == server:
-            jobs.append((link, _call, (near, far, wiring.tcp_port_of(far))))
+            attempts[link] = partial(_call, *job, near, far, wiring.tcp_port_of(far))
         elif link.target == server:
-            jobs.append((link, _answer, (listeners[link.target, link.target_port],)))
-    if not jobs:
+            attempts[link] = partial(_answer, *job, listeners[link.target, link.target_port])
+    if not attempts:
         return {}
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        tried = [
-            pool.submit(attempt, link, wiring.plan_digest, deadline, *arguments)
-            for link, attempt, arguments in jobs
-        ]
-        outcomes = {job[0]: future.result() for job, future in zip(jobs, tried, strict=True)}
-    return {link: why for link, why in outcomes.items() if why}
+    with ThreadPoolExecutor(len(attempts)) as pool:
+        tried = {link: pool.submit(attempt) for link, attempt in attempts.items()}
+        return {link: why for link, future in tried.items() if (why := future.result())}
 
 
 def _call(
@@ -142,9 +140,9 @@ def verdict(
         why = reasons[link].get(link.source) or reasons[link][link.target]
         found = _at_the_other_ends(source, target, heard)
         problems.append(f"cable {source} - {target} ({links.describe(link)}): {why}; {found}")
-    return "\n  ".join([f"{len(problems)} of the planned cables do not work:", *problems][
-        0 if len(problems) > 1 else 1 :
-    ])  # fmt: skip
+    if len(problems) > 1:
+        problems.insert(0, f"{len(problems)} of the planned cables do not work:")
+    return "\n  ".join(problems)
 
 
 def _at_the_other_ends(source: str, target: str, heard: Mapping[str, set[str]]) -> str:
