@@ -88,6 +88,11 @@ def configure(
     return difference
 
 
+def take_snapshot(switch: CircuitSwitch, fence: Fence) -> Snapshot:
+    """The circuits within `fence` as they are; asks the switch, changes nothing."""
+    return _snapshot(switch, fence.own(switch.circuits()), fence)
+
+
 def restore(switch: CircuitSwitch, snapshot: Snapshot, *, timeout_s: float) -> Difference:
     """Goes back to the circuits of `snapshot`; circuits of others are not touched."""
     if snapshot.switch != switch.name:

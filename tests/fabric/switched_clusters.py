@@ -1,0 +1,33 @@
+"""Clusters whose ports hang on switches, for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry, SwitchEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def switched_file(servers: int, ports: Sequence[int]) -> ClusterFile:
+    """Every server has as many ports on switch s as `ports[s]` says, port after port."""
+    entries = []
+    sockets: list[list[str]] = [[] for _ in ports]
+    for server in range(servers):
+        own = []
+        for switch, count in enumerate(ports):
+            for _ in range(count):
+                sockets[switch].append(str(len(sockets[switch]) + 1))
+                own.append(
+                    PortEntry(
+                        f"p{len(own)}",
+                        f"10.{switch + 1}.{len(own)}.{server + 1}/16",
+                        switch=f"ocs{switch}:{sockets[switch][-1]}",
+                    )
+                )
+        entries.append(ServerEntry(f"h{server}", f"10.0.0.{server + 1}", ports=tuple(own)))
+    switches = tuple(
+        SwitchEntry(f"ocs{s}", "memory", "", sockets=tuple(own)) for s, own in enumerate(sockets)
+    )
+    return ClusterFile(1, "lab", tuple(entries), (), switches).validate()
