@@ -29,6 +29,7 @@ from torch_topoopt.data_model import DocumentError, write_text_atomically
 from torch_topoopt.fabric import strict_yaml
 from torch_topoopt.fabric.cluster_rules import check_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.selector import SelectorEntry
 from torch_topoopt.fabric.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.rates import parse_gbps, rate_text
 
@@ -46,7 +47,8 @@ class PortEntry:
     """A port of a server. `address` is IPv4 with its prefix length: 10.201.0.1/30.
 
     `gbps` is the speed per direction (None: not known), `mtu` in bytes. `switch` is the socket of a
-    circuit switch that the port is plugged into, "ocs0:3".
+    circuit switch that the port is plugged into, "ocs0:3"; with a 1x2 switch in front of the port,
+    `lookahead` is the socket that it reaches on the other side.
     """
 
     name: str
@@ -56,6 +58,7 @@ class PortEntry:
     mac: str | None = None
     mtu: int | None = None
     switch: str | None = None
+    lookahead: str | None = None
 
     @property
     def ip(self) -> str:
@@ -104,13 +107,14 @@ class SwitchEntry:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """A whole cluster. `cables` are pairs of "server:port"."""
+    """A whole cluster. `cables` are pairs of "server:port", `selector` its 1x2 switches."""
 
     version: int
     name: str
     servers: tuple[ServerEntry, ...]
     cables: tuple[CableEnds, ...] = ()
     switches: tuple[SwitchEntry, ...] = ()
+    selector: SelectorEntry | None = None
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError naming the first rule that is broken."""
@@ -141,7 +145,7 @@ class ClusterFile:
 
     @classmethod
     def _from_value(cls, value: object) -> Self:
-        fields = Fields(value, "", ("version", "name", "servers", "cables", "switches"))
+        fields = Fields(value, "", ("version", "name", "servers", "cables", "switches", "selector"))
         version = fields.integer("version")
         if not 1 <= version <= VERSION:
             raise DocumentError(
@@ -153,6 +157,7 @@ class ClusterFile:
             servers=fields.list("servers", _read_server, required=True),
             cables=fields.list("cables", _read_cable),
             switches=fields.list("switches", _read_switch),
+            selector=_read_selector(fields.raw("selector")) if fields.has("selector") else None,
         ).validate()
 
     def to_yaml(self) -> str:
@@ -193,7 +198,7 @@ def _read_server(value: object, path: str) -> ServerEntry:
 
 
 def _read_port(value: object, path: str) -> PortEntry:
-    known = ("name", "address", "bandwidth", "interface", "mac", "mtu", "switch")
+    known = ("name", "address", "bandwidth", "interface", "mac", "mtu", "switch", "lookahead")
     fields = Fields(value, path, known)
     gbps = None
     if fields.has("bandwidth"):
@@ -210,6 +215,16 @@ def _read_port(value: object, path: str) -> PortEntry:
         mac=mac.lower() if mac else None,
         mtu=fields.integer("mtu") if fields.has("mtu") else None,
         switch=fields.optional_text("switch"),
+        lookahead=fields.optional_text("lookahead"),
+    )
+
+
+def _read_selector(value: object) -> SelectorEntry:
+    fields = Fields(value, "selector", ("kind", "program", "timeout_s"))
+    return SelectorEntry(
+        kind=fields.text("kind"),
+        program=fields.list("program", lambda element, where: text_at(where, element)),
+        timeout_s=fields.integer("timeout_s", SelectorEntry.timeout_s),
     )
 
 
@@ -268,7 +283,7 @@ def _written(cluster: ClusterFile) -> Iterator[str]:
         for port in server.ports:
             rate = None if port.gbps is None else rate_text(port.gbps)
             fields = {"name": port.name, "address": port.address, "bandwidth": rate}
-            rest = ("interface", "mac", "mtu", "switch")
+            rest = ("interface", "mac", "mtu", "switch", "lookahead")
             yield f"      - {flow(fields | {name: getattr(port, name) for name in rest})}"
     if cluster.cables:
         yield "cables:"
@@ -288,5 +303,14 @@ def _written(cluster: ClusterFile) -> Iterator[str]:
                 "password": strict_yaml.nested(flow(vars(secret))) if secret else None,
                 "sockets": list(switch.sockets),
                 "options": switch.options or None,
+            }
+        )
+    if cluster.selector is not None:
+        selector = cluster.selector
+        yield "selector: " + flow(
+            {
+                "kind": selector.kind,
+                "program": list(selector.program) or None,
+                "timeout_s": selector.timeout_s,
             }
         )

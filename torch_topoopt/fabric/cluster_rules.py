@@ -140,19 +140,41 @@ def _check_switches(cluster: ClusterFile, plugged: dict[str, str]) -> None:
         for j, socket in enumerate(switch.sockets):
             own.add(socket, f"switches[{i}].sockets[{j}]")
         sockets[switch.name] = switch.sockets
+    if cluster.selector is not None:
+        cluster.selector.validate()
     for i, server in enumerate(cluster.servers):
         for j, port in enumerate(server.ports):
-            if port.switch is None:
-                continue
-            path = f"servers[{i}].ports[{j}].switch"
-            name, _, socket = port.switch.partition(":")
-            if name not in sockets:
-                raise DocumentError(f"{path}: {port.switch!r}: there is no switch {name!r}")
-            if socket not in sockets[name]:
-                raise DocumentError(
-                    f"{path}: {port.switch!r}: {socket!r} is not in the sockets of {name} (these "
-                    f"are: {', '.join(sockets[name]) or 'none'})"
-                )
-            used.add(port.switch, path)
-            if cable := plugged.get(f"{server.name}:{port.name}"):
-                raise DocumentError(f"{path}: {port.switch!r}, but the port is already {cable}")
+            where = f"servers[{i}].ports[{j}]"
+            for path, plug in (
+                (f"{where}.switch", port.switch),
+                (f"{where}.lookahead", port.lookahead),
+            ):
+                if plug is None:
+                    continue
+                _check_socket(plug, sockets, path)
+                used.add(plug, path)
+                if cable := plugged.get(f"{server.name}:{port.name}"):
+                    raise DocumentError(f"{path}: {plug!r}, but the port is already {cable}")
+            if port.lookahead is not None:
+                _check_lookahead(cluster, port, f"{where}.lookahead")
+
+
+def _check_socket(plug: str, sockets: dict[str, tuple[str, ...]], path: str) -> None:
+    name, _, socket = plug.partition(":")
+    if name not in sockets:
+        raise DocumentError(f"{path}: {plug!r}: there is no switch {name!r}")
+    if socket not in sockets[name]:
+        raise DocumentError(
+            f"{path}: {plug!r}: {socket!r} is not in the sockets of {name} (these are: "
+            f"{', '.join(sockets[name]) or 'none'})"
+        )
+
+
+def _check_lookahead(cluster: ClusterFile, port: PortEntry, path: str) -> None:
+    if port.switch is None:
+        raise DocumentError(f"{path}: {port.lookahead!r} without a switch; it is the second socket")
+    if cluster.selector is None:
+        raise DocumentError(
+            f"{path}: {port.lookahead!r}: something has to flip the 1x2 switch of this port; add "
+            "selector: {kind: command, program: [...]} to the file"
+        )
