@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.circuits import port_order
@@ -130,7 +130,7 @@ class CommandSelector:
                     f"{self.name}: {self._program[0]} get said {line!r}, which is not one of the "
                     "ports that were asked for with switch or lookahead behind it"
                 )
-            found[port] = cast("Side", side)
+            found[port] = side
         missing = [port for port in asked if port not in found]
         if missing:
             raise SwitchError(f"{self.name}: {self._program[0]} get said nothing of {missing[0]}")
