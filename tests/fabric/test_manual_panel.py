@@ -10,16 +10,19 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from switch_contract import Bench, SwitchContract
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.circuits import Circuit, Difference, Fence, duplex_circuit
+from torch_topoopt.fabric.cluster_file import SwitchEntry
 from torch_topoopt.fabric.configure import configure
 from torch_topoopt.fabric.manual_panel import ManualPanel, PanelState, state_file
 from torch_topoopt.fabric.panel_work import AssumedPerson, PersonLeft, TerminalPerson
 from torch_topoopt.fabric.switch import NotSettled, SwitchError
+from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,6 +210,8 @@ def test_ctrl_c_undoes_nothing_and_says_what_is_believed(tmp_path: Path) -> None
 import sys
 from pathlib import Path
 from torch_topoopt.fabric.circuits import Fence, duplex_circuit
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.fabric.cluster_file import SwitchEntry
 from torch_topoopt.fabric.configure import configure
 from torch_topoopt.fabric.manual_panel import ManualPanel
 panel = ManualPanel("1234", state=Path({str(tmp_path / "panel.json")!r}))
@@ -279,10 +284,6 @@ def test_two_jobs_at_one_panel_keep_each_others_moves(tmp_path: Path) -> None:
         ("{", "not valid JSON"),
         ('{"version": 1, "panel": "other", "circuits": []}', "is the state of panel 'other'"),
         (
-            '{"version": 1, "panel": "panel", "circuits": [{"ingress": "1", "egress": "99"}]}',
-            "'99' is not one of its sockets",
-        ),
-        (
             '{"version": 1, "panel": "panel", "circuits": [{"ingress": "2", "egress": "1"}]}',
             r"circuits\[0\]: 2-1 must be two sockets, the lower as ingress",
         ),
@@ -319,3 +320,39 @@ def test_the_state_lies_in_the_users_state_folder(
     for name in ("../x", "", ".hidden", "a/b"):
         with pytest.raises(SwitchError, match="must consist of letters"):
             state_file(name)
+
+
+def entry(**fields: Any) -> SwitchEntry:
+    return SwitchEntry("wall", "manual", "room 3, left", **fields)
+
+
+def test_a_panel_of_a_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = ManualPanel(
+        SOCKETS, name="wall", person=AssumedPerson(io.StringIO()), state=tmp_path / "wall.json"
+    )
+    theirs.apply(Difference((), (cable(9, 20),)))  # sockets that the entry does not name
+    options = {
+        "state": str(tmp_path / "wall.json"),
+        "picture": str(tmp_path / "wall.svg"),
+        "unattended": True,
+    }
+    panel = open_switch(entry(sockets=("1", "2", "3"), options=options))
+    configure(panel, [cable(1, 3)], Fence(frozenset("123")), timeout_s=1)
+    assert panel.circuits() == {cable(1, 3), cable(9, 20)}
+    assert "wall (room 3, left): 1 move, in this order:" in capsys.readouterr().err
+    assert (tmp_path / "wall.svg").exists()
+    panel = open_switch(entry(sockets=("1",), options={**options, "size": 48}))
+    assert panel.fibres("48") == ("48", "48")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "switch wall: give its sockets, or options.size"),
+        ({"sockets": ("7",), "options": {"size": 6}}, "sockets: '7' is not one of 1 to 6"),
+        ({"options": {"confirm": "no"}}, "options.confirm: manual has no such option"),
+    ],
+)
+def test_a_panel_entry_that_makes_no_sense_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DocumentError, match=message):
+        open_switch(entry(**fields))

@@ -80,6 +80,7 @@ import sys
 import torch_topoopt.launcher.main, torch_topoopt.launcher.fabric
 import torch_topoopt.fabric.loopback, torch_topoopt.fabric.switches
 import torch_topoopt.fabric.sonic_ocs
+import torch_topoopt.fabric.telescent, torch_topoopt.fabric.manual_panel
 loaded = [name for name in {libraries!r} if name in sys.modules]
 assert not loaded, loaded
 """

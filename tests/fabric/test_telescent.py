@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import paramiko
 import pytest
 from switch_contract import Bench, SwitchContract
 from telescent_server import PASSWORD, USER, Panel, TelescentServer
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference, Fence
 from torch_topoopt.fabric.clock import HandClock
+from torch_topoopt.fabric.cluster_file import SwitchEntry
 from torch_topoopt.fabric.configure import configure, preview
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.ssh_shell import SshLogin, SshShell
@@ -22,7 +24,8 @@ from torch_topoopt.fabric.switch import (
     SwitchError,
     SwitchUnreachable,
 )
-from torch_topoopt.fabric.telescent import TelescentPanel
+from torch_topoopt.fabric.switches import open_switch
+from torch_topoopt.fabric.telescent import TelescentPanel, _host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -319,3 +322,53 @@ def test_an_answer_that_never_ends_is_an_error_with_its_last_words(
     with pytest.raises(SwitchUnreachable, match=r"after 0\.3 s; it ends in 'still talking> '"):
         shell.run("switchstate", 0.3)
     shell.close()
+
+
+def test_a_panel_of_a_cluster_file(server: TelescentServer, login: SshLogin, panel: Panel) -> None:
+    entry = SwitchEntry(
+        "robot",
+        "telescent",
+        login.address,
+        user=USER,
+        password=login.password,
+        sockets=("1", "2"),
+        options={"known_hosts": str(server.known_hosts), "poll_s": 0.01, "removal_s": 5},
+    )
+    switch = open_switch(entry)
+    assert switch.name == "robot"
+    assert switch.fibres("95") == ("95", "95")
+    panel.commands.clear()
+    with pytest.raises(SwitchError, match="robot: .* port 3, which is not a port of this job"):
+        switch.apply(Difference((), (cable(1, 3),)))
+    assert panel.commands == []
+    switch.apply(Difference((), (cable(1, 2),)))
+    assert panel.circuits() == {(1, 2)}
+    switch.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"address": "ssh://robot"}, "address: 'ssh://robot' is not HOST or HOST:PORT"),
+        ({"address": "robot:99999"}, "address: 'robot:99999' is not HOST or HOST:PORT"),
+        ({"address": "me@robot"}, "address: 'me@robot' is not"),
+        ({"address": ""}, "address: '' is not"),
+        ({"user": None}, "user: missing"),
+        ({"options": {"check_host_key": "no"}}, "options.check_host_key: 'no' is not true or"),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_named(fields: dict[str, Any], message: str) -> None:
+    entry = SwitchEntry("robot", "telescent", "10.0.0.9", user="me")
+    with pytest.raises(DocumentError, match=f"^switch robot: {message}"):
+        open_switch(dataclasses.replace(entry, **fields))
+
+
+def test_addresses_of_all_kinds() -> None:
+    for address, expected in (
+        ("10.0.0.9", ("10.0.0.9", 9861)),
+        ("robot.lab:22", ("robot.lab", 22)),
+        ("[fd00::9]:1234", ("fd00::9", 1234)),
+        ("[fd00::9]", ("fd00::9", 9861)),
+    ):
+        entry = SwitchEntry("robot", "telescent", address, user="me")
+        assert _host_and_port(entry) == expected

@@ -17,12 +17,20 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.fabric.circuits import Circuit, Difference, circuit_order, duplex_circuit
-from torch_topoopt.fabric.panel_work import Move, PersonLeft, Sheet, TerminalPerson
+from torch_topoopt.fabric.panel_work import (
+    AssumedPerson,
+    Move,
+    PersonLeft,
+    Sheet,
+    TerminalPerson,
+)
 from torch_topoopt.fabric.switch import Capabilities, NotSettled, SwitchError
+from torch_topoopt.fabric.switches import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from torch_topoopt.fabric.cluster_file import SwitchEntry
     from torch_topoopt.fabric.panel_work import Person
     from torch_topoopt.fabric.switch import Progress
 
@@ -62,8 +70,9 @@ def state_file(name: str) -> Path:
 
 
 class ManualPanel:
-    """`sockets` are the names printed beside them. `person`: default whoever sits at the terminal.
+    """`sockets` are the names printed beside them, `place` is where a person finds the panel.
 
+    `person`: default whoever sits at the terminal. `state`: default `state_file(name)`.
     A move that the person cannot do ends the change, and configure then asks for the way back. If
     nobody answers any more (the input ended, Ctrl-C), nothing is undone, as nobody would do it.
     """
@@ -73,10 +82,12 @@ class ManualPanel:
         sockets: Iterable[str],
         *,
         name: str = "panel",
+        place: str = "",
         person: Person | None = None,
         state: Path | None = None,
     ) -> None:
         self.name = name
+        self._place = place
         self._sockets = tuple(sockets)
         self._person = TerminalPerson(sys.stdin, sys.stderr) if person is None else person
         self._path = state_file(name) if state is None else state
@@ -102,7 +113,7 @@ class ManualPanel:
         return port, port
 
     def circuits(self) -> frozenset[Circuit]:
-        """What the person confirmed; a panel without a file is taken to be empty."""
+        """What was confirmed, by all who use the panel; without a file it is taken to be empty."""
         try:
             state = PanelState.load(self._path)
         except FileNotFoundError:
@@ -113,12 +124,6 @@ class ManualPanel:
             raise SwitchError(f"{self.name}: {self._path}: {error.strerror}") from None
         if state.panel != self.name:
             raise SwitchError(f"{self.name}: {self._path} is the state of panel {state.panel!r}")
-        for circuit in state.circuits:
-            for port in circuit.ports:
-                if port not in self._sockets:
-                    raise SwitchError(
-                        f"{self.name}: {self._path}: {port!r} is not one of its sockets"
-                    )
         return frozenset(state.circuits)
 
     def apply(self, difference: Difference, progress: Progress | None = None) -> None:
@@ -130,7 +135,9 @@ class ManualPanel:
         self._check(before, moves)
         if not moves:
             return
-        sheet = Sheet(self.name, self._sockets, before, moves)
+        shown = frozenset(c for c in before if set(c.ports) <= set(self._sockets))
+        place = f" ({self._place})" if self._place else ""
+        sheet = Sheet(f"{self.name}{place}", self._sockets, shown, moves)
         with self._attended(sheet, 1):
             if not self._path.exists():
                 self._person.tell(f"{self.name}: no {self._path} yet; taken to be empty before")
@@ -236,6 +243,40 @@ class ManualPanel:
             yield
         finally:
             os.close(handle)
+
+
+def from_entry(entry: SwitchEntry) -> ManualPanel:
+    """The driver of a `manual` entry, whose address says where a person finds the panel.
+
+    Options: `size` (the panel has sockets 1 to this, for the picture; default: those of the
+    entry), `picture` (an SVG file, written anew for every change), `state` (default: `state_file`),
+    `unattended` (the moves are shown and taken as done, without a question). Raises DocumentError.
+    """
+    known = {"size": int, "picture": str, "state": str, "unattended": bool}
+    options = read_options(entry, known)
+    numbers = [str(i + 1) for i in range(options.get("size", 0))]
+    sockets = numbers or list(entry.sockets)
+    where = f"switch {entry.name}:"
+    if not sockets:
+        raise DocumentError(f"{where} give its sockets, or options.size")
+    for socket in entry.sockets:
+        if socket not in sockets:
+            raise DocumentError(
+                f"{where} sockets: {socket!r} is not one of 1 to {len(sockets)} (options.size)"
+            )
+    svg = Path(options["picture"]).expanduser() if "picture" in options else None
+    person = (
+        AssumedPerson(sys.stderr, svg)
+        if options.get("unattended", False)
+        else TerminalPerson(sys.stdin, sys.stderr, svg)
+    )
+    return ManualPanel(
+        sockets,
+        name=entry.name,
+        place=entry.address,
+        person=person,
+        state=Path(options["state"]).expanduser() if "state" in options else None,
+    )
 
 
 def _names(circuits: Iterable[Circuit]) -> str:

@@ -24,7 +24,7 @@ DRIVERS = {
     "polatis-netconf": "polatis_netconf",
     "polatis-scpi": "polatis_scpi",
     "telescent": "telescent",
-    "manual": "manual",
+    "manual": "manual_panel",
     "memory": "memory_switch",
 }
 

@@ -15,17 +15,29 @@ column, counted from 0; a status that begins with A is allocated to that input, 
 
 from __future__ import annotations
 
+import os
 import re
+import urllib.parse
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.circuits import Circuit, Difference, circuit_order, duplex_circuit
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.fabric.circuits import (
+    Circuit,
+    CircuitError,
+    Difference,
+    Fence,
+    circuit_order,
+    duplex_circuit,
+)
 from torch_topoopt.fabric.clock import Clock, SystemClock
 from torch_topoopt.fabric.ssh_shell import SshLogin, SshShell
 from torch_topoopt.fabric.switch import Capabilities, NotSettled, SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from torch_topoopt.fabric.cluster_file import SwitchEntry
     from torch_topoopt.fabric.switch import Progress
 
 SSH_PORT = 9861
@@ -41,8 +53,9 @@ class TelescentPanel:
 
     A circuit that is connected one way only (a move that broke off, or another user's) is reported
     with the higher port first: it is no circuit that anybody can want, so it is removed where it
-    is ours, and refused where it is not. `poll_s`: between two looks at the state. `removal_s`:
-    how long the robot may take over the removals of one change.
+    is ours, and refused where it is not. `fence`: if given, no command names any other port.
+    `poll_s`: between two looks at the state. `removal_s`: how long the robot may take over the
+    removals of one change.
     """
 
     def __init__(
@@ -50,11 +63,13 @@ class TelescentPanel:
         login: SshLogin,
         *,
         name: str = "telescent",
+        fence: Fence | None = None,
         poll_s: float = 5.0,
         removal_s: float = 3600.0,
         clock: Clock | None = None,
     ) -> None:
         self.name = name
+        self._fence = fence
         self._shell = SshShell(name, login)
         self._poll_s = poll_s
         self._removal_s = removal_s
@@ -87,6 +102,11 @@ class TelescentPanel:
 
     def apply(self, difference: Difference, progress: Progress | None = None) -> None:
         """Orders the moves; returns once all removals are done and all additions are queued."""
+        if self._fence is not None:
+            try:
+                self._fence.check((*difference.remove, *difference.add))
+            except CircuitError as error:
+                raise SwitchError(f"{self.name}: {error}") from None
         told = Progressing(progress, len(difference.remove) + len(difference.add))
         state = self._state()
         present = [c for c in difference.remove if c in state.circuits()]
@@ -201,6 +221,45 @@ class TelescentPanel:
                 names = ", ".join(str(c) for c in sorted(left, key=circuit_order))
                 raise NotSettled(f"{self.name}: {what} after {timeout_s:g} s: {names}", left)
             self._clock.sleep(self._poll_s)
+
+
+def from_entry(entry: SwitchEntry) -> TelescentPanel:
+    """The driver of a `telescent` entry; its sockets, if given, are the driver's fence too.
+
+    Options: `key_file`, `known_hosts`, `check_host_key`, `timeout_s` (see SshLogin), `poll_s` and
+    `removal_s` (see TelescentPanel). Raises DocumentError.
+    """
+    known = {"key_file": str, "known_hosts": str, "check_host_key": bool, "timeout_s": float}
+    options = read_options(entry, {**known, "poll_s": float, "removal_s": float})
+    if entry.user is None:
+        raise DocumentError(f"switch {entry.name}: user: missing; it is who logs in by ssh")
+    for name in ("key_file", "known_hosts"):
+        if name in options:
+            options[name] = os.path.expanduser(options[name])
+    host, port = _host_and_port(entry)
+    login = SshLogin(
+        host, port, entry.user, entry.password, **{k: v for k, v in options.items() if k in known}
+    )
+    return TelescentPanel(
+        login,
+        name=entry.name,
+        fence=Fence(frozenset(entry.sockets)) if entry.sockets else None,
+        **{k: v for k, v in options.items() if k not in known},
+    )
+
+
+def _host_and_port(entry: SwitchEntry) -> tuple[str, int]:
+    """Of `host`, `host:port`, `[v6]` and `[v6]:port`."""
+    try:
+        parts = urllib.parse.urlsplit(f"//{entry.address}")
+        if parts.hostname and parts.netloc == entry.address and "@" not in entry.address:
+            return parts.hostname, SSH_PORT if parts.port is None else parts.port
+    except ValueError:
+        pass
+    raise DocumentError(
+        f"switch {entry.name}: address: {entry.address!r} is not HOST or HOST:PORT; the port of "
+        f"the ssh shell is {SSH_PORT} unless given"
+    )
 
 
 class Progressing:
