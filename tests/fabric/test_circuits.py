@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt.fabric.circuits import (
@@ -126,6 +126,8 @@ def test_what_others_have_is_never_in_a_difference_within_the_fence(
 
 @settings(deadline=None)
 @given(NAMES, NAMES)
+@example("01", "1")
+@example("²", "٣")
 def test_every_name_has_a_place_of_its_own_in_the_order(a: str, b: str) -> None:
     assert (port_order(a) == port_order(b)) == (a == b)
     assert duplex_circuit(a, b) == duplex_circuit(b, a)

@@ -20,7 +20,7 @@ from torch_topoopt.fabric.circuits import Circuit, Difference, Fence, duplex_cir
 from torch_topoopt.fabric.cluster_file import SwitchEntry
 from torch_topoopt.fabric.configure import configure
 from torch_topoopt.fabric.manual_panel import ManualPanel, PanelState, state_file
-from torch_topoopt.fabric.panel_work import AssumedPerson, PersonLeft, TerminalPerson
+from torch_topoopt.fabric.panel_work import AssumedPerson, PersonLeft, Sheet, TerminalPerson
 from torch_topoopt.fabric.switch import NotSettled, SwitchError
 from torch_topoopt.fabric.switches import open_switch
 
@@ -270,12 +270,14 @@ def test_two_jobs_at_one_panel_keep_each_others_moves(tmp_path: Path) -> None:
     theirs, _ = scripted(tmp_path, "\n")
 
     class Meanwhile(AssumedPerson):
-        def begin(self, sheet: object) -> None:
-            theirs.apply(Difference((), (cable(5, 6),)))
+        def done(self, sheet: Sheet, number: int) -> bool:
+            if number == 2:
+                theirs.apply(Difference((), (cable(5, 6),)))
+            return True
 
     ours = ManualPanel(SOCKETS, person=Meanwhile(io.StringIO()), state=tmp_path / "panel.json")
-    ours.apply(Difference((), (cable(1, 2),)))
-    assert ours.circuits() == {cable(1, 2), cable(5, 6)}
+    ours.apply(Difference((), (cable(1, 2), cable(3, 4))))
+    assert ours.circuits() == {cable(1, 2), cable(3, 4), cable(5, 6)}
 
 
 @pytest.mark.parametrize(

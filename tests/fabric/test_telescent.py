@@ -210,6 +210,28 @@ def test_login_with_an_rsa_key_whose_passphrase_is_the_password(
         assert "not the passphrase" not in str(caught.value)
 
 
+def test_the_users_own_keys_are_tried_only_where_no_other_way_is_given(
+    panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setenv("PANEL_PASSWORD", PASSWORD)
+    (tmp_path / ".ssh").mkdir()
+    key = paramiko.RSAKey.generate(2048)
+    key.write_private_key_file(str(tmp_path / ".ssh" / "id_rsa"))
+    with TelescentServer(panel, tmp_path / ".ssh", client_key=key) as server:
+        login = SshLogin("127.0.0.1", server.port, USER)  # and the known_hosts of ssh
+        switch = TelescentPanel(login)
+        assert switch.circuits() == frozenset()
+        switch.close()
+        password = PasswordSource(env="PANEL_PASSWORD")
+        with pytest.raises(AuthenticationFailed):
+            TelescentPanel(dataclasses.replace(login, password=password)).circuits()
+        missing = dataclasses.replace(login, key_file=str(tmp_path / "no_key"))
+        with pytest.raises(SwitchError, match=r"robot: .*/no_key: No such file"):
+            TelescentPanel(missing, name="robot").circuits()
+
+
 def test_an_unknown_host_key_is_refused_with_the_way_to_add_it(
     server: TelescentServer, login: SshLogin
 ) -> None:
@@ -338,7 +360,7 @@ def test_a_panel_of_a_cluster_file(server: TelescentServer, login: SshLogin, pan
     assert switch.name == "robot"
     assert switch.fibres("95") == ("95", "95")
     panel.commands.clear()
-    with pytest.raises(SwitchError, match="robot: .* port 3, which is not a port of this job"):
+    with pytest.raises(SwitchError, match=r"robot: .* port 3, which is not a port of this job"):
         switch.apply(Difference((), (cable(1, 3),)))
     assert panel.commands == []
     switch.apply(Difference((), (cable(1, 2),)))
