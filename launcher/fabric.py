@@ -11,7 +11,11 @@ import sys
 
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 
-SUB_VERBS: dict[str, str] = {}
+SUB_VERBS: dict[str, str] = {
+    "apply": "makes the circuits of a plan on the switches of a cluster",
+    "snapshot": "writes down the circuits of a cluster on its switches",
+    "restore": "brings the switches back to a snapshot",
+}
 
 _HELP = """\
 usage: topoopt fabric SUB-VERB ...

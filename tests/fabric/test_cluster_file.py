@@ -41,7 +41,8 @@ cables:
   - [h2:p0, h0:p1]
 switches:
   - {name: ocs0, kind: sonic-ocs, address: "https://10.0.0.5", user: admin,
-     password: {env: OCS0_PASSWORD}, sockets: ["1", "2", "3"], options: {verify: false}}
+     password: {env: OCS0_PASSWORD}, sockets: ["1", "2", "3"],
+     options: {verify: false, poll_s: 0.5}}
 """
 
 
@@ -60,7 +61,7 @@ def test_a_cluster_file_says_what_it_says() -> None:
     assert cluster.ports["h2:p0"] == (2, PortEntry("p0", "10.201.0.5/30"))
     switch = cluster.switches[0]
     assert switch.password == PasswordSource(env="OCS0_PASSWORD")
-    assert switch.options == {"verify": False}
+    assert switch.options == {"verify": False, "poll_s": 0.5}
     assert switch.sockets == ("1", "2", "3")
 
 

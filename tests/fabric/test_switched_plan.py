@@ -121,17 +121,27 @@ def test_what_cannot_be_is_said(ring_plan: RingPlan) -> None:
         place_on_switches(ring_plan(4), switched_file(4, [1]))
     file = switched_file(4, [2])
     lone = replace(file.servers[2], ports=())
-    with pytest.raises(FabricError, match=r"between h1 and h2, but .* no ports on one switch"):
+    with pytest.raises(FabricError, match=r"between h1 and h2, but .* no ports on one switch and"):
         place_on_switches(
             ring_plan(4), replace(file, servers=(*file.servers[:2], lone, file.servers[3]))
         )
 
 
-def test_ports_that_could_not_talk_are_refused(ring_plan: RingPlan) -> None:
+def test_ports_are_joined_within_their_subnet(ring_plan: RingPlan) -> None:
+    """One switch, every server with a port in each of two subnets: as good as two switches."""
     file = switched_file(4, [2])
-    stranger = replace(file.servers[1].ports[0], address="192.168.7.1/24")
-    server = replace(file.servers[1], ports=(stranger, file.servers[1].ports[1]))
-    with pytest.raises(FabricError, match=r"192\.168\.7\.1/24\) would share a cable, but are not"):
-        place_on_switches(
-            ring_plan(4), replace(file, servers=(file.servers[0], server, *file.servers[2:]))
+    servers = tuple(
+        replace(
+            server,
+            ports=tuple(
+                replace(port, address=f"10.7.{k}.{number + 1}/24")
+                for k, port in enumerate(server.ports)
+            ),
         )
+        for number, server in enumerate(file.servers)
+    )
+    check(ring_plan(4), replace(file, servers=servers).validate())
+    strange = replace(servers[1].ports[0], address="192.168.7.1/24")
+    server = replace(servers[1], ports=(strange, servers[1].ports[1]))
+    with pytest.raises(FabricError, match="do not fit on the switches: both ends"):
+        place_on_switches(ring_plan(4), replace(file, servers=(servers[0], server, *servers[2:])))

@@ -1,7 +1,7 @@
 """YAML text -> plain values, and from there to fields, with no guess on the way.
 
 PyYAML reads YAML 1.1, in which `no` is False, `12:30` is 750, and of a key given twice the last one
-wins. Here plain words are text unless they are a decimal integer, true, false or null (as in YAML
+wins. Here plain words are text unless they are a decimal number, true, false or null (as in YAML
 1.2), a key given twice is an error, and every error names its field by the path from the top, such
 as `servers[2].ports[0].address`.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+")
 _BOOL = re.compile(r"true|false")
 _NULL = re.compile(r"null|~|")
 # Words that no YAML reader takes for anything but text, so that they need no quotes.
@@ -53,6 +54,7 @@ def parse(text: str) -> Any:
 
     for tag, pattern, first in (
         ("int", _INTEGER, "-+0123456789"),
+        ("float", _FLOAT, "-+0123456789"),
         ("bool", _BOOL, "tf"),
         ("null", _NULL, ["n", "~", ""]),
     ):
@@ -155,7 +157,7 @@ def list_at(path: str, value: object, read: Callable[[object, str], _Value]) -> 
 
 def text_at(value_path: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        hint = f'; put it in quotes: "{value}"' if isinstance(value, int) else ""
+        hint = f'; put it in quotes: "{value}"' if isinstance(value, (int, float)) else ""
         raise DocumentError(f"{value_path}: expected text, got {told(value)}{hint}")
     return value
 

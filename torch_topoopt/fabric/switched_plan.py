@@ -1,8 +1,9 @@
 """Plans on clusters whose ports hang on circuit switches: which circuits make the planned cables.
 
 Pure functions. Servers keep the numbers that they have in the cluster file. A cable between two
-servers is possible on every switch on which both have a port; which one it gets is chosen so that
-all cables fit. Cables that people plugged are used first, as they need no change.
+servers is possible where both have a port on the same switch and in the same subnet: a plane. Which
+plane it gets is chosen so that all cables fit. Cables that people plugged are used first, as they
+need no change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
 
 Pair = tuple[int, int]  # two servers, the lower number first
+Plane = tuple[str, str]  # a switch, and a subnet: ports that can be joined and then talk
+FreePorts = dict[tuple[int, Plane], list[str]]  # of a server on a plane, in the file's order
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,14 @@ def place_on_switches(plan: Plan, file: ClusterFile) -> SwitchedPlan:
     planned = [(k.source, k.target) for k in plan.network.links if k.source < k.target]
     wanted = _without_plugged(planned, file)
     free = _free_ports(file)
-    chosen = _choose_switches(wanted, free, file)
+    chosen = _choose_planes(wanted, free, file)
     cables: dict[str, list[tuple[str, str]]] = {switch.name: [] for switch in file.switches}
     plugged = []
-    for pair, switch in zip(wanted, chosen, strict=True):
-        ends = [free[server, switch].pop(0) for server in pair]
+    for pair, plane in zip(wanted, chosen, strict=True):
+        ends = [free[server, plane].pop(0) for server in pair]
         a, b = (file.ports[end][1].switch or "" for end in ends)
-        cables[switch].append((a.partition(":")[2], b.partition(":")[2]))
+        cables[plane[0]].append((a.partition(":")[2], b.partition(":")[2]))
         plugged.append((ends[0], ends[1]))
-    _check_subnets(plugged, file)
     return SwitchedPlan(
         {name: tuple(pairs) for name, pairs in cables.items()}, _with_cables(file, plugged)
     )
@@ -78,64 +80,59 @@ def _without_plugged(planned: Sequence[Pair], file: ClusterFile) -> list[Pair]:
     return wanted
 
 
-def _free_ports(file: ClusterFile) -> dict[tuple[int, str], list[str]]:
-    """(server, switch) -> the ports of the server that hang on the switch."""
-    free: dict[tuple[int, str], list[str]] = {
-        (server, switch.name): [] for server in range(len(file.servers)) for switch in file.switches
-    }
+def _free_ports(file: ClusterFile) -> FreePorts:
+    """All ports that hang on switches."""
+    free: FreePorts = {}
     for end, (server, port) in file.ports.items():
         if port.switch is not None:
-            free[server, port.switch.partition(":")[0]].append(end)
+            plane = port.switch.partition(":")[0], str(port.subnet)
+            free.setdefault((server, plane), []).append(end)
     return free
 
 
-def _choose_switches(
-    wanted: Sequence[Pair], free: dict[tuple[int, str], list[str]], file: ClusterFile
-) -> list[str]:
-    """A switch for each of `wanted`, such that no server needs more ports of it than it has."""
-    names = [switch.name for switch in file.switches]
-    options = [[s for s in names if all(free[server, s] for server in pair)] for pair in wanted]
+def _choose_planes(wanted: Sequence[Pair], free: FreePorts, file: ClusterFile) -> list[Plane]:
+    """A plane for each of `wanted`, such that no server needs more ports of it than it has."""
+    planes = list(dict.fromkeys(plane for _, plane in free))
+    options = [
+        [plane for plane in planes if all((server, plane) in free for server in pair)]
+        for pair in wanted
+    ]
     for (a, b), possible in zip(wanted, options, strict=True):
         if not possible:
             raise FabricError(
                 f"the plan needs a cable between {file.servers[a].name} and "
-                f"{file.servers[b].name}, but there is none, and they have no ports on one switch"
+                f"{file.servers[b].name}, but there is none, and they have no ports on one switch "
+                "and in one subnet"
             )
     needed = Counter(server for pair in wanted for server in pair)
     for server, count in sorted(needed.items()):
-        have = sum(len(free[server, name]) for name in names)
+        have = sum(len(free.get((server, plane), ())) for plane in planes)
         if count > have:
             raise FabricError(
                 f"the plan needs {count} ports of {file.servers[server].name} on switches, but "
                 f"cluster {file.name} has {have}"
             )
     chosen = [possible[0] for possible in options]
-    if not _fits(wanted, chosen, free):
-        return _solve(wanted, options, free)
-    return chosen
+    return chosen if _fits(wanted, chosen, free) else _solve(wanted, options, free)
 
 
-def _fits(
-    wanted: Sequence[Pair], chosen: Sequence[str], free: dict[tuple[int, str], list[str]]
-) -> bool:
-    used = Counter((end, s) for pair, s in zip(wanted, chosen, strict=True) for end in pair)
+def _fits(wanted: Sequence[Pair], chosen: Sequence[Plane], free: FreePorts) -> bool:
+    used = Counter((s, plane) for pair, plane in zip(wanted, chosen, strict=True) for s in pair)
     return all(count <= len(free[where]) for where, count in used.items())
 
 
-def _solve(
-    wanted: Sequence[Pair], options: Sequence[list[str]], free: dict[tuple[int, str], list[str]]
-) -> list[str]:
-    """Colours the cables with switches: one 0/1 variable for each cable on each of its switches."""
+def _solve(wanted: Sequence[Pair], options: Sequence[list[Plane]], free: FreePorts) -> list[Plane]:
+    """Colours the cables with planes: one 0/1 variable for each cable on each of its planes."""
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
-    variables = [(cable, name) for cable, possible in enumerate(options) for name in possible]
-    limits = sorted({(s, name) for cable, name in variables for s in wanted[cable]})
+    variables = [(cable, plane) for cable, planes in enumerate(options) for plane in planes]
+    limits = sorted({(s, plane) for cable, plane in variables for s in wanted[cable]})
     rows = {where: len(wanted) + row for row, where in enumerate(limits)}
     entries = []
-    for column, (cable, name) in enumerate(variables):
-        entries += [(cable, column), *((rows[s, name], column) for s in wanted[cable])]
+    for column, (cable, plane) in enumerate(variables):
+        entries += [(cable, column), *((rows[s, plane], column) for s in wanted[cable])]
     matrix = coo_array(
         (np.ones(len(entries)), np.array(entries).T),
         shape=(len(wanted) + len(limits), len(variables)),
@@ -150,23 +147,11 @@ def _solve(
     )
     if found.x is None:
         raise FabricError(
-            f"the {len(wanted)} cables of the plan do not fit on the switches: a cable needs a "
-            "port on the same switch at both ends, and no choice leaves enough ports for all "
-            "(three servers in a ring cannot share two switches, for one; more ports per server "
-            "on one switch always help)"
+            f"the {len(wanted)} cables of the plan do not fit on the switches: both ends of a "
+            "cable need ports on the same switch and in the same subnet, and no choice leaves "
+            "enough ports for all (three servers in a ring cannot share two switches, for one)"
         )
-    return [name for (_, name), value in zip(variables, found.x, strict=True) if value > 0.5]
-
-
-def _check_subnets(plugged: Sequence[tuple[str, str]], file: ClusterFile) -> None:
-    for a, b in plugged:
-        near, far = file.ports[a][1], file.ports[b][1]
-        if near.subnet != far.subnet:
-            raise FabricError(
-                f"{a} ({near.address}) and {b} ({far.address}) would share a cable, but are not "
-                "in one subnet; give all ports on a switch addresses of one subnet, and each port "
-                "of a server another one"
-            )
+    return [plane for (_, plane), value in zip(variables, found.x, strict=True) if value > 0.5]
 
 
 def _with_cables(file: ClusterFile, plugged: Sequence[tuple[str, str]]) -> ClusterFile:

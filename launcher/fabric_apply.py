@@ -1,0 +1,70 @@
+"""`topoopt fabric apply`: makes the circuits of a plan on the switches of a cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from torch_topoopt.launcher import console, documents, parser, switch_verbs
+from torch_topoopt.launcher.errors import OK
+
+_DESCRIPTION = """\
+Makes the circuits of PLAN on the switches of a cluster file, and nothing else: only the sockets
+that the file names are touched, and every circuit between two of them that the plan does not need
+is removed. All switches change, or none: if one fails, all go back to the circuits from before,
+which are kept in a folder too (see `topoopt fabric restore`)."""
+
+_EXAMPLES = """\
+  topoopt fabric apply plan.json --cluster lab.yaml --dry-run
+  topoopt fabric apply plan.json --cluster lab.yaml
+  topoopt fabric restore lab-before-20260131T120000Z --cluster lab.yaml"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    options = parser.Parser("fabric apply", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("plan", metavar="PLAN", help="a plan.json that `topoopt plan` made")
+    switch_verbs.add_cluster_option(options)
+    switch_verbs.add_change_options(options)
+    options.add_argument(
+        "--snapshots",
+        metavar="FOLDER",
+        help="where to keep the circuits from before (default: CLUSTER-before-TIME beside the "
+        "cluster file)",
+    )
+    parser.add_json_option(options)
+    arguments = options.parse_args(argv)
+    switch_verbs.check_timeout(arguments)
+
+    from torch_topoopt.fabric.switched import Switches
+    from torch_topoopt.fabric.switched_plan import place_on_switches
+    from torch_topoopt.plan import Plan
+
+    file = switch_verbs.load_switched(arguments.cluster)
+    placed = place_on_switches(documents.load(Plan, arguments.plan), file)
+    terminal = console.Terminal(json_output=arguments.json)
+    folder = None
+    with Switches(file) as switches, switch_verbs.progress_of(terminal) as progress:
+        differences = switches.preview(placed.cables)
+        if not arguments.dry_run:
+            if any(differences.values()):
+                stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+                folder = switch_verbs.new_folder(arguments.snapshots, arguments.cluster, stamp)
+            differences = switches.configure(
+                placed.cables, timeout_s=arguments.timeout, folder=folder, progress=progress
+            )
+    kept = None if folder is None else str(folder)
+    if arguments.json:
+        cables = [list(ends) for ends in placed.file.cables]
+        console.print_json(
+            switch_verbs.as_json(differences, dry=arguments.dry_run, cables=cables, snapshots=kept)
+        )
+        return OK
+    switch_verbs.tell(terminal.line, differences, dry=arguments.dry_run)
+    if not arguments.dry_run:
+        count = sum(len(pairs) for pairs in placed.cables.values())
+        terminal.line(f"all {count} cables of the plan on switches carry light")
+    if kept is not None:
+        terminal.line(
+            f"back to before: topoopt fabric restore {kept} --cluster {arguments.cluster}"
+        )
+    return OK

@@ -1,0 +1,107 @@
+"""What the sub-verbs of `topoopt fabric` that change circuits share: options, and what they say."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, signals
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch_topoopt.fabric.circuits import Difference
+    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.switched import SwitchProgress
+
+DRY_RUN = "nothing was changed (--dry-run)"
+
+
+def add_cluster_option(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--cluster",
+        required=True,
+        metavar="CLUSTER.yaml",
+        help="the cluster file: its switches, and the sockets of each that are yours",
+    )
+
+
+def add_change_options(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="ask the switches, print exactly what would change, and change nothing",
+    )
+    options.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long each switch may take until all its circuits carry light (default: by what "
+        "its vendor says)",
+    )
+
+
+def check_timeout(arguments: argparse.Namespace) -> None:
+    timeout_s = arguments.timeout
+    if timeout_s is not None and not 0 < timeout_s < float("inf"):
+        raise InputError(f"timeout: {timeout_s:g} is not a number of seconds greater than 0")
+
+
+def load_switched(path: str) -> ClusterFile:
+    """The cluster file; raises DocumentError, or InputError if it has no switches."""
+    from torch_topoopt.fabric.cluster_file import load_cluster
+
+    file = load_cluster(path)
+    if not file.switches:
+        raise InputError(f"cluster: {path} has no switches, only cables that people plug")
+    return file
+
+
+@contextmanager
+def progress_of(terminal: console.Terminal) -> Iterator[SwitchProgress]:
+    """Shows what the switches are doing; also where an unnoticed Ctrl-C takes effect."""
+    with terminal.progress("switches") as show:
+
+        def progress(name: str, done: int, of: int, what: str) -> None:
+            show(done / of if of else None, f"{name}: {done} of {of} circuits, {what}")
+
+        signals.check()
+        yield progress
+
+
+def tell(say: Callable[[str], None], differences: Mapping[str, Difference], *, dry: bool) -> None:
+    """One line per circuit, under the name of its switch."""
+    for name, difference in differences.items():
+        if not difference:
+            say(f"{name}: nothing to change")
+            continue
+        removed, added = len(difference.remove), len(difference.add)
+        how = f"{removed} to remove, {added} to add" if dry else f"{removed} removed, {added} added"
+        say(f"{name}: circuits: {how}")
+        for line in difference.describe():
+            say(f"  {line}")
+    if dry:
+        say(DRY_RUN)
+
+
+def as_json(differences: Mapping[str, Difference], *, dry: bool, **more: Any) -> dict[str, Any]:
+    return {
+        "dry_run": dry,
+        "switches": [
+            {
+                "name": name,
+                "remove": [str(c) for c in difference.remove],
+                "add": [str(c) for c in difference.add],
+            }
+            for name, difference in differences.items()
+        ],
+    } | more
+
+
+def new_folder(given: str | None, cluster: str, stamp: str) -> Path:
+    """Where snapshots go: as said, or beside the cluster file, a folder of its own each time."""
+    path = Path(cluster)
+    return Path(given) if given else path.with_name(f"{path.stem}-before-{stamp}")
