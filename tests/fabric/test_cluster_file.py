@@ -174,7 +174,11 @@ def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
         ('"1", "2"', '1, "2"', "switches[0].sockets[0]: expected text, got 1; put it in quotes"),
         ('"1", "2"', '"2", "2"', "switches[0].sockets[1]: '2' is already switches[0].sockets[0]"),
         ("{env: OCS0_PASSWORD}", "{}", "switches[0].password: needs one of env and file"),
-        ("{verify: false}", "[]", "switches[0].options: expected an object, got a list"),
+        (
+            "{verify: false, poll_s: 0.5}",
+            "[]",
+            "switches[0].options: expected an object, got a list",
+        ),
         ("cables:", "cables: [", "not valid YAML: "),
         (
             "cables:",
