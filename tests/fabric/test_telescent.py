@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -284,6 +286,40 @@ def test_a_connection_lost_while_the_robot_moves_is_made_again(
     switch.close()
 
 
+def test_a_connection_that_the_panel_ended_meanwhile_is_made_again(
+    server: TelescentServer, login: SshLogin
+) -> None:
+    shell = SshShell("panel", login)
+    shell.run("switchstate", 20)
+    server.hang_up()
+    give_up = time.monotonic() + 20
+    while not shell._channel.closed:
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+    assert "R7#" in shell.run("switchstate", 20)
+    assert server.logins == 2
+    shell.close()
+
+
+def test_a_connection_that_ends_at_any_moment_is_a_switch_error_or_none(
+    server: TelescentServer, login: SshLogin
+) -> None:
+    shell = SshShell("panel", login)
+    told = []
+    for _ in range(10):
+        shell.run("unlock --force 1", 20)
+        hanging_up = threading.Thread(target=server.hang_up)
+        hanging_up.start()
+        try:
+            for _ in range(3):
+                shell.run("switchstate", 20)
+        except SwitchUnreachable as error:
+            told.append(str(error))
+        hanging_up.join(20)
+    assert all(text.startswith("panel: ") for text in told)
+    shell.close()
+
+
 def test_a_panel_that_restarts_and_forgets_its_queue_is_found(
     panel: Panel, login: SshLogin, server: TelescentServer
 ) -> None:
@@ -341,8 +377,8 @@ def test_an_answer_that_never_ends_is_an_error_with_its_last_words(
     assert shell.run("unlock --force 3", 20) == ""
     monkeypatch.setattr(server.panel, "answer", lambda line: "R0#\x1b[1mN A1\r\nntm\r\nntm>  >")
     monkeypatch.setattr("telescent_server.PROMPT", "still talking> ")
-    with pytest.raises(SwitchUnreachable, match=r"after 0\.3 s; it ends in 'still talking> '"):
-        shell.run("switchstate", 0.3)
+    with pytest.raises(SwitchUnreachable, match=r"after 1 s; it ends in 'still talking> '"):
+        shell.run("switchstate", 1)
     shell.close()
 
 

@@ -69,15 +69,18 @@ class SshShell:
     def run(self, line: str, timeout_s: float) -> str:
         """What the device answers to `line`, without echo, colours and prompt.
 
-        Logs in where there is no connection. A broken one is closed, and never silently made
-        anew: the device may or may not have done what it was asked.
+        Logs in where there is no connection, or the device has ended it since the last answer.
+        One that breaks during an answer is never silently made anew: the device may or may not
+        have done what it was asked.
         """
+        if self._channel is not None and (self._channel.closed or self._channel.eof_received):
+            self.close()
         if self._channel is None:
             self._open()
         try:
             while self._channel.recv_ready():
                 self._channel.recv(65536)  # what it said unasked since the last answer
-            self._channel.sendall(line.encode() + b"\r")
+            self._send(line)
             lines = self._read(timeout_s, lambda lines: lines[-1] == self._prompt, line)[:-1]
         except BaseException:  # also Ctrl-C: the rest of the answer must not pass for the next one
             self.close()
@@ -94,7 +97,7 @@ class SshShell:
         password = None if self._login.password is None else self._login.password.read()
         try:
             self._log_in(password)
-            self._channel.sendall(b"\r")
+            self._send("")
             lines = self._read(self._login.timeout_s, _shows_prompt_twice, "the login")
             self._prompt = lines[-1]
         except BaseException:
@@ -165,6 +168,15 @@ class SshShell:
 
     def _known_hosts(self) -> str:
         return self._login.known_hosts or "~/.ssh/known_hosts"
+
+    def _send(self, line: str) -> None:
+        try:
+            self._channel.settimeout(self._login.timeout_s)
+            self._channel.sendall(line.encode() + b"\r")
+        except (OSError, EOFError) as error:
+            raise SwitchUnreachable(
+                f"{self._name}: the connection broke: {error or 'it is closed'}"
+            ) from None
 
     def _read(self, timeout_s: float, complete: Any, what: str) -> list[str]:
         """Lines up to the first state of the answer that is `complete`."""
