@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.circuits import Circuit
 
@@ -207,3 +207,54 @@ class PolatisDevice:
             and (self.lasers is None or ingress in self.lasers)
             and all(self.port_status(p) in ("ENABLED", "UNSUPPORTED") for p in (ingress, egress))
         )
+
+    def saved(self) -> dict[tuple[int, int], float]:
+        """For a request that is undone as a whole; `put_back` takes it."""
+        with self.lock:
+            return dict(self._ready_at)
+
+    def put_back(self, saved: dict[tuple[int, int], float]) -> None:
+        with self.lock:
+            self._ready_at = dict(saved)
+
+
+def data_tree(device: PolatisDevice, user: str) -> dict[str, Any]:
+    """What `user` sees, by the names of the YANG: for RESTCONF and NETCONF alike."""
+    ports = device.ports(user)
+    powers = {port: f"{dbm:.2f}" for port, dbm in device.powers(user).items()}
+    pairs = [{"ingress": i, "egress": o} for i, o in device.pairs(user).items()]
+    tree: dict[str, Any] = {
+        "product-information": {
+            "manufacturer": "Polatis",
+            "serial-number": "002414",
+            "model-name": device.model,
+            "software-version": "6.7.1.6",
+        },
+        "system-config": {"startup-mode": "MODE_PRESERVE" if device.preserves else "MODE_VOLATILE"},
+        "subswitches": {
+            "subswitch": [
+                {"sname": name, "username": sorted(s.users), "port-id": sorted(s.ports)}
+                for name, s in device.subswitches.items()
+            ]
+        },
+    }
+    if device.old_yang:
+        return tree | {
+            "ports": {
+                "port": [
+                    {"port-id": port, "port-status": f"PO_{device.port_status(port)}"}
+                    | ({"opm": {"power": powers[port]}} if port in powers else {})
+                    for port in ports
+                ]
+            },
+            "cross-connects": {"pairs": pairs} if pairs else {},
+        }
+    return tree | {
+        "port-config": {
+            "port": [
+                {"port-id": port, "status": device.port_status(port), "label": ""} for port in ports
+            ]
+        },
+        "opm-power": {"port": [{"port-id": p, "power": dbm} for p, dbm in powers.items()]},
+        "cross-connects": {"pair": pairs} if pairs else {},
+    }

@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from polatis_device import ConnectionCut, DeviceError
+from polatis_device import ConnectionCut, DeviceError, data_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,7 +132,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._write(names, key, content)
 
     def _get(self, names: list[str], key: str | None) -> None:
-        node: Any = self._tree()
+        node: Any = data_tree(self.server.owner.device, self.user)
         for name in names:
             node = node.get(name) if isinstance(node, dict) else None
         if isinstance(node, list) and key is not None:
@@ -150,50 +150,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         module = "polatis-switch" if names[-1] == "startup-mode" else "optical-switch"
         body = json.dumps({f"{module}:{names[-1]}": node}).encode()
         self._answer(200, MEDIA_TYPE, body, tag)
-
-    def _tree(self) -> dict[str, Any]:
-        device, user = self.server.owner.device, self.user
-        ports = device.ports(user)
-        powers = {port: f"{dbm:.2f}" for port, dbm in device.powers(user).items()}
-        pairs = [{"ingress": i, "egress": o} for i, o in device.pairs(user).items()]
-        tree: dict[str, Any] = {
-            "product-information": {
-                "manufacturer": "Polatis",
-                "serial-number": "002414",
-                "model-name": device.model,
-                "software-version": "6.7.1.6",
-            },
-            "system-config": {
-                "startup-mode": "MODE_PRESERVE" if device.preserves else "MODE_VOLATILE"
-            },
-            "subswitches": {
-                "subswitch": [
-                    {"sname": name, "username": sorted(s.users), "port-id": sorted(s.ports)}
-                    for name, s in device.subswitches.items()
-                ]
-            },
-        }
-        if device.old_yang:
-            return tree | {
-                "ports": {
-                    "port": [
-                        {"port-id": port, "port-status": f"PO_{device.port_status(port)}"}
-                        | ({"opm": {"power": powers[port]}} if port in powers else {})
-                        for port in ports
-                    ]
-                },
-                "cross-connects": {"pairs": pairs} if pairs else {},
-            }
-        return tree | {
-            "port-config": {
-                "port": [
-                    {"port-id": port, "status": device.port_status(port), "label": ""}
-                    for port in ports
-                ]
-            },
-            "opm-power": {"port": [{"port-id": p, "power": dbm} for p, dbm in powers.items()]},
-            "cross-connects": {"pair": pairs} if pairs else {},
-        }
 
     def _write(self, names: list[str], key: str | None, content: bytes) -> None:
         device = self.server.owner.device

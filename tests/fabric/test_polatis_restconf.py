@@ -14,7 +14,9 @@ from polatis_device import PolatisDevice, Subswitch
 from polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
 from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.circuits import Circuit, Difference
+from torch_topoopt.fabric.cluster_file import SwitchEntry
 from torch_topoopt.fabric.configure import configure
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.polatis_restconf import polatis_restconf
@@ -26,6 +28,7 @@ from torch_topoopt.fabric.switch import (
     SwitchUnreachable,
     cable_circuits,
 )
+from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -291,6 +294,25 @@ def test_an_answer_that_makes_no_sense_is_an_error(
     server.answer_all = answer
     with pytest.raises(SwitchError, match=error):
         switch.circuits()
+
+
+def test_an_entry_of_a_cluster_file_becomes_the_driver(
+    server: PolatisRestconfServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLATIS_PASSWORD", PASSWORD)
+    entry = SwitchEntry(
+        "ocs0",
+        "polatis-restconf",
+        server.address,
+        user="admin",
+        password=PasswordSource(env="POLATIS_PASSWORD"),
+        options={"insecure": True, "check_light": False, "patience_s": 5},
+    )
+    switch = open_switch(entry)
+    assert switch.fibres("3") == ("3", "11")
+    switch.close()
+    with pytest.raises(DocumentError, match=r"options\.lock_s: .* no such option"):
+        open_switch(SwitchEntry("ocs0", "polatis-restconf", "ocs", options={"lock_s": 1}))
 
 
 def test_the_test_server_keeps_the_rules_of_restconf(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from polatis_device import PolatisDevice
 from polatis_scpi_server import PolatisScpiServer
 from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.circuits import Circuit, Difference
+from torch_topoopt.fabric.cluster_file import SwitchEntry
 from torch_topoopt.fabric.configure import configure
 from torch_topoopt.fabric.polatis_scpi import polatis_scpi
 from torch_topoopt.fabric.switch import (
@@ -20,6 +22,7 @@ from torch_topoopt.fabric.switch import (
     SwitchUnreachable,
     cable_circuits,
 )
+from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,6 +238,31 @@ def test_a_circuit_that_cannot_be_is_refused_before_anything_is_sent(
     with pytest.raises(SwitchError, match="is not a circuit from an input"):
         switch.apply(Difference((), (Circuit("2", "10"), circuit)))
     assert server.device.changes == []
+
+
+def test_an_entry_of_a_cluster_file_becomes_the_driver(server: PolatisScpiServer) -> None:
+    host, port = server.address
+    entry = SwitchEntry(
+        "ocs0", "polatis-scpi", f"{host}:{port}", options={"restart_s": 5, "check_light": False}
+    )
+    switch = open_switch(entry)
+    assert switch.fibres("3") == ("3", "11")
+    switch.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"user": "admin"}, "SCPI knows no users"),
+        ({"address": "tcp://10.0.0.9"}, "address: 'tcp://10.0.0.9' is not a host or host:port"),
+        ({"address": "ocs:99999"}, "address: 'ocs:99999' is not a host or host:port"),
+        ({"options": {"checklight": True}}, "options.checklight: .* no such option"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_said_in_one_line(fields: dict[str, Any], error: str) -> None:
+    entry = SwitchEntry("ocs0", "polatis-scpi", **({"address": "ocs"} | fields))
+    with pytest.raises(DocumentError, match=f"switch ocs0: {error}"):
+        open_switch(entry)
 
 
 def test_the_test_server_keeps_the_rules_of_scpi(server: PolatisScpiServer) -> None:

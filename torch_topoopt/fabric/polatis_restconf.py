@@ -25,16 +25,25 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.fabric.polatis import PolatisSwitch, size_of_model
 from torch_topoopt.fabric.restconf import PreconditionFailed, RestconfOptions, RestconfSession
 from torch_topoopt.fabric.switch import AuthenticationFailed, SwitchError
+from torch_topoopt.fabric.switches import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from torch_topoopt.fabric.clock import Clock
+    from torch_topoopt.fabric.cluster_file import SwitchEntry
     from torch_topoopt.fabric.credentials import PasswordSource
     from torch_topoopt.fabric.polatis import Pair
 
 _DATA = "/api/data/optical-switch:"
+_OPTIONS: dict[str, type] = {
+    "ca_file": str,
+    "insecure": bool,
+    "timeout_s": float,
+    "patience_s": float,
+    "check_light": bool,
+}
 
 
 def polatis_restconf(
@@ -61,6 +70,20 @@ def polatis_restconf(
         RestconfDevice(session, user),
         clock=clock,
         restart_s=options.patience_s,
+        check_light=check_light,
+    )
+
+
+def from_entry(entry: SwitchEntry) -> PolatisSwitch:
+    """The driver of a `polatis-restconf` entry; raises DocumentError, SwitchError."""
+    options = read_options(entry, _OPTIONS)
+    check_light = options.pop("check_light", True)
+    return polatis_restconf(
+        entry.name,
+        entry.address,
+        user=entry.user,
+        password=entry.password,
+        options=RestconfOptions(**options),
         check_light=check_light,
     )
 

@@ -25,14 +25,17 @@ import socket
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.polatis import PolatisSwitch
 from torch_topoopt.fabric.switch import SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches import host_and_port, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from torch_topoopt.fabric.clock import Clock
+    from torch_topoopt.fabric.cluster_file import SwitchEntry
     from torch_topoopt.fabric.polatis import Pair
 
 TCP_PORT = 5025
@@ -54,6 +57,17 @@ def polatis_scpi(
     """The driver of the switch at `host`; connects when it first must."""
     device = ScpiDevice(name, host, port, timeout_s)
     return PolatisSwitch(device, clock=clock, restart_s=restart_s, check_light=check_light)
+
+
+def from_entry(entry: SwitchEntry) -> PolatisSwitch:
+    """The driver of a `polatis-scpi` entry; raises DocumentError."""
+    if entry.user is not None or entry.password is not None:
+        raise DocumentError(
+            f"switch {entry.name}: SCPI knows no users; leave user and password out (or use "
+            "polatis-restconf or polatis-netconf)"
+        )
+    options = read_options(entry, {"timeout_s": float, "restart_s": float, "check_light": bool})
+    return polatis_scpi(entry.name, *host_and_port(entry, TCP_PORT), **options)
 
 
 class ScpiDevice:
