@@ -1,0 +1,168 @@
+"""HostSetup: routes, neighbours and relays that follow the plan, hop by hop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from fabric.real_hosts import cluster_of
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.host_setup import FORWARD_MAC, HostSetup, host_setup
+from torch_topoopt.plan import Link, Plan, Route
+
+if TYPE_CHECKING:
+    from conftest import RingPlan
+
+    from torch_topoopt.fabric.cluster_file import ClusterFile
+
+
+def _setups(plan: Plan, file: ClusterFile) -> dict[str, HostSetup]:
+    return {server.name: host_setup(plan, file, server.name) for server in file.servers}
+
+
+def _travel(
+    setups: dict[str, HostSetup], file: ClusterFile, source: str, destination: str
+) -> tuple[list[str], str]:
+    """Carries a frame from port to port as the hosts would; the hosts it visits, and its MAC."""
+    far = {a: b for cable in file.cables for a, b in (cable, cable[::-1])}
+    owner = {port.ip: end for end, (_, port) in file.ports.items()}
+    route = next(r for r in setups[source].routes if r.destination == destination)
+    here, mac, visited = source, route.mac, [source]
+    interface = route.interface
+    for _ in range(len(setups)):
+        port = next(p for p in setups[here].ports if p.interface == interface)
+        here, _, entered = far[f"{here}:{port.name}"].partition(":")
+        visited.append(here)
+        if owner[destination].partition(":")[0] == here:
+            return visited, str(mac)
+        assert mac == FORWARD_MAC, f"{here} would not pass {mac} on"
+        second = next(p.second for p in setups[here].ports if p.name == entered)
+        rules = [
+            relay
+            for relay in setups[here].relays
+            if relay.entry == second
+            and relay.destination == destination
+            and relay.source in (None, route.source)
+        ]
+        assert len(rules) == 1, f"{len(rules)} rules of {here} take {source} to {destination}"
+        interface, mac = rules[0].interface, rules[0].mac or mac
+    raise AssertionError(f"{source} to {destination} goes round in circles: {visited}")
+
+
+@pytest.mark.parametrize("servers", [2, 3, 5, 8])
+def test_every_address_is_reached_by_the_planned_relays(ring_plan: RingPlan, servers: int) -> None:
+    plan = ring_plan(servers)
+    file = cluster_of(plan)
+    setups = _setups(plan, file)
+    macs = {port.ip: (end, port.mac) for end, (_, port) in file.ports.items()}
+    for (a, b), routes in plan.network.routes_by_pair().items():
+        for port in file.servers[b].ports:
+            visited, mac = _travel(setups, file, f"h{a}", port.ip)
+            assert tuple(int(name[1:]) for name in visited) in {r.servers for r in routes}
+            arrivals = {m for end, m in macs.values() if end.startswith(f"h{b}:")}
+            assert mac in arrivals, "the last hop carries the receiver's own MAC, as RDMA needs"
+
+
+def test_weights_spread_the_addresses_of_a_server_over_its_routes(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    both = [Route((a, (a + step) % 4, (a + 2) % 4), 0.5) for a in range(4) for step in (1, 3)]
+    plan = replace(plan, network=replace(plan.network, routes=tuple(both))).validate()
+    file = cluster_of(plan)
+    setups = _setups(plan, file)
+    taken = {_travel(setups, file, "h0", port.ip)[0][1] for port in file.servers[2].ports}
+    assert taken == {"h1", "h3"}
+
+
+def test_sources_that_part_at_a_relay_are_told_apart(ring_plan: RingPlan) -> None:
+    """0 and 1 reach 4 through 2, 0 by 3 and 1 directly: one destination, two ways out of 2."""
+    cables = [(0, 0, 1, 0), (1, 1, 2, 0), (2, 1, 3, 0), (2, 2, 4, 0), (3, 1, 4, 1)]
+    links = [Link(*cable) for cable in cables]
+    links += [link.reverse for link in links]
+    paths = [(0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 2, 3), (1, 2, 4)]
+    routes = [Route(way, 1.0) for path in paths for way in (path, path[::-1])]
+    base = ring_plan(5)
+    group = replace(base.network.groups[0], rings=base.network.groups[0].rings[:1])
+    group = replace(group, rings=(replace(group.rings[0], share=1.0),))
+    network = replace(base.network, links=tuple(links), groups=(group,), routes=tuple(routes))
+    cluster = replace(base.cluster, degree=3)
+    prediction = replace(base.prediction, link_bytes=(0,) * len(links))
+    plan = replace(
+        base, mode="fixed", cluster=cluster, network=network, prediction=prediction
+    ).validate()
+    file = cluster_of(plan)
+    setups = _setups(plan, file)
+    address = file.servers[4].ports[0].ip
+    assert _travel(setups, file, "h0", address)[0] == ["h0", "h1", "h2", "h3", "h4"]
+    assert _travel(setups, file, "h1", address)[0] == ["h1", "h2", "h4"]
+    assert any(relay.source for relay in setups["h2"].relays)
+
+
+def test_without_macs_a_cable_uses_arp_and_a_relay_keeps_the_address(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    file = _changed_ports(cluster_of(plan), mac=None)
+    setup = host_setup(plan, file, "h0")
+    neighbour = file.ports["h1:p1"][1].ip  # at the other end of h0:p0
+    assert next(r.mac for r in setup.routes if r.destination == neighbour) is None
+    assert all(relay.mac is None for relay in setup.relays)
+
+
+def test_ports_on_switches_are_taken_in_their_order(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    file = _on_switch(cluster_of(plan))
+    setup = host_setup(plan, file, "h1")
+    assert [port.name for port in setup.ports] == ["p0", "p1"]
+    assert len(setup.routes) == 6  # each of two addresses of three others, bound to a device
+
+
+def _changed_ports(file: ClusterFile, **changes: object) -> ClusterFile:
+    servers = tuple(
+        replace(s, ports=tuple(replace(p, **changes) for p in s.ports)) for s in file.servers
+    )
+    return replace(file, servers=servers)
+
+
+def _on_switch(file: ClusterFile, count: int = 1) -> ClusterFile:
+    """The same ports, in sockets of `count` switches in turn, without a cable."""
+    sockets = iter(range(1, 100))
+    servers = tuple(
+        replace(
+            s,
+            ports=tuple(
+                replace(p, switch=f"ocs{i % count}:{next(sockets)}") for i, p in enumerate(s.ports)
+            ),
+        )
+        for s in file.servers
+    )
+    return replace(file, servers=servers, cables=())
+
+
+def test_a_circuit_between_two_switches_is_refused(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    file = _on_switch(cluster_of(plan), count=2)
+    with pytest.raises(FabricError, match="a circuit has both ends on one switch"):
+        host_setup(plan, file, "h0")
+
+
+def test_a_port_without_an_interface_is_named(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    file = _changed_ports(cluster_of(plan), interface=None)
+    with pytest.raises(FabricError, match=r"h2:p0: the cluster file does not say its interface"):
+        host_setup(plan, file, "h2")
+
+
+def test_two_servers_on_one_machine_are_refused(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    file = cluster_of(plan)
+    servers = tuple(replace(s, host="box") if i < 2 else s for i, s in enumerate(file.servers))
+    with pytest.raises(FabricError, match="h0 shares the machine box with h1"):
+        host_setup(plan, replace(file, servers=servers), "h0")
+
+
+def test_one_way_circuits_need_the_mac_addresses(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4, ports="simplex")
+    duplex = ring_plan(4)
+    file = _on_switch(_changed_ports(cluster_of(duplex), mac=None))
+    with pytest.raises(FabricError, match="does not say its mac"):
+        host_setup(plan, file, "h0")
