@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     placed = place_on_switches(documents.load(Plan, arguments.plan), file)
     terminal = console.Terminal(json_output=arguments.json)
     folder = None
-    with Switches(file) as switches, switch_verbs.progress_of(terminal) as progress:
+    with Switches(file) as switches, switch_verbs.progress_of(terminal, file) as progress:
         differences = switches.preview(placed.cables)
         if not arguments.dry_run:
             if any(differences.values()):
@@ -63,6 +63,8 @@ def main(argv: list[str]) -> int:
     if not arguments.dry_run:
         count = sum(len(pairs) for pairs in placed.cables.values())
         terminal.line(f"all {count} cables of the plan on switches carry light")
+        if people := switch_verbs.panels_of_people(file):
+            terminal.line(f"(on {', '.join(people)} that is a person's word, not a measurement)")
     if kept is not None:
         terminal.line(
             f"back to before: topoopt fabric restore {kept} --cluster {arguments.cluster}"

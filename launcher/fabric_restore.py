@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     file = switch_verbs.load_switched(arguments.cluster)
     folder = Path(arguments.folder)
     terminal = console.Terminal(json_output=arguments.json)
-    with Switches(file) as switches, switch_verbs.progress_of(terminal) as progress:
+    with Switches(file) as switches, switch_verbs.progress_of(terminal, file) as progress:
         if arguments.dry_run:
             differences = switches.preview_restore(folder)
         else:

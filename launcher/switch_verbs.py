@@ -60,9 +60,20 @@ def load_switched(path: str) -> ClusterFile:
     return file
 
 
+def panels_of_people(file: ClusterFile) -> list[str]:
+    """The switches that are a person at a patch panel, who is asked on the terminal."""
+    return [switch.name for switch in file.switches if switch.kind == "manual"]
+
+
 @contextmanager
-def progress_of(terminal: console.Terminal) -> Iterator[SwitchProgress]:
-    """Shows what the switches are doing; also where an unnoticed Ctrl-C takes effect."""
+def progress_of(terminal: console.Terminal, file: ClusterFile) -> Iterator[SwitchProgress]:
+    """Shows what the switches are doing; also where an unnoticed Ctrl-C takes effect.
+
+    Where a person is asked there is no moving line: it would wipe the question away.
+    """
+    if panels_of_people(file):
+        yield lambda name, done, of, what: signals.check()
+        return
     with terminal.progress("switches") as show:
 
         def progress(name: str, done: int, of: int, what: str) -> None:
