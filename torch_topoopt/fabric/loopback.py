@@ -8,13 +8,12 @@ the job with block number J. A link is a TCP connection between two of those add
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import socket
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links
+from torch_topoopt.fabric import links, verify_link
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 
@@ -117,35 +116,18 @@ class LoopbackFabric:
                 f"loopback: server {port.server} port {port.port} cannot listen on "
                 f"{port.address}: {error.strerror}"
             ) from None
-        listener.settimeout(self._timeout_s)
         return listener
 
     def _verify(self, link: Link, wiring: Wiring, listener: socket.socket) -> None:
-        """Connects, sends a hello from each end and checks both; FabricError names the link."""
         ports = wiring.by_port()
         near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
-        with contextlib.ExitStack() as sockets:
-            try:
-                outgoing = links.connect(near, far, wiring.tcp_port, self._timeout_s)
-                sockets.enter_context(outgoing)
-                incoming, peer = listener.accept()
-                sockets.enter_context(incoming)
-                incoming.settimeout(self._timeout_s)
-                links.prepare(incoming, far)
-                if peer[0] != near.address:
-                    raise FabricError(
-                        f"{links.describe(link)}: expected {near.address} to connect, got {peer[0]}"
-                    )
-                links.send_hello(outgoing, wiring.plan_digest, link)
-                links.check_hello(incoming, wiring.plan_digest, link)
-                links.send_hello(incoming, wiring.plan_digest, link)
-                links.check_hello(outgoing, wiring.plan_digest, link)
-            except TimeoutError:
-                raise FabricError(
-                    f"{links.describe(link)}: no answer within {self._timeout_s:g} s"
-                ) from None
-            except OSError as error:
-                raise FabricError(f"{links.describe(link)}: {error.strerror or error}") from None
+        verify_link.both_ways(
+            link,
+            wiring,
+            listener,
+            lambda: links.connect(near, far, wiring.tcp_port, self._timeout_s),
+            self._timeout_s,
+        )
 
 
 class _AddressInUse(Exception):  # noqa: N818 - not an error yet: the next block is tried

@@ -1,0 +1,100 @@
+"""Names and addresses of one fabric of network namespaces; pure, nothing here asks the kernel.
+
+Fabrics that stand side by side differ in their name (that of their namespaces) and in their block
+number (their addresses). Only the management network is visible outside the namespaces.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch_topoopt.fabric.driver import FabricError
+
+MAX_SERVERS = 250
+MAX_DEGREE = 120
+BLOCKS = 64
+LAUNCHER = -1  # stands for this machine itself on the management network
+
+_PREFIX = "topoopt-"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+_NAMESPACE = re.compile(rf"{_PREFIX}(?P<name>.+)-(?P<role>\d+|management|switch)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The fabric `name` with the addresses of `block`.
+
+    198.18.B.0/24 is the management network of block B, 198.19.B.S+1 the address of server S itself,
+    10.64+B.S.P+1 that of its port P (198.18.0.0/15 is set aside for measurements, RFC 2544).
+    """
+
+    name: str
+    block: int = 0
+
+    def namespace(self, server: int) -> str:
+        return f"{_PREFIX}{self.name}-{server}"
+
+    @property
+    def management_namespace(self) -> str:
+        return f"{_PREFIX}{self.name}-management"
+
+    @property
+    def switch_namespace(self) -> str:
+        return f"{_PREFIX}{self.name}-switch"
+
+    @property
+    def launcher_interface(self) -> str:
+        """Of this machine, on the management network; whoever has made it has the block."""
+        return f"topoopt{self.block}"
+
+    @property
+    def management_network(self) -> str:
+        return f"198.18.{self.block}.0/24"
+
+    def management_address(self, server: int) -> str:
+        """That of a server, or of this machine (LAUNCHER)."""
+        return f"198.18.{self.block}.{server + 2}"
+
+    def server_address(self, server: int) -> str:
+        """That at which other servers reach it over the cables, relayed by those in between."""
+        return f"198.19.{self.block}.{server + 1}"
+
+    def port_address(self, server: int, port: int) -> str:
+        return f"10.{64 + self.block}.{server}.{port + 1}"
+
+    def forward_address(self, server: int, port: int) -> str:
+        """Nobody has it: a name for the forwarding half of a port in its neighbour's routes."""
+        return f"10.{64 + self.block}.{server}.{port + 129}"
+
+    def port_mac(self, server: int, port: int) -> str:
+        """That of the half of a port which takes what is for this server."""
+        return f"02:74:{self.block:02x}:{server:02x}:{port:02x}:01"
+
+    def forward_mac(self, server: int, port: int) -> str:
+        """That of the half of a port which takes what this server relays."""
+        return f"02:74:{self.block:02x}:{server:02x}:{port:02x}:02"
+
+
+def port_interface(port: int) -> str:
+    return f"port{port}"
+
+
+def socket_name(server: int, port: int, degree: int) -> str:
+    """The socket of the emulated switch that port `port` of `server` is plugged into."""
+    return str(server * degree + port + 1)
+
+
+def check_name(name: str) -> str:
+    """Returns `name`; raises FabricError if a fabric cannot be called that."""
+    if not _NAME.fullmatch(name):
+        raise FabricError(
+            f"name: {name!r} cannot be a fabric's; use up to 32 of a-z, 0-9 and, inside, '-'"
+        )
+    return name
+
+
+def fabric_of(namespace: str) -> str | None:
+    """The fabric that a namespace belongs to, by its name; None if to none."""
+    found = _NAMESPACE.fullmatch(namespace)
+    return found["name"] if found else None
