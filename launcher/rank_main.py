@@ -1,7 +1,8 @@
-"""Becomes one rank: `python rank_main.py LAUNCHER_PID RANKS_PER_SERVER COMMAND...`.
+"""Becomes one rank: `python rank_main.py LAUNCHER_PID RANKS_PER_SERVER NAMESPACES COMMAND...`.
 
 It imports nothing big. RANKS_PER_SERVER other than 0 gives the script the place on its machine that
-it would have if every emulated server were a machine of its own.
+it would have if every emulated server were a machine of its own. NAMESPACES other than "-" is
+K:PATH: rank R first enters the network namespace at PATH followed by R // K, its server's number.
 
 The rank asks the kernel to be killed when its launcher ends, however that happens, and then turns
 into COMMAND; so even a launcher killed with SIGKILL leaves no rank behind.
@@ -13,6 +14,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_CLONE_NEWNET = 0x40000000  # <sched.h>
 
 
 def die_with(launcher_pid: int) -> None:
@@ -36,11 +38,26 @@ def place_on_server(ranks_per_server: int) -> None:
     )
 
 
+def enter_namespace(namespaces: str) -> None:
+    """Enters the network namespace of this rank's server."""
+    per_server, path = namespaces.split(":", 1)
+    path += str(int(os.environ["RANK"]) // int(per_server))
+    try:
+        with open(path) as namespace:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                sys.exit(f"{path}: setns: {os.strerror(ctypes.get_errno())}")
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}")
+
+
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
     if per_server := int(sys.argv[2]):
         place_on_server(per_server)
+    if sys.argv[3] != "-":
+        enter_namespace(sys.argv[3])
     try:
-        os.execvp(sys.argv[3], sys.argv[3:])
+        os.execvp(sys.argv[4], sys.argv[4:])
     except OSError as error:
-        sys.exit(f"{sys.argv[3]}: {error.strerror}")
+        sys.exit(f"{sys.argv[4]}: {error.strerror}")

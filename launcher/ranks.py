@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from torch_topoopt.launcher.fabrics import Hosts
+
 
 @dataclass(frozen=True)
 class RankFailure:
@@ -44,11 +46,15 @@ class RankFailure:
 
 
 def train(
-    arguments: argparse.Namespace, variables: Mapping[str, str], log_dir: Path
+    arguments: argparse.Namespace,
+    variables: Mapping[str, str],
+    log_dir: Path,
+    hosts: Hosts | None = None,
 ) -> list[RankFailure]:
     """Runs the script on all ranks with `variables` in their environment.
 
-    Logs asked for with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
+    With `hosts` they run in the namespaces of their servers. Logs asked for with --redirects or
+    --tee go to `log_dir` unless --log-dir names another folder.
     Returns the ranks that failed first: none when all went well, and more than one only if they
     failed too close together to be told apart. Raises Interrupted for a signal, and InputError
     where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
@@ -61,10 +67,10 @@ def train(
     if arguments.log_dir is None:
         redirected = arguments.redirects != "0" or arguments.tee != "0"
         arguments.log_dir = str(log_dir) if redirected else scratch
-    _choose_rendezvous(arguments)
+    _choose_rendezvous(arguments, "127.0.0.1" if hosts is None else hosts.address)
     try:
         with signals.elastic_launch_signals(), _environment(variables):
-            config, command, command_arguments = _configure(arguments)
+            config, command, command_arguments = _configure(arguments, hosts)
             elastic_launch(config=config, entrypoint=command)(*command_arguments)
     except ChildFailedError as error:
         return _first_failures(error.failures)
@@ -75,8 +81,8 @@ def train(
     return []
 
 
-def _choose_rendezvous(arguments: argparse.Namespace) -> None:
-    """As torchrun does: a free port unless the user names one. All on this machine.
+def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
+    """As torchrun does: a free port unless the user names one; at `address` of this machine.
 
     The hosts of a cluster have chosen already.
     """
@@ -85,15 +91,17 @@ def _choose_rendezvous(arguments: argparse.Namespace) -> None:
     named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
     if arguments.standalone or not (named or arguments.master_port is not None):
         arguments.rdzv_backend = "c10d"
-        arguments.rdzv_endpoint = "127.0.0.1:0"
+        arguments.rdzv_endpoint = f"{address}:0"
+        is_host = "is_host=1"  # torch does not know all addresses of a machine
+        arguments.rdzv_conf = f"{arguments.rdzv_conf},{is_host}" if arguments.rdzv_conf else is_host
         arguments.rdzv_id = str(uuid.uuid4())
     if arguments.local_addr is None:
-        arguments.local_addr = "127.0.0.1"
+        arguments.local_addr = address
     if arguments.master_port is None:
         arguments.master_port = 29500
 
 
-def _configure(arguments: argparse.Namespace) -> tuple[Any, Any, list[str]]:
+def _configure(arguments: argparse.Namespace, hosts: Hosts | None) -> tuple[Any, Any, list[str]]:
     """torch's launch configuration; ranks start through rank_main so that they end with us."""
     from torch.distributed.run import config_from_args
 
@@ -104,7 +112,8 @@ def _configure(arguments: argparse.Namespace) -> tuple[Any, Any, list[str]]:
     if callable(command):  # --run-path: torch starts it with multiprocessing, which ends it with us
         return config, command, command_arguments
     per_server = str(arguments.ranks_per_server or 0)
-    wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), per_server, command]
+    where = f"{hosts.ranks_per_server}:{hosts.namespaces}" if hosts else "-"
+    wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), per_server, where, command]
     return config, sys.executable, [*wrapper, *command_arguments]
 
 

@@ -16,6 +16,7 @@ from torch_topoopt.launcher import (
     cluster_site,
     console,
     documents,
+    fabrics,
     link_bytes,
     plan_tables,
     profile,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.launcher.cluster_site import ClusterSite
     from torch_topoopt.launcher.console import Stage, Terminal
+    from torch_topoopt.launcher.fabrics import Hosts
     from torch_topoopt.launcher.link_bytes import LinkBytes
     from torch_topoopt.launcher.ranks import RankFailure
     from torch_topoopt.launcher.run_options import RunOptions
@@ -86,11 +88,9 @@ class Job:
 
     def driver(self) -> FabricDriver:
         """Controls the fabric that was asked for."""
-        from torch_topoopt.fabric.loopback import LoopbackFabric
-
         if self.site is not None:
             return self.site.fabric()
-        return LoopbackFabric(job=os.getpid(), gbps=self.options.gbps)
+        return fabrics.driver(self.options.fabric, self.options.gbps)
 
     def plan(self) -> Plan:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
@@ -169,7 +169,7 @@ class Job:
             )
         return wiring
 
-    def train(self) -> list[RankFailure]:
+    def train(self, hosts: Hosts | None) -> list[RankFailure]:
         """Stage 4; returns the ranks that failed first."""
         variables = {
             "TOPOOPT_PLAN": _absolute(self.folder / "plan.json"),
@@ -180,7 +180,8 @@ class Job:
         }
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
-            failures = ranks.train(self.options.torchrun, variables, self.folder / "logs")
+            logs = self.folder / "logs"
+            failures = ranks.train(self.options.torchrun, variables, logs, hosts)
             stage.result = "failed" if failures else ""
         return failures
 
@@ -230,7 +231,7 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
     driver = job.driver()
     try:
         job.wire(plan, driver)
-        failures = job.train()
+        failures = job.train(fabrics.hosts(driver, plan))
     finally:
         driver.close()
     links = link_bytes.gather(job.folder.path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from torch_topoopt.launcher import cluster_options, documents, parser
+from torch_topoopt.launcher import cluster_options, documents, fabrics, parser
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 
@@ -32,6 +32,7 @@ backend means "topoopt". As with torchrun, ranks get OMP_NUM_THREADS=1 unless it
 _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
+  sudo topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
   topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts"""
 
 
@@ -46,6 +47,7 @@ class RunOptions:
     site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None
+    fabric: str
     model: str
     seed: int
     run_dir: Path | None
@@ -70,11 +72,13 @@ def parse(argv: list[str]) -> RunOptions:
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
     _check_script(arguments)
+    fabrics.check(arguments.fabric, arguments)
     return RunOptions(
         cluster=cluster,
         site=site,
         plan=plan,
         gbps=gbps,
+        fabric=arguments.fabric,
         model="" if plan else _model(arguments),
         seed=arguments.seed,
         run_dir=arguments.run_dir,
@@ -133,7 +137,11 @@ def _parser() -> argparse.ArgumentParser:
         "--run-dir", type=Path, metavar="DIR", help="for the results (default: runs/<time>)"
     )
     group.add_argument(
-        "--fabric", choices=["loopback"], default="loopback", help="default: loopback"
+        "--fabric",
+        choices=fabrics.FABRICS,
+        default="loopback",
+        help="what the servers are: loopback (default), addresses of this machine, no root needed; "
+        "netns: network namespaces with a cable of their own for each link, as root",
     )
     group.add_argument(
         "--wandb",
@@ -241,15 +249,16 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
     if arguments.nproc_per_node not in (None, str(processes)):
         raise InputError(
             f"nproc-per-node: {arguments.nproc_per_node} contradicts {cluster.servers} servers "
-            f"with {cluster.accelerators_per_server} rank(s) each; on the loopback fabric all "
-            f"{processes} are processes of this machine, so leave it out"
+            f"with {cluster.accelerators_per_server} rank(s) each; on the "
+            f"{arguments.fabric} fabric all {processes} are processes of this machine, so leave it "
+            "out"
         )
     if arguments.run_path and arguments.ranks_per_server is not None:
         raise InputError("ranks-per-server: does not work with --run-path; name the script instead")
     if arguments.nnodes not in ("1", "1:1"):
         raise InputError(
-            f"nnodes: {arguments.nnodes} is not 1; the loopback fabric emulates all servers on "
-            "this machine"
+            f"nnodes: {arguments.nnodes} is not 1; the {arguments.fabric} fabric emulates all "
+            "servers on this machine"
         )
     if arguments.max_restarts < 0:
         raise InputError(f"max-restarts: {arguments.max_restarts} is negative")

@@ -52,7 +52,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
         ("--servers 4 --nnodes 1:4 script.py", "nnodes: 1:4 is not 1"),
         ("--servers 4 --max-restarts -1 script.py", "max-restarts: -1 is negative"),
-        ("--servers 4 --fabric netns script.py", "argument --fabric: invalid choice: 'netns'"),
+        ("--servers 4 --fabric token script.py", "argument --fabric: invalid choice: 'token'"),
+        (
+            "--servers 4 --fabric netns --master-port 29000 script.py",
+            "master-port: 29000 was asked for, but on the netns fabric the ranks meet on its",
+        ),
+        (
+            "--servers 4 --fabric netns --rdzv-endpoint here:1 script.py",
+            "rdzv-endpoint: here:1 was asked for, but on the netns fabric the ranks meet on its",
+        ),
         ("--servers 4 --master-port 70000 script.py", "master-port: 70000 is not in 0..65535"),
         ("--plan plan.json --servers 8 script.py", "servers: 8 was asked for, but plan.json is a"),
         ("--plan plan.json --degree 1 script.py", "degree: 1 was asked for, but plan.json is a"),
@@ -205,3 +213,14 @@ def test_an_option_after_the_script_belongs_to_the_script() -> None:
     assert options.torchrun.training_script_args == ["--json", "--degree", "x"]
     with pytest.raises(InputError, match="invalid int value"):
         run_options.parse(["--servers", "4", "--degree", "x", "script.py"])
+
+
+def test_namespaces_without_root_are_refused_before_anything_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert main(["run", "--servers", "4", "--fabric", "netns", "script.py"]) == 2
+    assert capsys.readouterr().err == (
+        "topoopt: error: netns: needs root for network namespaces; use sudo, or --fabric loopback\n"
+    )
+    assert not (folder / "runs").exists()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
+import fcntl
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 NAMESPACES = Path("/run/netns")  # where `ip netns` keeps them
 
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET = 0x40000000  # <sched.h>
+_MS_BIND, _MS_BIND_ALL, _MS_SHARED_ALL = 0x1000, 0x5000, 0x104000  # <sys/mount.h>
+_MNT_DETACH = 2
 _END_S = 5.0  # for processes that were killed
 
 Result = TypeVar("Result")
@@ -43,21 +46,13 @@ def require() -> None:
         import pyroute2  # noqa: F401 - whether it is there is the question
     except ImportError:
         raise FabricError("netns: needs the package pyroute2 (pip install pyroute2)") from None
-    libc = ctypes.CDLL(None, use_errno=True)
-    failure: list[int] = []
-
-    def attempt() -> None:
-        if libc.unshare(_CLONE_NEWNET) != 0:
-            failure.append(ctypes.get_errno())
-
-    thread = threading.Thread(target=attempt)  # its namespace ends with it
-    thread.start()
-    thread.join()
-    if failure:
+    try:
+        _in_thread(lambda: _check(_libc().unshare(_CLONE_NEWNET), "unshare"))
+    except OSError as error:
         raise FabricError(
-            f"netns: this machine does not let root make network namespaces "
-            f"({os.strerror(failure[0])}); in a container, run it with the right to (CAP_SYS_ADMIN)"
-        )
+            f"netns: this machine does not let root make network namespaces ({error.strerror}); "
+            "a container needs the right to (CAP_SYS_ADMIN)"
+        ) from None
 
 
 def path_of(namespace: str) -> str:
@@ -76,21 +71,63 @@ def of_fabric(name: str) -> list[str]:
 
 
 def create(namespace: str) -> None:
-    """Makes a namespace that outlives this process, with its `lo` up; raises FabricError."""
-    from pyroute2 import netns
+    """Makes a namespace that outlives this process; raises FabricError.
+
+    As `ip netns add` does: the namespace of a thread, mounted on a file of its name. (pyroute2's
+    own way starts a process for each, and gives up on it where the machine is busy.)
+    """
+    path = path_of(namespace)
+    try:
+        _share_mounts()
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0))
+    except FileExistsError:
+        raise FabricError(f"netns: there is a namespace {namespace} already") from None
+    except OSError as error:
+        raise FabricError(f"netns: {path}: {error.strerror}") from None
+
+    def mount() -> None:
+        _check(_libc().unshare(_CLONE_NEWNET), "unshare")
+        own = f"/proc/self/task/{threading.get_native_id()}/ns/net"
+        _check(_libc().mount(own.encode(), path.encode(), b"none", _MS_BIND, None), "mount")
 
     try:
-        netns.create(namespace)
+        _in_thread(mount)
     except OSError as error:
-        why = "it exists already" if error.errno == errno.EEXIST else error.strerror
-        raise FabricError(f"netns: cannot make the namespace {namespace}: {why}") from None
+        os.unlink(path)
+        raise FabricError(f"netns: cannot make the namespace {namespace}: {error}") from None
 
 
-def open_route(namespace: str | None = None) -> Any:
-    """A pyroute2 IPRoute inside a namespace (None: this process's own); close it."""
+def _share_mounts() -> None:
+    """Lets every process see namespaces come and go, also one that keeps its own mounts.
+
+    Only a mount can be shared, so the folder becomes one, once: `ip netns` takes the same lock.
+    """
+    NAMESPACES.mkdir(mode=0o755, parents=True, exist_ok=True)
+    here = str(NAMESPACES).encode()
+    folder = os.open(NAMESPACES, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if _libc().mount(b"", here, b"none", _MS_SHARED_ALL, None) != 0:
+            _check(_libc().mount(here, here, b"none", _MS_BIND_ALL, None), "mount")
+            _check(_libc().mount(b"", here, b"none", _MS_SHARED_ALL, None), "mount --make-shared")
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def open_route(namespace: str | None = None) -> Iterator[Any]:
+    """A pyroute2 IPRoute inside a namespace (None: this process's own)."""
     from pyroute2 import IPRoute
 
-    return IPRoute() if namespace is None else IPRoute(netns=path_of(namespace))
+    def netlink() -> socket.socket:
+        return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, socket.NETLINK_ROUTE)
+
+    kernel = netlink() if namespace is None else inside(namespace, netlink)
+    route = IPRoute(fileno=kernel.detach())  # which it closes
+    try:
+        yield route
+    finally:
+        route.close()
 
 
 def inside(namespace: str, call: Callable[[], Result]) -> Result:
@@ -98,12 +135,27 @@ def inside(namespace: str, call: Callable[[], Result]) -> Result:
 
     Sockets that it makes stay in the namespace for good.
     """
+
+    def run() -> Result:
+        try:
+            with open(path_of(namespace)) as file:
+                _check(_libc().setns(file.fileno(), _CLONE_NEWNET), "setns")
+        except OSError as error:
+            raise FabricError(
+                f"netns: cannot enter the namespace {namespace}: {error.strerror}"
+            ) from None
+        return call()
+
+    return _in_thread(run)
+
+
+def _in_thread(call: Callable[[], Result]) -> Result:
+    """What `call()` returns, or raises, in a thread of its own."""
     results: list[Result] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            _enter(namespace)
             results.append(call())
         except BaseException as error:
             errors.append(error)
@@ -116,17 +168,14 @@ def inside(namespace: str, call: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def _enter(namespace: str) -> None:
-    """For the calling thread alone, which must end with it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        with open(path_of(namespace)) as file:
-            if libc.setns(file.fileno(), _CLONE_NEWNET) == 0:
-                return
-            reason = os.strerror(ctypes.get_errno())
-    except OSError as error:
-        reason = str(error.strerror)
-    raise FabricError(f"netns: cannot enter the namespace {namespace}: {reason}")
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def processes(namespaces: Iterable[str]) -> list[int]:
@@ -149,8 +198,6 @@ def remove(namespaces: Iterable[str]) -> None:
 
     Harmless for those that are not there.
     """
-    from pyroute2 import netns
-
     present = [namespace for namespace in namespaces if exists(namespace)]
     deadline = time.monotonic() + _END_S
     while running := processes(present):
@@ -161,13 +208,15 @@ def remove(namespaces: Iterable[str]) -> None:
             raise FabricError(f"netns: process {running[0]} does not end; nothing was removed")
         time.sleep(0.01)
     for namespace in present:
+        _libc().umount2(path_of(namespace).encode(), _MNT_DETACH)
         try:
-            netns.remove(namespace)
+            os.unlink(path_of(namespace))
+        except FileNotFoundError:
+            continue
         except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise FabricError(
-                    f"netns: cannot remove the namespace {namespace}: {error.strerror}"
-                ) from None
+            raise FabricError(
+                f"netns: cannot remove the namespace {namespace}: {error.strerror}"
+            ) from None
 
 
 @contextlib.contextmanager

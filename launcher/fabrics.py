@@ -1,0 +1,80 @@
+"""The fabrics that `topoopt run` can wire, and where on each of them the ranks run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.plan import Plan
+
+FABRICS = ("loopback", "netns")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Namespaces that the ranks enter: rank R that of server R // `ranks_per_server`.
+
+    `namespaces` is their path without the server's number; the rendezvous is at `address` of this
+    machine, which all of them reach.
+    """
+
+    namespaces: str
+    ranks_per_server: int
+    address: str
+
+
+def check(fabric: str, arguments: argparse.Namespace) -> None:
+    """Raises InputError or FabricError for options of `topoopt run` that the fabric cannot have."""
+    if fabric != "netns":
+        return
+    if arguments.cluster:
+        raise InputError("fabric: netns emulates servers; a --cluster has real ones, leave it out")
+    from torch_topoopt.fabric import netns_kernel
+
+    if arguments.run_path:
+        raise InputError("run-path: does not work with --fabric netns; name the script instead")
+    for option, given in (
+        ("rdzv-endpoint", arguments.rdzv_endpoint),
+        ("rdzv-backend", arguments.rdzv_backend if arguments.rdzv_backend != "static" else None),
+        ("master-port", arguments.master_port),
+        ("local-addr", arguments.local_addr),
+    ):
+        if given is not None and given != "":
+            raise InputError(
+                f"{option}: {given} was asked for, but on the netns fabric the ranks meet on its "
+                "management network; leave it out"
+            )
+    netns_kernel.require()
+
+
+def driver(fabric: str, gbps: float | None) -> FabricDriver:
+    """The driver of a fabric that this process will own."""
+    if fabric == "netns":
+        from torch_topoopt.fabric.netns import NetnsFabric
+
+        return NetnsFabric(f"run-{os.getpid()}", gbps=gbps)
+    from torch_topoopt.fabric.loopback import LoopbackFabric
+
+    return LoopbackFabric(job=os.getpid(), gbps=gbps)
+
+
+def hosts(wired: FabricDriver, plan: Plan) -> Hosts | None:
+    """Where the ranks run once `plan` is wired; None: as any other process of this machine."""
+    if wired.name != "netns":
+        return None
+    from torch_topoopt.fabric import netns_kernel
+    from torch_topoopt.fabric.netns import NetnsFabric
+
+    assert isinstance(wired, NetnsFabric)
+    return Hosts(
+        netns_kernel.path_of(wired.layout.namespace(0)).removesuffix("0"),
+        plan.cluster.accelerators_per_server,
+        wired.management_address,
+    )

@@ -1,0 +1,200 @@
+"""The fabric of namespaces, built for real; needs root."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from netns_fixtures import a_name, make_plan, own_state, require_namespaces
+
+from torch_topoopt.fabric import netns_kernel, netns_state
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import NetnsFabric
+from torch_topoopt.fabric.netns_routes import chosen_routes
+from torch_topoopt.fabric.netns_split import forward_interface
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from torch_topoopt.plan import Plan
+
+SIZE_BYTES = 2 << 20
+LIMIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=["routes", "split"])
+def wired(request: pytest.FixtureRequest) -> Iterator[tuple[NetnsFabric, Plan, str]]:
+    plan = make_plan(6, 2)
+    fabric = NetnsFabric(a_name(), gbps=0.4, forwarding=request.param)
+    try:
+        fabric.connect(plan)
+        yield fabric, plan, request.param
+    finally:
+        fabric.close()
+
+
+def counters(fabric: NetnsFabric, plan: Plan) -> dict[tuple[int, str], tuple[int, int]]:
+    """(server, interface) -> bytes (received, sent)."""
+    found = {}
+    for server in range(plan.cluster.servers):
+        with netns_kernel.open_route(fabric.layout.namespace(server)) as route:
+            for link in route.get_links():
+                stats = link.get_attr("IFLA_STATS64")
+                name = link.get_attr("IFLA_IFNAME")
+                found[server, name] = (stats["rx_bytes"], stats["tx_bytes"])
+    return found
+
+
+def send(fabric: NetnsFabric, source: int, target: int) -> None:
+    """SIZE_BYTES from the address of one server to that of another."""
+    layout = fabric.layout
+    there = (layout.server_address(target), 7000)
+    listener = netns_kernel.inside(
+        layout.namespace(target), lambda: socket.create_server(there, backlog=1)
+    )
+    with (
+        listener,
+        netns_kernel.inside(
+            layout.namespace(source), lambda: socket.create_connection(there, timeout=LIMIT_S)
+        ) as sender,
+    ):
+        listener.settimeout(LIMIT_S)
+        receiver, peer = listener.accept()
+        with receiver:
+            assert peer[0] == layout.server_address(source)
+            receiver.settimeout(LIMIT_S)
+            left = SIZE_BYTES
+            piece = bytes(64 << 10)
+            while left:
+                sender.sendall(piece)
+                waiting = len(piece)
+                while waiting:
+                    waiting -= len(receiver.recv(waiting))
+                left -= len(piece)
+
+
+def grown(
+    before: dict[tuple[int, str], tuple[int, int]], after: dict[tuple[int, str], tuple[int, int]]
+) -> dict[tuple[int, str], tuple[bool, bool]]:
+    """Which interfaces (received, sent) at least the bytes of one `send`."""
+    return {
+        key: (
+            after[key][0] - before[key][0] >= SIZE_BYTES,
+            after[key][1] - before[key][1] >= SIZE_BYTES,
+        )
+        for key in before
+    }
+
+
+def test_bytes_between_servers_without_a_cable_cross_exactly_the_planned_relays(
+    wired: tuple[NetnsFabric, Plan, str],
+) -> None:
+    fabric, plan, forwarding = wired
+    links = {(link.source, link.target): link for link in plan.network.links}
+    routes = {len(route): route for route in chosen_routes(plan).values()}
+    assert max(routes) >= 4, "two relays at least"
+    for route in routes.values():
+        before = counters(fabric, plan)
+        send(fabric, route[0], route[-1])
+        moved = grown(before, counters(fabric, plan))
+        hops = [links[hop] for hop in itertools.pairwise(route)]
+        sent = {(link.source, f"port{link.source_port}") for link in hops}
+        received = {(link.target, f"port{link.target_port}") for link in hops}
+        relayed = {
+            (link.target, forward_interface(link.target_port))
+            for link in hops[:-1]
+            if forwarding == "split"
+        }
+        outside = ("forward", "management", "host")
+        at_ports = {key: both for key, both in moved.items() if not key[1].startswith(outside)}
+        assert {key for key, both in at_ports.items() if both[1]} == sent
+        assert {key for key, both in at_ports.items() if both[0]} == received
+        # The second halves carry what is relayed, and nothing of what is for their server.
+        halves = {key for key, both in moved.items() if both[0] and key[1].startswith("forward")}
+        assert {key for key in halves if not key[1].endswith("-in")} == relayed
+        assert not any(
+            moved[s, "management"][way] for s in range(plan.cluster.servers) for way in (0, 1)
+        )
+
+
+def test_it_is_verified_written_down_and_removed() -> None:
+    plan = make_plan(4, 2)
+    name = a_name()
+    interfaces = set(os.listdir("/sys/class/net"))
+    fabric = NetnsFabric(name, gbps=0.05)
+    try:
+        wiring = fabric.connect(plan)
+        assert wiring.check(plan).fabric == "netns"
+        assert wiring.link_rates(plan)[0, 1] == 0.05
+        record, kept_plan, kept_wiring = netns_state.load(name)
+        assert (kept_plan, kept_wiring) == (plan, wiring)
+        assert netns_state.owner_runs(record)
+        assert netns_state.describe(name)[0] == "in use"
+        assert len(netns_kernel.of_fabric(name)) == 5
+        with pytest.raises(FabricError, match="wired a plan already"):
+            fabric.connect(plan)
+        with pytest.raises(FabricError, match=f"there is a fabric '{name}' already"):
+            NetnsFabric(name).connect(plan)
+        assert len(netns_kernel.of_fabric(name)) == 5
+    finally:
+        fabric.close()
+    assert netns_kernel.of_fabric(name) == []
+    assert record.layout.launcher_interface not in os.listdir("/sys/class/net")
+    assert netns_state.names() == []
+    assert interfaces <= set(os.listdir("/sys/class/net"))
+    fabric.close()
+
+
+def test_two_stand_side_by_side() -> None:
+    plan = make_plan(3, 2)
+    first, second = NetnsFabric(a_name()), NetnsFabric(a_name())
+    try:
+        first.connect(plan)
+        second.connect(plan)
+        assert first.layout.block != second.layout.block
+        assert len(netns_state.names()) == 2
+        first.close()
+        assert netns_state.names() == [second.layout.name]
+        assert netns_state.describe(second.layout.name)[0] == "in use"
+    finally:
+        first.close()
+        second.close()
+
+
+def test_what_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = a_name()
+    real = netns_kernel.create
+
+    def create(namespace: str) -> None:
+        if namespace.endswith("-2"):
+            raise FabricError("no room")
+        real(namespace)
+
+    monkeypatch.setattr(netns_kernel, "create", create)
+    with pytest.raises(FabricError, match="no room"):
+        NetnsFabric(name).connect(make_plan(4, 2))
+    assert netns_kernel.of_fabric(name) == []
+    assert netns_state.names() == []
+
+
+def test_what_it_cannot_wire_is_refused_by_name() -> None:
+    with pytest.raises(FabricError, match=r"mtu: 100 is not in 576\.\.65521"):
+        NetnsFabric("x", mtu=100)
+    with pytest.raises(FabricError, match=r"bandwidth: 40 Gb/s is more than 32 Gb/s"):
+        NetnsFabric("x", gbps=40.0)
+    import dataclasses
+
+    plan = make_plan(3, 2)
+    simplex = dataclasses.replace(plan.cluster, ports="simplex")
+    with pytest.raises(FabricError, match="ports: 'simplex' cannot be a veth pair"):
+        NetnsFabric(a_name()).connect(dataclasses.replace(plan, cluster=simplex))
