@@ -127,8 +127,8 @@ def test_a_device_that_does_not_answer_is_given_up(
     server: PolatisNetconfServer, connect: Connect
 ) -> None:
     server.mute = True
-    session = connect(server, timeout_s=1.0)
-    with pytest.raises(SwitchUnreachable, match=r"no answer to lock from .* within 1 s"):
+    session = connect(server, timeout_s=2.0)
+    with pytest.raises(SwitchUnreachable, match=r"no answer to lock from .* within 2 s"):
         session.lock()
     assert not session.connected
 

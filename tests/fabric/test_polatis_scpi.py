@@ -219,6 +219,26 @@ def test_a_device_that_does_not_answer_is_given_up(server: PolatisScpiServer) ->
         switch.circuits()
 
 
+def test_an_interrupted_question_does_not_shift_the_answers(
+    server: PolatisScpiServer, switch: PolatisSwitch
+) -> None:
+    wanted = cable_circuits(switch, "1", "2")
+    fence = ports_of(switch, "1", "2")
+    configure(switch, wanted, fence, timeout_s=LIMIT_S)
+
+    def interrupt(done: int, of: int, what: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("socket.socket.recv", lambda *given: interrupt(0, 0, ""))
+        with pytest.raises(KeyboardInterrupt):
+            switch.circuits()
+    assert switch.power_dbm("10") == pytest.approx(-4.25)
+    with pytest.raises(KeyboardInterrupt):
+        configure(switch, (), fence, timeout_s=LIMIT_S, progress=interrupt)
+    assert server.device.circuits() == set(wanted)
+
+
 @pytest.mark.parametrize("reply", ["", "16", "0,0", "SSH-2.0-OpenSSH_9.2", "(@1),(@17)"])
 def test_something_else_on_the_port_is_an_error_with_what_it_said(
     server: PolatisScpiServer,

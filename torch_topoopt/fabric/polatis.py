@@ -171,15 +171,20 @@ class PolatisSwitch:
         self._laid_out()
         deadline = self._clock.now() + timeout_s
         pause_s = _FIRST_POLL_S
-        while reasons := self._ask(lambda: self._dark(wanted), deadline):
+        while True:
+            last = self._clock.now() >= deadline  # so that the last answer is not an early one
+            reasons = self._ask(lambda: self._dark(wanted), deadline)
+            if not reasons:
+                return
             if progress is not None:
                 progress(len(wanted) - len(reasons), len(wanted), "settling")
-            if self._clock.now() >= deadline:
+            if last:
                 named = ", ".join(f"{circuit} ({why})" for circuit, why in reasons.items())
                 raise NotSettled(
                     f"{self.name}: not carrying light after {timeout_s:g} s: {named}", reasons
                 )
-            self._clock.sleep(pause_s)
+            left_s = max(deadline - self._clock.now(), 0.0)
+            self._clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
     def power_dbm(self, port: str) -> float | None:

@@ -188,8 +188,7 @@ class ScpiDevice:
 
         *OPC? tells the two apart without waiting for a reply that never comes.
         """
-        self._send(question)
-        answer = self._query("*OPC?")
+        answer = self._query(f"{question}\r\n*OPC?")
         if answer == "1":  # that of *OPC? already; what went wrong is in the error queue
             self._drain_errors()
             return None
@@ -218,6 +217,13 @@ class ScpiDevice:
             raise self._broken(error) from None
 
     def _receive(self) -> str:
+        try:
+            return self._receive_line()
+        except BaseException:  # also Ctrl-C: a late reply must not pass for that of the next one
+            self._hang_up()
+            raise
+
+    def _receive_line(self) -> str:
         connection = self._connected()
         while b"\n" not in self._received:
             try:
@@ -242,7 +248,7 @@ class ScpiDevice:
         return self._connection
 
     def _broken(self, error: OSError | str) -> SwitchUnreachable:
-        self._hang_up()  # a late reply must not pass for that of the next question
+        self._hang_up()
         if isinstance(error, TimeoutError):
             cause = f"no answer within {self._timeout_s:g} s"
         else:
