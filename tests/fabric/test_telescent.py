@@ -272,6 +272,37 @@ def test_nobody_listens(login: SshLogin) -> None:
         TelescentPanel(dataclasses.replace(login, port=port)).circuits()
 
 
+@pytest.mark.parametrize(
+    "says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["http", "nothing"]
+)
+def test_something_that_is_no_ssh_server(login: SshLogin, says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = dataclasses.replace(login, port=listener.getsockname()[1], timeout_s=0.5)
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(says)
+                while connection.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(SwitchUnreachable, match=f"telescent: {address.address}: ."):
+            TelescentPanel(address).circuits()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("text", [b"[127.0.0.1]:1 ssh-rsa AAAAB\n", b"\xff\xfe\n"])
+def test_known_hosts_that_cannot_be_read_are_named(
+    server: TelescentServer, login: SshLogin, text: bytes
+) -> None:
+    server.known_hosts.write_bytes(text)
+    with pytest.raises(SwitchError, match=r"telescent: .*known_hosts cannot be read"):
+        TelescentPanel(login).circuits()
+    assert server.panel.commands == []
+
+
 def test_a_connection_lost_while_the_robot_moves_is_made_again(
     panel: Panel, login: SshLogin, server: TelescentServer
 ) -> None:

@@ -165,6 +165,10 @@ class SshShell:
                 client.load_system_host_keys()
         except OSError as error:
             raise SwitchError(f"{self._name}: {error.filename}: {error.strerror}") from None
+        except Exception as error:  # paramiko's InvalidHostKey is an Exception and no more
+            raise SwitchError(
+                f"{self._name}: {self._known_hosts()} cannot be read as known hosts: {error}"
+            ) from None
 
     def _known_hosts(self) -> str:
         return self._login.known_hosts or "~/.ssh/known_hosts"
