@@ -25,14 +25,16 @@ from torch_topoopt.plan import Demand, GroupDemand, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from torch_topoopt.fabric.cluster_file import ClusterFile
-    from torch_topoopt.fabric.static import StaticFabric
+    from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.cluster_options import ClusterChoice
     from torch_topoopt.launcher.link_bytes import LinkBytes
 
 _RETRY_S = 0.2  # until server 0 listens
 _LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
+_LEAVE_S = 10.0  # for the other hosts to have heard why server 0 gives up
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 
@@ -72,12 +74,23 @@ class ClusterSite:
         self._tell("plan", {"plan": plan.to_json()})
         return plan
 
-    def fabric(self) -> StaticFabric:
-        """The driver of this host's cables."""
+    def fabric(self, snapshots: Path) -> FabricDriver:
+        """The driver of this host's cables; if ports hang on switches, of their circuits too.
+
+        `snapshots` gets the circuits from before, on server 0.
+        """
         from torch_topoopt.discovery.local_host import ThisHost
         from torch_topoopt.fabric.static import StaticFabric
+        from torch_topoopt.fabric.switched import SwitchedFabric
 
-        return StaticFabric(self.choice.file, self.choice.server, self._meeting, ThisHost())
+        file, server = self.choice.file, self.choice.server
+
+        def on_cables(file: ClusterFile) -> FabricDriver:
+            return StaticFabric(file, server, self._meeting, ThisHost())
+
+        if not file.switches:
+            return on_cables(file)
+        return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
 
     def share_links(self, links: list[LinkBytes]) -> list[LinkBytes]:
         """What all hosts have counted, on server 0; what this one has, on the others.
@@ -94,6 +107,19 @@ class ClusterSite:
                 text = self._meeting.collect("links", [server], deadline)[server]
                 gathered += [link_bytes.LinkBytes(**link) for link in json.loads(text)]
         return gathered
+
+    def leave(self) -> None:
+        """After a failure. The store ends with server 0, which stays until all have read the reason.
+
+        Never raises, and gives up after ten seconds on those that have gone without a word.
+        """
+        from torch.distributed import DistError
+
+        with contextlib.suppress(DistError, FabricError):
+            self._meeting.publish("left", "")
+            if self.leads:
+                servers = range(len(self.choice.file.servers))
+                self._meeting.collect("left", servers, time.monotonic() + _LEAVE_S)
 
     def _gather_hosts(self, deadline: float) -> None:
         """Server 0 looks whether all are there with the same file; the others wait for its word."""

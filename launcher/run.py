@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import static_plan
+from torch_topoopt.fabric import static_plan, switched_plan
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.switched import SwitchedFabric
 from torch_topoopt.launcher import (
     cluster_site,
     console,
@@ -89,7 +91,7 @@ class Job:
     def driver(self) -> FabricDriver:
         """Controls the fabric that was asked for."""
         if self.site is not None:
-            return self.site.fabric()
+            return self.site.fabric(self.folder / "switches-before")
         return fabrics.driver(self.options.fabric, self.options.gbps)
 
     def plan(self) -> Plan:
@@ -114,6 +116,8 @@ class Job:
             )
         else:
             plan = self._co_optimise(self._profile())
+        if self.options.site is not None and self.options.site.file.switches:
+            switched_plan.place_on_switches(plan, self.options.site.file)  # or fail on all hosts
         return plan
 
     def _profile(self) -> OpGraph:
@@ -131,7 +135,12 @@ class Job:
             f"{cluster.servers} servers; `topoopt plan` searches every split and placement"
         )
         network = None
-        if self.options.site is not None:
+        if self.options.site is not None and self.options.site.file.switches:
+            self.terminal.line(
+                f"      {counted(cluster.degree, 'port')} of every server on switches, planned "
+                f"for {format_gbps(cluster.link_gbps)} per link"
+            )
+        elif self.options.site is not None:
             network = static_plan.network_of(self.options.site.file)
             self.terminal.line(
                 f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, all "
@@ -158,6 +167,10 @@ class Job:
         """Stage 3."""
         with self.stage("wire") as stage:
             stage.progress(None, driver.name)
+            if isinstance(driver, SwitchedFabric):
+                driver.progress = lambda name, done, of, what: stage.progress(
+                    done / of if of else None, f"{name}: {what}"
+                )
             wiring = driver.connect(plan)
             documents.save(wiring, str(self.folder / "wiring.json"))
             rate = "not limited" if self.options.gbps is None else format_gbps(self.options.gbps)
@@ -227,13 +240,18 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 
 def _stages(job: Job) -> tuple[int, dict[str, Any]]:
     job.join()
-    plan = job.plan()
-    driver = job.driver()
     try:
-        job.wire(plan, driver)
-        failures = job.train(fabrics.hosts(driver, plan))
-    finally:
-        driver.close()
+        plan = job.plan()
+        driver = job.driver()
+        try:
+            job.wire(plan, driver)
+            failures = job.train(fabrics.hosts(driver, plan))
+        finally:
+            driver.close()
+    except FabricError:
+        if job.site is not None:
+            job.site.leave()
+        raise
     links = link_bytes.gather(job.folder.path)
     if job.site is not None:
         links = job.site.share_links(links)

@@ -164,11 +164,21 @@ def _cluster_of_cables(
     arguments: argparse.Namespace, site: ClusterChoice, plan: Plan | None
 ) -> Cluster:
     from torch_topoopt.fabric.static_plan import cluster_of, place
+    from torch_topoopt.fabric.switched_plan import cluster_on_switches, place_on_switches
 
-    cluster = cluster_of(site.file)
+    switched = bool(site.file.switches)
+    cluster = cluster_on_switches(site.file) if switched else cluster_of(site.file)
     if plan is None:
+        if switched and not _model(arguments):
+            raise InputError(
+                f"model: the switches of {arguments.cluster} are set for a model; give one, or a "
+                "--plan"
+            )
         return cluster
-    place(plan, site.file)
+    if switched:
+        place_on_switches(plan, site.file)
+    else:
+        place(plan, site.file)
     if plan.cluster.accelerators_per_server != cluster.accelerators_per_server:
         raise InputError(
             f"plan: {arguments.plan} is for {plan.cluster.accelerators_per_server} accelerator(s) "

@@ -199,8 +199,11 @@ class OcsServer:
     user = "admin"
     password = "YourPaSsWoRd"
 
-    def __init__(self, device: OcsDevice, certificate: Path | None = None) -> None:
+    def __init__(
+        self, device: OcsDevice, certificate: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.device = device
+        self._host = host
         self.slow_s = 0.0
         self.asked: list[str] = []
         self.bodies: list[dict[str, Any]] = []
@@ -208,7 +211,7 @@ class OcsServer:
         self._drops: list[bool] = []
         self._refusals: list[tuple[int, bytes]] = []
         self._back_at = 0.0
-        self._server = _Listener(("127.0.0.1", 0), _Handler)
+        self._server = _Listener((host, 0), _Handler)
         self._server.owner = self
         self._scheme = "http"
         if certificate is not None:
@@ -223,7 +226,7 @@ class OcsServer:
 
     @property
     def address(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://{self._host}:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
         self._thread.start()

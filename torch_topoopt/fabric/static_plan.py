@@ -25,14 +25,6 @@ def cluster_of(file: ClusterFile) -> Cluster:
     """The servers of `file`: as many ports as the most that a server has cables, all as fast as the
     slowest cable. Raises FabricError where there is no such Cluster.
     """
-    counts = {server.accelerators for server in file.servers}
-    if len(counts) > 1:
-        few = min(file.servers, key=lambda server: server.accelerators)
-        many = max(file.servers, key=lambda server: server.accelerators)
-        raise FabricError(
-            f"accelerators: {few.name} has {few.accelerators} and {many.name} has "
-            f"{many.accelerators}; a job has equally many ranks on every server"
-        )
     cabled = [0] * len(file.servers)
     for cable in file.cables:
         for end in cable:
@@ -41,8 +33,20 @@ def cluster_of(file: ClusterFile) -> Cluster:
         servers=len(file.servers),
         degree=max(1, *cabled),
         link_gbps=min((_gbps(file, cable) for cable in file.cables), default=UNKNOWN_GBPS),
-        accelerators_per_server=counts.pop(),
+        accelerators_per_server=accelerators_of(file),
     ).validate(any_degree=True)
+
+
+def accelerators_of(file: ClusterFile) -> int:
+    """How many every server has; raises FabricError if some have more than others."""
+    few = min(file.servers, key=lambda server: server.accelerators)
+    many = max(file.servers, key=lambda server: server.accelerators)
+    if few.accelerators != many.accelerators:
+        raise FabricError(
+            f"accelerators: {few.name} has {few.accelerators} and {many.name} has "
+            f"{many.accelerators}; a job has equally many ranks on every server"
+        )
+    return few.accelerators
 
 
 def network_of(file: ClusterFile) -> Network:

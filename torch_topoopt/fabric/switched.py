@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from torch_topoopt.fabric.circuits import Circuit, Difference, Fence
@@ -216,7 +217,8 @@ class SwitchedFabric:
     """Driver of the fabric "switched", on every host; server 0's configures the switches.
 
     `verify` makes the driver that verifies plugged cables, for the cluster file as it is once the
-    circuits are there. `folder`, `timeout_s` and `progress` are those of Switches.configure.
+    circuits are there. `folder`, `timeout_s` and `progress` are those of Switches.configure; one
+    may set `progress` later.
     """
 
     name = "switched"
@@ -240,7 +242,7 @@ class SwitchedFabric:
         self._open = open_switch
         self._timeout_s = timeout_s
         self._folder = folder
-        self._progress = progress
+        self.progress = progress
         self._verified: FabricDriver | None = None
 
     def connect(self, plan: Plan) -> Wiring:
@@ -262,7 +264,7 @@ class SwitchedFabric:
                     placed.cables,
                     timeout_s=self._timeout_s,
                     folder=self._folder,
-                    progress=self._progress,
+                    progress=self.progress,
                 )
             except BaseException as error:
                 self._tell(str(error) or type(error).__name__)
@@ -290,7 +292,7 @@ class SwitchedFabric:
             driver.close()
             raise
         self._verified = driver
-        return wiring
+        return replace(wiring, fabric=self.name)
 
     def _tell(self, error: str) -> None:
         self._meeting.publish("switches", json.dumps({"error": error}))

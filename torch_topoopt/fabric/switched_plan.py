@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.static_plan import accelerators_of
+from torch_topoopt.plan import Cluster
+from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +38,34 @@ class SwitchedPlan:
 
     cables: dict[str, tuple[tuple[str, str], ...]]
     file: ClusterFile
+
+
+def cluster_on_switches(file: ClusterFile) -> Cluster:
+    """The servers of `file`, with as many ports as each has on switches; raises FabricError.
+
+    The planner wires ports of servers in pairs and joins two servers once: of the ports, it gets as
+    many as fit.
+    """
+    count = len(file.servers)
+    hanging = [
+        [port for port in server.ports if port.switch is not None] for server in file.servers
+    ]
+    fewest = min(range(count), key=lambda server: len(hanging[server]))
+    degree = min(len(hanging[fewest]), count - 1)
+    if count > 2:
+        degree -= degree % 2
+    if degree < 1:
+        raise FabricError(
+            f"{file.servers[fewest].name} has {len(hanging[fewest])} ports on switches; a plan for "
+            f"{count} servers needs {min(2, count - 1)} of each"
+        )
+    rates = [port.gbps or UNKNOWN_GBPS for own in hanging for port in own]
+    return Cluster(
+        servers=count,
+        degree=degree,
+        link_gbps=min(rates),
+        accelerators_per_server=accelerators_of(file),
+    ).validate()
 
 
 def place_on_switches(plan: Plan, file: ClusterFile) -> SwitchedPlan:

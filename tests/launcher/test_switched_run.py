@@ -1,0 +1,147 @@
+"""`topoopt run --cluster` where ports hang on switches: the circuits of the plan are made first.
+
+The hosts are namespaces; a bridge for each subnet stands for the glass, and two devices that speak
+SONiC-OCS over TLS are asked for circuits.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from plain_hosts import Hosts, ip, make_hosts, remove_hosts, skip_unless_possible, up, wait_until_up
+from test_cluster_run import check_trained, error_of, run_everywhere
+
+from torch_topoopt.fabric.circuits import Circuit
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, SwitchEntry
+from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.switched import Switches
+from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Launcher
+
+sys.path.append(str(Path(__file__).parent.parent / "fabric"))
+from certificates import write_certificate
+from sonic_ocs_server import OcsDevice, OcsServer
+
+COUNT = 4
+PLANES = 2
+
+
+@dataclass
+class Lab:
+    """Hosts with a port on each of two switches; host k has socket k + 1."""
+
+    hosts: Hosts = field(default_factory=Hosts)
+    bridges: list[str] = field(default_factory=list)
+    servers: list[OcsServer] = field(default_factory=list)
+    file: ClusterFile | None = None
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    skip_unless_possible()
+    lab = Lab()
+    try:
+        make_hosts(COUNT, [], lab.hosts)
+        network = lab.hosts.managements[0].rsplit(".", 2)[0]
+        devices = f"{network}.0.254"
+        ip(f"addr add {devices}/24 dev {lab.hosts.bridge}")
+        for plane in range(PLANES):
+            _join(lab, plane, network)
+        certificate = write_certificate(tmp_path / "device.pem", devices)
+        lab.servers = [OcsServer(OcsDevice(), certificate, devices) for _ in range(PLANES)]
+        lab.file = _cluster_file(lab, network, certificate)
+        monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
+        with lab.servers[0], lab.servers[1]:
+            yield lab
+    finally:
+        remove_hosts(lab.hosts)
+        for bridge in lab.bridges:
+            ip(f"link del {bridge}")
+
+
+def _join(lab: Lab, plane: int, network: str) -> None:
+    """Gives every host an interface `nic<plane>` in one subnet."""
+    bridge = f"{lab.hosts.bridge}.{plane}"
+    ip(f"link add {bridge} type bridge")
+    lab.bridges.append(bridge)
+    ip(f"link set {bridge} up")
+    for host, name in enumerate(lab.hosts.names):
+        outside = f"{bridge.replace('tof', 'top')}{host}"
+        ip(f"link add {outside} type veth peer name nic{plane} netns {name}")
+        lab.hosts.outside.append(outside)
+        ip(f"link set {outside} master {bridge} up")
+        up(name, f"nic{plane}", f"{network}.{plane + 1}.{host + 1}/24")
+        wait_until_up(name, f"nic{plane}")
+
+
+def _cluster_file(lab: Lab, network: str, certificate: Path) -> ClusterFile:
+    plain = lab.hosts.cluster()
+    servers = tuple(
+        replace(
+            server,
+            ports=tuple(
+                PortEntry(
+                    f"p{plane}",
+                    f"{network}.{plane + 1}.{host + 1}/24",
+                    1.0,
+                    switch=f"ocs{plane}:{host + 1}",
+                )
+                for plane in range(PLANES)
+            ),
+        )
+        for host, server in enumerate(plain.servers)
+    )
+    switches = tuple(
+        SwitchEntry(
+            f"ocs{plane}",
+            "sonic-ocs",
+            server.address,
+            user="admin",
+            password=PasswordSource(env="OCS_PASSWORD"),
+            sockets=tuple(str(host + 1) for host in range(COUNT)),
+            options={"ca_file": str(certificate), "poll_s": 0.02},
+        )
+        for plane, server in enumerate(lab.servers)
+    )
+    return replace(plain, servers=servers, switches=switches).validate()
+
+
+def test_the_switches_are_set_and_the_job_trains(launcher: Launcher, lab: Lab) -> None:
+    assert lab.file is not None
+    theirs = Circuit("7A", "8B")
+    lab.servers[0].device.bulk_update([], [("7A-8B", *theirs.ports)])
+    ended = run_everywhere(launcher, lab.hosts, lab.file)
+    check_trained(launcher.folder, lab.hosts, ended)
+    run = launcher.folder / "host0" / "run"
+    plan = Plan.load(run / "plan.json")
+    assert plan.mode == "paper"
+    assert len(plan.network.links) == 2 * COUNT
+    with Switches(lab.file) as switches:
+        left = switches.preview(place_on_switches(plan, lab.file).cables)
+    assert not any(left.values()), "just the circuits of the plan are there"
+    assert theirs in lab.servers[0].device.circuits()
+    assert sorted(p.name for p in (run / "switches-before").iterdir()) == ["ocs0.json", "ocs1.json"]
+    assert not (launcher.folder / "host1" / "run" / "switches-before").exists()
+    for done in ended:
+        assert OcsServer.password not in done.stdout + done.stderr
+
+
+def test_a_switch_that_fails_ends_the_run_on_all_hosts_alike(launcher: Launcher, lab: Lab) -> None:
+    assert lab.file is not None
+    before = [server.device.circuits() for server in lab.servers]
+    lab.servers[1].device.fails_after = 1
+    ended = run_everywhere(launcher, lab.hosts, lab.file)
+    assert {done.returncode for done in ended} == {2}, [done.stderr for done in ended]
+    assert len({error_of(done) for done in ended}) == 1
+    assert "ocs1: bulk-update failed for" in error_of(ended[0])
+    assert "ocs0 is restored too" in error_of(ended[0])
+    assert lab.servers[0].device.circuits() == before[0]
