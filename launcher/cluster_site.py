@@ -109,7 +109,7 @@ class ClusterSite:
         return gathered
 
     def leave(self) -> None:
-        """After a failure. The store ends with server 0, which stays until all have read the reason.
+        """After a failure: the store ends with server 0, which stays until all know why.
 
         Never raises, and gives up after ten seconds on those that have gone without a word.
         """

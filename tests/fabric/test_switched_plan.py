@@ -11,7 +11,7 @@ from switched_clusters import switched_file
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.static_plan import place
-from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.fabric.switched_plan import cluster_on_switches, place_on_switches
 from torch_topoopt.plan import Cluster, Demand, Link, Plan
 from torch_topoopt.topology.fixed_network import Cable, network_of_cables
 
@@ -145,3 +145,26 @@ def test_ports_are_joined_within_their_subnet(ring_plan: RingPlan) -> None:
     server = replace(servers[1], ports=(strange, servers[1].ports[1]))
     with pytest.raises(FabricError, match="do not fit on the switches: both ends"):
         place_on_switches(ring_plan(4), replace(file, servers=(servers[0], server, *servers[2:])))
+
+
+@pytest.mark.parametrize(
+    ("servers", "ports", "degree"),
+    [(2, [1, 1], 1), (3, [1, 1], 2), (6, [1, 1, 1], 2), (6, [2, 3], 4), (4, [5], 2)],
+)
+def test_the_cluster_has_as_many_ports_as_can_be_planned(
+    servers: int, ports: list[int], degree: int
+) -> None:
+    cluster = cluster_on_switches(switched_file(servers, ports))
+    assert (cluster.servers, cluster.degree) == (servers, degree)
+
+
+def test_a_server_without_enough_ports_is_named() -> None:
+    file = switched_file(4, [2])
+    lone = replace(file.servers[2], ports=file.servers[2].ports[:1])
+    with pytest.raises(FabricError, match=r"h2 has 1 ports on switches; .* needs 2 of each"):
+        cluster_on_switches(
+            replace(file, servers=(*file.servers[:2], lone, file.servers[3])).validate()
+        )
+    more = replace(file.servers[1], accelerators=8)
+    with pytest.raises(FabricError, match="h0 has 1 and h1 has 8"):
+        cluster_on_switches(replace(file, servers=(file.servers[0], more, *file.servers[2:])))

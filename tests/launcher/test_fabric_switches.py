@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.launcher import main as launcher
-from torch_topoopt.launcher.errors import BAD_INPUT, OK
+from torch_topoopt.launcher import run_options
+from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,3 +171,14 @@ def test_bad_input_is_named(lab: Path, topoopt: Topoopt) -> None:
     (lab / "cables.yaml").write_text(plugged)
     code, _, said = topoopt("snapshot", "kept", "--cluster", "cables.yaml")
     assert (code, "has no switches" in said) == (BAD_INPUT, True)
+
+
+def test_a_run_on_switches_needs_a_model_or_a_plan(lab: Path) -> None:
+    (lab / "train.py").write_text("")
+    asked = ["--cluster", str(lab / "lab.yaml"), "--node-rank", "0"]
+    with pytest.raises(InputError, match=r"^model: the switches of .*lab\.yaml are set for a mod"):
+        run_options.parse([*asked, "--model", "none", str(lab / "train.py")])
+    options = run_options.parse([*asked, "--plan", str(lab / "plan.json"), str(lab / "train.py")])
+    assert options.cluster.servers == 4
+    options = run_options.parse([*asked, "--model", "ncf", str(lab / "train.py")])
+    assert (options.cluster.servers, options.cluster.degree) == (4, 2)
