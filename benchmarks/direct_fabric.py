@@ -113,7 +113,13 @@ class DirectFabric:
                 plan_digest=self.plan.digest(),
                 tcp_port=_TCP_PORT,
                 ports=tuple(
-                    PortAddress(server, port, port_address(server, port), None)
+                    PortAddress(
+                        server,
+                        port,
+                        port_address(server, port),
+                        None,
+                        speed_gbps=self.plan.cluster.link_gbps,
+                    )
                     for server, port in sorted(ports)
                 ),
             )

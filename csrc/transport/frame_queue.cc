@@ -7,9 +7,6 @@
 namespace topoopt {
 namespace {
 
-// What leaves in one go: enough to make small frames cheap, little enough that a control frame does
-// not wait long behind it.
-constexpr size_t kBatchBytes = 64 << 10;
 constexpr size_t kBatchFrames = FrameQueue::kMaxParts / 2;
 constexpr size_t kTurnBytes = 64 << 10;
 // Queues of flows that have nothing to send are kept for their next frame, up to so many.
@@ -42,8 +39,13 @@ void FrameQueue::push(OutFrame frame) {
     counters_.relay_peak_bytes = std::max(counters_.relay_peak_bytes, relay_bytes_);
   }
   auto& entry = *flows_.try_emplace(FlowKey::of(frame.header)).first;
-  if (entry.second.frames.empty()) turns_.push_back(&entry);
-  entry.second.frames.push_back(std::move(frame));
+  Flow& flow = entry.second;
+  if (!std::exchange(flow.listed, true)) {
+    flow.credit_bytes = kTurnBytes;
+    fresh_.push_back(&entry);
+  }
+  flow.frames.push_back(std::move(frame));
+  ++waiting_;
 }
 
 void FrameQueue::pushControl(OutFrame frame) {
@@ -51,30 +53,46 @@ void FrameQueue::pushControl(OutFrame frame) {
   control_.push_back(std::move(frame));
 }
 
+// A flow that sent nothing for a whole round leaves the list.
+void FrameQueue::retire(Flows::value_type* entry) {
+  entry->second.listed = false;
+  if (flows_.size() > kIdleFlows) flows_.erase(flows_.find(entry->first));
+}
+
+// The flow whose turn it is, with credit for its first frame; nullptr if none has a frame.
+FrameQueue::Flows::value_type* FrameQueue::nextFlow() {
+  while (waiting_ > 0) {
+    Turns& list = fresh_.empty() ? turns_ : fresh_;
+    auto* const entry = list.front();
+    Flow& flow = entry->second;
+    if (!flow.frames.empty()) {
+      const size_t cost = sizeOf(flow.frames.front().header);
+      if (flow.credit_bytes >= cost) {
+        flow.credit_bytes -= cost;
+        return entry;
+      }
+      flow.credit_bytes += kTurnBytes;
+    }
+    const bool idle = flow.frames.empty() && &list == &turns_;
+    list.pop_front();
+    if (idle) {
+      retire(entry);
+    } else {
+      turns_.push_back(entry);
+    }
+  }
+  return nullptr;
+}
+
 bool FrameQueue::takeNext() {
   if (!control_.empty()) {
     ready_.push_back(std::move(control_.front()));
     control_.pop_front();
-  } else if (!turns_.empty()) {
-    for (;;) {
-      Flow& flow = turns_.front()->second;
-      const size_t cost = sizeOf(flow.frames.front().header);
-      if (flow.credit_bytes >= cost) {
-        flow.credit_bytes -= cost;
-        break;
-      }
-      flow.credit_bytes += kTurnBytes;
-      turns_.push_back(turns_.front());
-      turns_.pop_front();
-    }
-    auto& entry = *turns_.front();
-    ready_.push_back(std::move(entry.second.frames.front()));
-    entry.second.frames.pop_front();
-    if (entry.second.frames.empty()) {
-      turns_.pop_front();
-      entry.second.credit_bytes = 0;
-      if (flows_.size() > kIdleFlows) flows_.erase(flows_.find(entry.first));
-    }
+  } else if (auto* const entry = nextFlow()) {
+    Flow& flow = entry->second;
+    ready_.push_back(std::move(flow.frames.front()));
+    flow.frames.pop_front();
+    --waiting_;
   } else {
     return false;
   }
@@ -84,8 +102,8 @@ bool FrameQueue::takeNext() {
   return true;
 }
 
-int FrameQueue::gather(iovec* parts) {
-  while (ready_bytes_ - written_ < kBatchBytes && ready_.size() < kBatchFrames && takeNext()) {
+int FrameQueue::gather(iovec* parts, size_t batch_bytes) {
+  while (ready_bytes_ - written_ < batch_bytes && ready_.size() < kBatchFrames && takeNext()) {
   }
   int count = 0;
   size_t skip = written_;
@@ -139,12 +157,15 @@ bool FrameQueue::ownData(const OutFrame& frame, uint32_t channel) const {
 
 void FrameQueue::dropOwn(uint32_t channel, BufferPool& buffers,
                          const std::function<void(const FrameHeader&)>& dropped) {
-  std::erase_if(turns_, [&](const Flows::value_type* entry) {
-    if (entry->first.channel != channel || entry->first.source != rank_) return false;
-    for (const OutFrame& frame : entry->second.frames) dropped(frame.header);
-    flows_.erase(flows_.find(entry->first));
-    return true;
-  });
+  for (Turns* list : {&fresh_, &turns_}) {
+    std::erase_if(*list, [&](const Flows::value_type* entry) {
+      if (entry->first.channel != channel || entry->first.source != rank_) return false;
+      for (const OutFrame& frame : entry->second.frames) dropped(frame.header);
+      waiting_ -= entry->second.frames.size();
+      flows_.erase(flows_.find(entry->first));
+      return true;
+    });
+  }
   for (auto frame = ready_.begin(); frame != ready_.end();) {
     if (!ownData(*frame, channel)) {
       ++frame;
@@ -166,8 +187,10 @@ void FrameQueue::dropOwn(uint32_t channel, BufferPool& buffers,
 }
 
 void FrameQueue::dropData() {
+  fresh_.clear();
   turns_.clear();
   flows_.clear();
+  waiting_ = 0;
   const auto first = ready_.begin() + (written_ > 0 ? 1 : 0);
   ready_.erase(
       std::remove_if(first, ready_.end(),

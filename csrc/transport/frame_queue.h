@@ -1,7 +1,8 @@
 // The frames that wait for one link, and what became of them.
 //
 // They wait in one queue per flow and leave in turn, by bytes, so no flow, own or relayed, can
-// starve another; control frames go first.
+// starve another. A flow that had nothing to send for a whole round begins before the others: a
+// barrier does not wait for its turn behind gradients. Control frames go first of all.
 
 #pragma once
 
@@ -56,10 +57,11 @@ class FrameQueue {
 
   void push(OutFrame frame);         // fair among flows
   void pushControl(OutFrame frame);  // before all data
-  bool empty() const { return ready_.empty() && control_.empty() && turns_.empty(); }
+  bool empty() const { return ready_.empty() && control_.empty() && waiting_ == 0; }
 
-  // The next bytes to write, as at most kMaxParts parts; returns how many.
-  int gather(iovec* parts);
+  // The next bytes to write, as at most kMaxParts parts; returns how many. Once frames of
+  // `batch_bytes` are gathered, what comes later waits its turn.
+  int gather(iovec* parts, size_t batch_bytes);
   // The first `bytes` of what was gathered are written. May call `done` of sends, and through them
   // push() again.
   void wrote(size_t bytes);
@@ -80,14 +82,18 @@ class FrameQueue {
   struct Flow {
     std::deque<OutFrame> frames;
     size_t credit_bytes = 0;  // what it may send before the next flow's turn
+    bool listed = false;      // in fresh_ or turns_
   };
   using Flows = std::unordered_map<FlowKey, Flow, FlowHash>;
+  using Turns = std::deque<Flows::value_type*>;
 
   bool relayed(const FrameHeader& header) const { return header.source != rank_; }
   bool ownData(const OutFrame& frame, uint32_t channel) const;
   void startBusy();
   void stopBusy();
   bool takeNext();
+  Flows::value_type* nextFlow();
+  void retire(Flows::value_type* entry);
   void account(const FrameHeader& header);
 
   const int rank_;
@@ -96,8 +102,12 @@ class FrameQueue {
   size_t written_ = 0;  // of the first in ready_
   std::deque<OutFrame> control_;
   Flows flows_;
-  std::deque<Flows::value_type*> turns_;  // flows with something to send
-  uint64_t relay_bytes_ = 0;              // payload of other ranks that waits here
+  // A flow that runs out of frames keeps its place until its turn comes, so that it does not begin
+  // before the others again and again.
+  Turns fresh_;
+  Turns turns_;
+  size_t waiting_ = 0;        // frames in flows_
+  uint64_t relay_bytes_ = 0;  // payload of other ranks that waits here
   LinkCounters counters_;
   bool busy_ = false;
   Clock::time_point busy_since_{};

@@ -189,7 +189,7 @@ void Link::writeFrames() {
   for (size_t turn_bytes = 0; writable_ && !queue_.empty();) {
     if (turn_bytes >= kWriteTurnBytes) return askTurn();
     iovec parts[FrameQueue::kMaxParts];
-    const int part_count = queue_.gather(parts);
+    const int part_count = queue_.gather(parts, batchBytes());
     size_t count = 0;
     const Io io = writeBytes(parts, part_count, count);
     turn_bytes += count;

@@ -118,6 +118,8 @@ class Link : public Reactor::Handler {
     kBroken,   // see `error`
   };
 
+  static constexpr size_t kBatchBytes = 64 << 10;
+
   Link(const LinkSpec& spec, const Context& context);
 
   // Each moves as many bytes as it can and adds them to `count`.
@@ -125,6 +127,9 @@ class Link : public Reactor::Handler {
   virtual Io writeBytes(const iovec* parts, int part_count, size_t& count) = 0;
   // The current frame needs `bytes` more (0: none is current): nothing less is worth a wake-up.
   virtual void expect(size_t bytes) {}
+  // What leaves in one go: enough to make small frames cheap, little enough that an urgent frame
+  // does not wait long behind it.
+  virtual size_t batchBytes() const { return kBatchBytes; }
   virtual void endWriting() = 0;
   virtual void closeBytes() = 0;
 

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -28,6 +30,14 @@ size_t sizeOf(const iovec* parts, int part_count) {
 SocketLink::SocketLink(const LinkSpec& spec, const Context& context)
     : Link(spec, context), socket_(spec.fd) {
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+  // Who opened the socket has chosen how much may wait in the kernel, by the rate of the link. The
+  // kernel looks at that mark before a write and not during it, so writes are no longer than it.
+  int unsent_bytes = 0;
+  socklen_t size = sizeof unsent_bytes;
+  if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, &size) == 0 &&
+      unsent_bytes > 0) {
+    most_per_write_ = std::min(kBatchBytes, static_cast<size_t>(unsent_bytes));
+  }
 }
 
 // Edge-triggered: registered once, and then told of changes only.
@@ -84,14 +94,20 @@ Link::Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count
 }
 
 Link::Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
+  iovec taken[FrameQueue::kMaxParts];
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts);
-  message.msg_iovlen = static_cast<size_t>(part_count);
+  message.msg_iov = taken;
+  size_t bytes = 0;
+  for (int i = 0; i < part_count && bytes < most_per_write_; ++i) {
+    taken[i] = {parts[i].iov_base, std::min(parts[i].iov_len, most_per_write_ - bytes)};
+    bytes += taken[i].iov_len;
+    ++message.msg_iovlen;
+  }
   for (;;) {
     const ssize_t put = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (put >= 0) {
       count += static_cast<size_t>(put);
-      return count < sizeOf(parts, part_count) ? Io::kBlocked : Io::kMore;
+      return count < bytes ? Io::kBlocked : Io::kMore;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return Io::kBlocked;
     if (errno == EINTR) continue;

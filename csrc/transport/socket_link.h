@@ -20,10 +20,12 @@ class SocketLink final : public Link {
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
   Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
   void expect(size_t bytes) override;
+  size_t batchBytes() const override { return most_per_write_; }
   void endWriting() override;
   void closeBytes() override;
 
   Descriptor socket_;
+  size_t most_per_write_ = kBatchBytes;
   int wake_bytes_ = 1;     // the socket is readable, for epoll, from so many bytes on
   bool end_seen_ = false;  // the end, or an error, is behind what is still to read
 };

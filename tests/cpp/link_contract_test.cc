@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -249,6 +250,59 @@ TEST_P(LinkContract, FlowsShareTheLinkByBytesNotByFrames) {
       EXPECT_LE(long_bytes, short_bytes + 3 * kMaxPayloadBytes);
     }
   }
+}
+
+// A barrier that comes while gradients wait does not wait for its turn behind them.
+TEST_P(LinkContract, AFlowThatWasIdleBeginsBeforeTheOthers) {
+  constexpr size_t kFrames = 300;
+  constexpr size_t kFrameBytes = 32 << 10;
+  size_t taken = 0;
+  data_.push_back(randomBytes(kFrameBytes, random_));
+  data_.push_back(randomBytes(8, random_));
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (uint64_t i = 0; i < kFrames; ++i) {
+        for (uint64_t stream : {1, 2, 3}) link.send(End::frame(0, stream, i, data_[0]));
+      }
+    });
+    a_->on([&](Link& link) {  // which has written what fits by now
+      taken = link.counters().sent_bytes / kFrameBytes;
+      link.send(End::frame(0, 9, 0, data_[1]));
+    });
+  }
+  const auto frames = b_->waitForFrames(3 * kFrames + 1);
+  ASSERT_EQ(frames.size(), 3 * kFrames + 1);
+  const auto urgent = std::find_if(frames.begin(), frames.end(),
+                                   [](const Frame& frame) { return frame.header.stream == 9; });
+  ASSERT_NE(urgent, frames.end());
+  // Before it are only the frames that were written, and a batch of 64 KiB that was gathered.
+  EXPECT_LE(static_cast<size_t>(urgent - frames.begin()), taken + 3);
+}
+
+// But one that sends a frame each time that it has run out of them does not starve the others.
+TEST_P(LinkContract, AFlowThatRunsOutAgainAndAgainTakesTurns) {
+  constexpr uint64_t kFrames = 40;
+  data_.push_back(randomBytes(kMaxPayloadBytes, random_));
+  data_.push_back(randomBytes(32 << 10, random_));
+  uint64_t sent = 0;
+  Link* near = nullptr;
+  std::function<void()> again = [&] {
+    if (++sent > 20 * kFrames) return;
+    auto progress = std::make_shared<SendProgress>(
+        SendProgress{data_[1].size(), [&](std::exception_ptr) { again(); }});
+    near->send(End::frame(0, 9, sent, data_[1], progress));
+  };
+  a_->on([&](Link& link) {
+    near = &link;
+    for (uint64_t i = 0; i < kFrames; ++i) link.send(End::frame(0, 1, i, data_[0]));
+    again();
+  });
+  const auto frames = b_->waitForFrames(kFrames + 20 * kFrames);
+  const auto last = std::find_if(frames.rbegin(), frames.rend(),
+                                 [](const Frame& frame) { return frame.header.stream == 1; });
+  // In turns of equal bytes, the last long frame comes before half of the short ones have.
+  EXPECT_LT(frames.rend() - last, static_cast<ptrdiff_t>(kFrames + 12 * kFrames));
 }
 
 TEST_P(LinkContract, DroppedFramesDoNotArriveAndTheirMemoryIsFree) {

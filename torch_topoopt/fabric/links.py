@@ -26,7 +26,9 @@ _SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 _TCP_NOTSENT_LOWAT = 25
 # What the kernel may hold back per connection: enough to keep the link busy, little enough that
 # relayed and urgent frames do not wait behind megabytes of other traffic.
-_UNSENT_BYTES = 128 << 10
+_UNSENT_S = 0.005
+_LEAST_UNSENT_BYTES = 16 << 10
+_MOST_UNSENT_BYTES = 128 << 10
 _QUEUE = 256  # of connections not yet accepted; Linux allows more
 _HELLO = struct.Struct("!8s16s4I")
 _MAGIC = b"TOPOOPT1"
@@ -106,11 +108,18 @@ def connect(near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float
 def prepare(connection: socket.socket, near: PortAddress) -> None:
     """Sets what every data connection has: no delay for small frames, and the port's rate."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _unsent_bytes(near))
     if near.gbps is not None:
         limit_rate(connection, near.gbps)
-    else:
-        _leave_bbr(connection)
+    _leave_bbr(connection)
+
+
+def _unsent_bytes(near: PortAddress) -> int:
+    rate = near.gbps or near.speed_gbps
+    if rate is None:
+        return _MOST_UNSENT_BYTES
+    wanted = round(rate * BYTES_PER_GBPS * _UNSENT_S)
+    return min(max(wanted, _LEAST_UNSENT_BYTES), _MOST_UNSENT_BYTES)
 
 
 def _leave_bbr(connection: socket.socket) -> None:
