@@ -19,6 +19,7 @@ VERBS = {
     "plan": "how to split a model, wire the servers and route the bytes",
     "run": "profile, plan, wire and train: a drop-in for torchrun",
     "report": "the report page of a run",
+    "discover": "which port is cabled to which: writes a cluster file",
     "fabric": "what servers are wired with: make, check, change and remove it",
 }
 

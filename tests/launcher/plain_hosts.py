@@ -15,11 +15,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import COMMAND
 
 from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from conftest import Launcher
+
+TOKEN = "TOPOOPT_DISCOVER_TOKEN"
 
 _numbers = itertools.count()
 
@@ -124,3 +129,19 @@ def skip_unless_possible() -> None:
     if probe.returncode != 0:
         pytest.skip(f"this machine makes no network namespaces: {probe.stderr.strip()}")
     ip(f"netns del {name}")
+
+
+def within(hosts: Hosts, host: int) -> tuple[str, ...]:
+    return ("ip", "netns", "exec", hosts.names[host], *COMMAND)
+
+
+def start_agents(launcher: Launcher, hosts: Hosts, token: str) -> list[subprocess.Popen[str]]:
+    """One agent on each host, all of them listening."""
+    agents = [
+        launcher.start("discover", "--agent", command=within(hosts, host), **{TOKEN: token})
+        for host in range(len(hosts.names))
+    ]
+    for agent in agents:
+        assert agent.stdout is not None
+        assert "listening at 0.0.0.0:29501" in agent.stdout.readline()
+    return agents

@@ -64,15 +64,13 @@ def list_interfaces() -> list[Interface]:
     interfaces = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for index, name in sorted(socket.if_nameindex()):
-            flags = _flags(control, name)
-            if index not in addresses or not flags & _IFF_UP or not flags & _IFF_RUNNING:
+            if index not in addresses or not is_up(control, name):
                 continue
-            speed_gbps = _speed_gbps(control, name)
+            gbps = speed_gbps(control, name)
             wireless = _is_wireless(control, index, name)
-            loopback = bool(flags & _IFF_LOOPBACK)
+            loopback = is_loopback(control, name)
             interfaces += [
-                Interface(name, *address, speed_gbps, wireless, loopback)
-                for address in addresses[index]
+                Interface(name, *address, gbps, wireless, loopback) for address in addresses[index]
             ]
     return interfaces
 
@@ -135,6 +133,16 @@ def _aligned(size: int) -> int:
     return (size + 3) & ~3
 
 
+def is_up(control: socket.socket, name: str) -> bool:
+    """Whether the interface is switched on and its cable is in; `control` is any socket."""
+    flags = _flags(control, name)
+    return bool(flags & _IFF_UP and flags & _IFF_RUNNING)
+
+
+def is_loopback(control: socket.socket, name: str) -> bool:
+    return bool(_flags(control, name) & _IFF_LOOPBACK)
+
+
 def _flags(control: socket.socket, name: str) -> int:
     try:
         answer = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH14x", name.encode(), 0))
@@ -143,7 +151,8 @@ def _flags(control: socket.socket, name: str) -> int:
     return int(struct.unpack_from("H", answer, 16)[0])
 
 
-def _speed_gbps(control: socket.socket, name: str) -> float | None:
+def speed_gbps(control: socket.socket, name: str) -> float | None:
+    """What the interface can carry, as its driver says; `control` is any socket."""
     command = array.array("B", struct.pack("=I40x", _ETHTOOL_GSET))
     request = struct.pack("16sP8x", name.encode(), command.buffer_info()[0])
     try:

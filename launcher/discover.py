@@ -1,0 +1,256 @@
+"""`topoopt discover`: which port is cabled to which, written as a cluster file."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, discover_agents, parser
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.units import counted, format_gbps
+
+if TYPE_CHECKING:
+    import argparse
+    from contextlib import AbstractContextManager
+
+    from torch_topoopt.discovery.agent import Channel
+    from torch_topoopt.discovery.survey import Survey
+    from torch_topoopt.fabric.credentials import Password
+
+_TOKEN_VARIABLE = "TOPOOPT_DISCOVER_TOKEN"
+
+_DESCRIPTION = """\
+Finds out how machines are cabled, and writes a cluster file for `topoopt run --cluster`: both ends
+of every cable, with their addresses, speed and MTU. Every port says its name on its cable; two that
+hear each other and nobody else are its ends, and a probe between their addresses confirms it. The
+hosts are reached by ssh (keys only, it never asks for a password), or each runs an agent, which
+they and this command tell from strangers by a token that all share. Nothing is changed on any host.
+The order in which the hosts are named is the order of the servers."""
+
+_EXAMPLES = """\
+  topoopt discover --ssh box0 box1 box2 box3 -o lab.yaml
+  topoopt discover --hostfile mlx-hosts.json --dry-run
+  topoopt discover --agent --token-file token              # on each host, and then on one:
+  topoopt discover --agents 10.0.0.1 10.0.0.2 10.0.0.3 --token-file token -o lab.yaml --json"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    if arguments.agent:
+        _run_agent(arguments)
+        return OK
+    _check(arguments)
+    from torch_topoopt.discovery.survey import survey
+
+    output = Path(arguments.output)
+    terminal = console.Terminal(json_output=arguments.json or arguments.dry_run)
+    with terminal.progress("discovering") as progress, _channels(arguments) as channels:
+        progress(None, counted(len(channels), "host"))
+        found = survey(
+            channels,
+            arguments.name or output.stem,
+            interfaces=arguments.interfaces,
+            listen_s=arguments.listen_seconds,
+        )
+    if not arguments.dry_run:
+        try:
+            found.cluster.save(output)
+        except OSError as error:
+            raise InputError(f"{output}: cannot be written: {error.strerror}") from None
+    for remark in (*found.remarks, *_unconnected(found)):
+        terminal.line(f"note: {remark}")
+    if arguments.json:
+        console.print_json(_figures(found, None if arguments.dry_run else output))
+    elif arguments.dry_run:
+        sys.stdout.write(found.cluster.to_yaml())
+    else:
+        _show(terminal, found, output)
+    return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser.Parser("discover", _DESCRIPTION, _EXAMPLES)
+    hosts = options.add_argument_group("hosts (one of these)").add_mutually_exclusive_group()
+    hosts.add_argument("--ssh", nargs="+", metavar="HOST", help="hosts as ssh knows them")
+    hosts.add_argument(
+        "--hostfile", metavar="FILE", help="the ssh names of an MLX hostfile, in its order"
+    )
+    hosts.add_argument(
+        "--agents", nargs="+", metavar="ADDRESS", help="where agents listen: host or host:port"
+    )
+    hosts.add_argument("--agent", action="store_true", help="be the agent of this host, once")
+    options.add_argument(
+        "-o", "--output", metavar="FILE", default="cluster.yaml", help="default: cluster.yaml"
+    )
+    options.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+    options.add_argument(
+        "--dry-run", action="store_true", help="print the cluster file instead of writing it"
+    )
+    options.add_argument("--name", help="of the cluster (default: the file's name)")
+    options.add_argument(
+        "--interfaces",
+        default="",
+        metavar="LIST",
+        help="beginnings of interface names to look at, such as enp,ib; ^docker,virbr: all but "
+        "these (default: all but the one by which the host was reached)",
+    )
+    options.add_argument(
+        "--listen-seconds",
+        type=float,
+        default=2.0,
+        metavar="S",
+        help="listen until nothing new was heard for so long (default: %(default)g)",
+    )
+    options.add_argument(
+        "--remote-command",
+        default="topoopt",
+        metavar="COMMAND",
+        help="with --ssh: how to start topoopt there (default: %(default)s)",
+    )
+    token = options.add_argument_group("token of the agents").add_mutually_exclusive_group()
+    token.add_argument(
+        "--token-env",
+        default=_TOKEN_VARIABLE,
+        metavar="NAME",
+        help="environment variable that holds it (default: %(default)s)",
+    )
+    token.add_argument("--token-file", metavar="FILE", help="file of mode 600 that holds it")
+    agent = options.add_argument_group("agent")
+    agent.add_argument(
+        "--bind", default="0.0.0.0", metavar="ADDRESS", help="where to listen (default: everywhere)"
+    )
+    agent.add_argument(
+        "--port",
+        type=int,
+        default=discover_agents.DEFAULT_PORT,
+        help="TCP port to listen at (default: %(default)s; 0: a free one)",
+    )
+    agent.add_argument(
+        "--stdio", action="store_true", help="talk over the standard streams, as under ssh"
+    )
+    parser.add_json_option(options)
+    return options
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not (arguments.ssh or arguments.hostfile or arguments.agents):
+        raise InputError(
+            "hosts: missing; name them with --ssh, --agents or --hostfile (see `topoopt discover "
+            "--help`)"
+        )
+    if not arguments.listen_seconds > 0:
+        raise InputError(f"listen-seconds: {arguments.listen_seconds:g} is not greater than 0")
+    if not (arguments.dry_run or arguments.force) and os.path.lexists(arguments.output):
+        raise InputError(
+            f"output: {arguments.output} is there already; name another file, or overwrite it with "
+            "--force"
+        )
+
+
+def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Channel]]:
+    if arguments.agents:
+        return discover_agents.listening_agents(arguments.agents, _token(arguments))
+    hosts = arguments.ssh or _hosts_of_file(arguments.hostfile)
+    return discover_agents.ssh_agents(hosts, arguments.remote_command)
+
+
+def _hosts_of_file(path: str) -> list[str]:
+    from torch_topoopt.data_model import DocumentError
+    from torch_topoopt.fabric.mlx_hostfile import ssh_names
+
+    try:
+        return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this hostfile: {error.strerror}") from None
+    except (DocumentError, ValueError) as error:
+        raise InputError(f"{path}: not an MLX hostfile: {error}") from None
+
+
+def _token(arguments: argparse.Namespace) -> Password:
+    from torch_topoopt.fabric.credentials import PasswordSource
+
+    if arguments.token_file is not None:
+        return PasswordSource(file=arguments.token_file).read()
+    return PasswordSource(env=arguments.token_env).read()
+
+
+def _run_agent(arguments: argparse.Namespace) -> None:
+    from torch_topoopt.discovery.agent import Agent, Channel, serve_tcp
+
+    if arguments.stdio:
+        # sshd says by which of its addresses it was reached: client, its port, server, its port
+        reached = os.environ.get("SSH_CONNECTION", "").split()
+        streams = (sys.stdin.buffer, sys.stdout.buffer)
+        Agent(reached[2] if len(reached) == 4 else "").serve(Channel(*streams, "the survey"))
+        return
+    token = _token(arguments)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((arguments.bind, arguments.port))
+            listener.listen()
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise InputError(f"bind: {arguments.bind} port {arguments.port}: {reason}") from None
+        address, port = listener.getsockname()
+        print(f"agent of {os.uname().nodename}: listening at {address}:{port}", flush=True)
+        serve_tcp(listener, token, discover_agents.LIMIT_S)
+
+
+def _unconnected(found: Survey) -> list[str]:
+    from torch_topoopt.fabric.driver import FabricError
+    from torch_topoopt.fabric.static_plan import network_of
+
+    try:
+        network_of(found.cluster)
+    except FabricError as error:
+        return [str(error)]
+    return []
+
+
+def _show(terminal: console.Terminal, found: Survey, output: Path) -> None:
+    rows = []
+    for cable in found.cluster.cables:
+        ports = [found.cluster.ports[end][1] for end in cable]
+        speeds = {port.gbps for port in ports}
+        rows.append(
+            (
+                " - ".join(cable),
+                " - ".join(port.address for port in ports),
+                ", ".join(format_gbps(s) if s else "not known" for s in sorted(speeds, key=str)),
+                ", ".join(sorted({str(port.mtu) for port in ports})),
+            )
+        )
+    terminal.table(
+        f"{counted(len(rows), 'cable')} between {counted(len(found.cluster.servers), 'server')}",
+        ("cable", "addresses", "speed", "MTU"),
+        rows,
+    )
+    terminal.line(f"cluster file: {output}")
+
+
+def _figures(found: Survey, output: Path | None) -> dict[str, Any]:
+    cluster = found.cluster
+    return {
+        "cluster": cluster.name,
+        "servers": [
+            {"name": s.name, "management": s.management, "accelerators": s.accelerators}
+            for s in cluster.servers
+        ],
+        "cables": [
+            {
+                "ends": list(cable),
+                "addresses": [cluster.ports[end][1].address for end in cable],
+                "gbps": [cluster.ports[end][1].gbps for end in cable],
+                "mtu": [cluster.ports[end][1].mtu for end in cable],
+            }
+            for cable in cluster.cables
+        ],
+        "notes": [*found.remarks, *_unconnected(found)],
+        "output": str(output) if output else None,
+    }

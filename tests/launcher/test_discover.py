@@ -1,0 +1,234 @@
+"""`topoopt discover` on hosts in namespaces: by agents that listen, and by a stand-in for ssh."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import COMMAND
+from plain_hosts import (
+    TOKEN,
+    Hosts,
+    ip,
+    make_hosts,
+    remove_hosts,
+    skip_unless_possible,
+    start_agents,
+    up,
+    within,
+)
+
+from torch_topoopt.fabric.cluster_file import load_cluster
+from torch_topoopt.launcher.discover_agents import split_address
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.main import main
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import Launcher
+
+LIMIT_S = 60.0
+
+# Takes what OpenSSH takes: options, `--`, the host, and words that a shell at the host reads.
+SSH = """#!/bin/sh
+while getopts "To:" option; do
+  case $option in
+    T) ;;
+    o) case $OPTARG in BatchMode=yes|ConnectTimeout=*) ;; *) exit 250 ;; esac ;;
+    *) exit 251 ;;
+  esac
+done
+shift $((OPTIND - 1))
+host=$1
+shift
+if ! ip netns list | grep -qw -- "$host"; then
+  echo "ssh: Could not resolve hostname $host: Name or service not known" >&2
+  exit 255
+fi
+address=$(ip -n "$host" -o -4 addr show manage | awk '{print $4}' | cut -d/ -f1)
+SSH_CONNECTION="192.0.2.77 4242 $address 22" exec ip netns exec "$host" sh -c "$*"
+"""
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    skip_unless_possible()
+    made = Hosts()
+    yield made
+    remove_hosts(made)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def plugged(hosts: Hosts) -> set[frozenset[tuple[int, str, str]]]:
+    """Every cable as the test plugged it."""
+    return {frozenset(cable) for cable in hosts.cables}
+
+
+def found(path: Path) -> set[frozenset[tuple[int, str, str]]]:
+    """Every cable of a cluster file."""
+    cluster = load_cluster(path)
+    return {
+        frozenset(
+            (number, str(port.interface), port.address)
+            for number, port in (cluster.ports[end] for end in cable)
+        )
+        for cable in cluster.cables
+    }
+
+
+def test_agents_find_the_ring_with_speeds_and_mtus(launcher: Launcher, hosts: Hosts) -> None:
+    make_hosts(4, [(0, 1), (1, 2), (2, 3), (3, 0)], hosts)
+    for host, interface, _ in hosts.cables[2]:
+        ip(f"-n {hosts.names[host]} link set {interface} mtu 9000")
+    agents = start_agents(launcher, hosts, "correct horse")
+    survey = launcher.start(
+        *("discover", "--agents", *hosts.managements, "-o", "lab.yaml", "--json"),
+        command=within(hosts, 0),
+        **{TOKEN: "correct horse"},
+    )
+    code, out, err = finish(survey)
+    assert code == 0, err
+    for agent in agents:
+        assert finish(agent)[0] == 0
+    path = launcher.folder / "lab.yaml"
+    assert found(path) == plugged(hosts)
+    cluster = load_cluster(path)
+    assert [server.management for server in cluster.servers] == hosts.managements
+    figures = json.loads(out)
+    mtus = {tuple(cable["mtu"]) for cable in figures["cables"]}
+    assert mtus == {(1500, 1500), (9000, 9000)}
+    assert all(gbps == [10.0, 10.0] for gbps in (c["gbps"] for c in figures["cables"]))
+    for number, port in cluster.ports.values():
+        shown = ip(f"-n {hosts.names[number]} -o link show {port.interface}")
+        assert f"link/ether {port.mac}" in shown
+    assert figures["notes"] == []
+
+
+def test_what_is_no_cable_is_told_and_left_out(
+    launcher: Launcher, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cable without addresses, one with different MTUs, an idle interface; the rest by ssh."""
+    make_hosts(3, [(0, 1), (1, 2), (0, 2)], hosts)
+    (_, bare, address), (_, big, _) = hosts.cables[0][0], hosts.cables[1][0]
+    ip(f"-n {hosts.names[0]} addr del {address} dev {bare}")
+    ip(f"-n {hosts.names[1]} link set {big} mtu 9000")
+    ip(f"-n {hosts.names[2]} link add idle type bridge")
+    ip(f"-n {hosts.names[2]} link add spare type veth peer name tail")
+    up(hosts.names[2], "spare", "10.99.0.1/30")
+    ip(f"-n {hosts.names[2]} link set tail up")
+    stand_in_for_ssh(launcher.folder, monkeypatch)
+    done = launcher.run(
+        *("discover", "--ssh", *hosts.names, "-o", "lab.yaml"),
+        *("--interfaces", "nic,spare", "--remote-command", " ".join(COMMAND)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert found(launcher.folder / "lab.yaml") == plugged(hosts) - {frozenset(hosts.cables[0])}
+    assert load_cluster(launcher.folder / "lab.yaml").servers[1].management == hosts.managements[1]
+    assert "note: cable h0:nic0 (no IPv4 address) - h1:nic0 (10." in done.stdout
+    assert "left out, its ends need addresses of one subnet" in done.stdout
+    assert (
+        "note: cable h1:nic1 - h2:nic1: the MTUs of its ends differ, 9000 and 1500" in done.stdout
+    )
+    assert "note: h2:spare: nobody is at its other end" in done.stdout
+    again = launcher.run("discover", "--ssh", *hosts.names, "-o", "lab.yaml")
+    assert again.returncode == 2
+    assert "output: lab.yaml is there already" in again.stderr
+
+
+def stand_in_for_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "ssh").write_text(SSH)
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+
+def test_a_host_that_ssh_does_not_reach_is_named_with_what_ssh_said(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("ip") is None:
+        pytest.skip("the stand-in for ssh needs the program ip (Debian: iproute2)")
+    stand_in_for_ssh(launcher.folder, monkeypatch)
+    hostfile = launcher.folder / "hosts.json"
+    hostfile.write_text(json.dumps([{"ssh": "nowhere-to-be-found", "ips": []}]))
+    done = launcher.run("discover", "--hostfile", "hosts.json", "--dry-run")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "topoopt: error: ssh nowhere-to-be-found: ssh: Could not resolve hostname "
+        "nowhere-to-be-found: Name or service not known (exit status 255)\n"
+    )
+    assert done.stdout == ""
+
+
+def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("right\n")
+    secret.chmod(0o600)
+    agent = launcher.start(
+        "discover", "--agent", "--bind", "127.0.0.1", "--port", "0", "--token-file", secret
+    )
+    assert agent.stdout is not None
+    address = agent.stdout.readline().split()[-1]
+    host, port = split_address(address)
+    with socket.create_connection((host, port), timeout=LIMIT_S) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert b"right" not in stranger.recv(1000)
+    command = ("discover", "--agents", address, "--dry-run", "--listen-seconds", "0.3")
+    wrong = launcher.run(*command, **{TOKEN: "wrong"})
+    assert wrong.returncode == 2
+    assert "127.0.0.1: the token is another one than this agent's" in wrong.stderr
+    assert agent.poll() is None
+    right = launcher.run(*command, "--token-file", secret)
+    assert right.returncode == 0, right.stderr
+    assert "version: 1\nname: cluster\nservers:\n" in right.stdout
+    assert finish(agent)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "hosts: missing; name them with --ssh, --agents or --hostfile"),
+        (["--agents", "10.0.0.1"], "password: the environment variable NO_SUCH_TOKEN is not set"),
+        (["--agents", "10.0.0.1:x"], "agents: '10.0.0.1:x' is not an address or address:port"),
+        (["--ssh", "a", "--listen-seconds", "0"], "listen-seconds: 0 is not greater than 0"),
+        (["--hostfile", "none.json"], "none.json: cannot read this hostfile: No such file"),
+        (["--agent", "--bind", "203.0.113.9"], "bind: 203.0.113.9 port 29501: Cannot assign"),
+    ],
+)
+def test_bad_options_are_one_line(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    token = []
+    if arguments[:1] in (["--agents"], ["--agent"]):
+        token = ["--token-env", "NO_SUCH_TOKEN" if arguments[1:] == ["10.0.0.1"] else "TOKEN"]
+    monkeypatch.setenv("TOKEN", "secret")
+    assert main(["discover", *arguments, *token]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("topoopt: error: ")
+    assert message in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_addresses_of_agents() -> None:
+    assert split_address("10.0.0.1") == ("10.0.0.1", 29501)
+    assert split_address("box7.lab:4711") == ("box7.lab", 4711)
+    for text in (":4711", "box7:", "box7:0", "box7:99999"):
+        with pytest.raises(InputError, match="is not an address"):
+            split_address(text)

@@ -1,0 +1,206 @@
+"""The agent of one host for `topoopt discover`: does what the survey asks, one line at a time.
+
+Questions and answers are JSON objects, one per line, over a TCP connection or over the standard
+streams of ssh. The agent reads what the kernel knows of its interfaces, says the names of its ports
+on their cables, and sends probes; it changes nothing on its host.
+
+Over TCP both sides first prove that they know the shared token, each to a nonce of the other; the
+token itself is never sent. What follows is neither secret nor signed: it belongs on a management
+network.
+"""
+
+from __future__ import annotations
+
+import glob
+import hmac
+import json
+import os
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.discovery.neighbours import Neighbours
+from torch_topoopt.discovery.ports import list_ports
+from torch_topoopt.discovery.probe import Probe, Responder, send_probes
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.links import listen
+
+if TYPE_CHECKING:
+    import socket
+
+    from torch_topoopt.fabric.credentials import Password
+
+PROTOCOL = 1
+_LONGEST_BYTES = 1 << 20
+
+
+class Stream(Protocol):
+    """Two binary files, or a socket's one."""
+
+    def readline(self, limit: int, /) -> bytes: ...
+    def write(self, data: bytes, /) -> int | None: ...
+    def flush(self) -> None: ...
+
+
+class Channel:
+    """JSON objects over a stream; raises FabricError naming the other side where that fails."""
+
+    def __init__(self, reading: Stream, writing: Stream, other: str) -> None:
+        self._reading = reading
+        self._writing = writing
+        self.other = other
+
+    def send(self, message: dict[str, Any]) -> None:
+        try:
+            self._writing.write(json.dumps(message).encode() + b"\n")
+            self._writing.flush()
+        except (OSError, ValueError) as error:
+            raise FabricError(f"{self.other}: the connection broke: {error}") from None
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None if the other side has ended."""
+        try:
+            line = self._reading.readline(_LONGEST_BYTES)
+            message = json.loads(line) if line.endswith(b"\n") else None
+        except TimeoutError:
+            raise FabricError(f"{self.other}: no answer in time") from None
+        except (OSError, ValueError):
+            raise FabricError(f"{self.other}: does not speak as an agent of topoopt") from None
+        if message is not None and not isinstance(message, dict):
+            raise FabricError(f"{self.other}: does not speak as an agent of topoopt")
+        return message
+
+    def ask(self, question: str, **arguments: Any) -> dict[str, Any]:
+        """The answer of the agent at the other side; raises FabricError if it has none."""
+        self.send({"ask": question, **arguments})
+        answer = self.receive()
+        if answer is None:
+            raise FabricError(f"{self.other}: the agent has ended")
+        if error := answer.get("error"):
+            raise FabricError(f"{self.other}: {error}")
+        return answer
+
+
+def greet(channel: Channel, token: Password) -> None:
+    """The agent's part of the proof; raises FabricError for a side that does not know the token."""
+    own = secrets.token_hex(16)
+    channel.send({"topoopt": PROTOCOL, "nonce": own})
+    reply = channel.receive() or {}
+    theirs = str(reply.get("nonce", ""))
+    if not theirs or not _equal(reply.get("proof"), _proof(token, "survey", own, theirs)):
+        channel.send({"error": "the token is another one than this agent's"})
+        raise FabricError(f"{channel.other}: does not know the token")
+    channel.send({"proof": _proof(token, "agent", theirs, own)})
+
+
+def meet(channel: Channel, token: Password) -> None:
+    """The survey's part of the proof; raises FabricError."""
+    hello = channel.receive() or {}
+    if hello.get("topoopt") != PROTOCOL:
+        raise FabricError(
+            f"{channel.other}: no agent of this topoopt (it said {hello or 'nothing'})"
+        )
+    own, theirs = secrets.token_hex(16), str(hello["nonce"])
+    channel.send({"nonce": own, "proof": _proof(token, "survey", theirs, own)})
+    reply = channel.receive() or {}
+    if error := reply.get("error"):
+        raise FabricError(f"{channel.other}: {error}")
+    if not _equal(reply.get("proof"), _proof(token, "agent", own, theirs)):
+        raise FabricError(f"{channel.other}: does not know the token")
+
+
+def _proof(token: Password, side: str, asked: str, own: str) -> str:
+    return hmac.new(token.reveal().encode(), f"{side} {asked} {own}".encode(), "sha256").hexdigest()
+
+
+def _equal(given: object, right: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given, right)
+
+
+class Agent:
+    """Answers the questions of one survey; what it has opened is closed with it."""
+
+    def __init__(self, management: str) -> None:
+        """`management` is the address by which the survey has reached this host, if known."""
+        self._management = management
+        self._stack = ExitStack()
+        self._neighbours: Neighbours | None = None
+
+    def serve(self, channel: Channel) -> None:
+        """Until the other side has no more questions."""
+        with self._stack:
+            while (question := channel.receive()) is not None:
+                channel.send(self._answer(question))
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        answers = {
+            "describe": self._describe,
+            "announce": self._announce,
+            "heard": self._heard,
+            "listen": self._listen,
+            "probe": self._probe,
+        }
+        name = question.pop("ask", None)
+        if name not in answers:
+            return {"error": f"{name!r} is no question of this topoopt's agents"}
+        try:
+            return answers[name](**question)
+        except (FabricError, DocumentError, OSError) as error:
+            return {"error": str(error)}
+        except (TypeError, KeyError, ValueError) as error:
+            return {"error": f"{name}: bad arguments: {error}"}
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "name": os.uname().nodename,
+            "management": self._management,
+            "accelerators": len(glob.glob("/dev/nvidia[0-9]*")) or 1,
+            "ports": [vars(port) for port in list_ports()],
+        }
+
+    def _announce(
+        self, token: str, udp_port: int, server: str, interfaces: list[str]
+    ) -> dict[str, Any]:
+        ports = {interface: interface for interface in interfaces}
+        self._neighbours = Neighbours(token, udp_port, server, ports)
+        self._stack.enter_context(self._neighbours)
+        return {}
+
+    def _heard(self) -> dict[str, Any]:
+        if self._neighbours is None:
+            raise FabricError("heard: nothing was announced")
+        heard = self._neighbours.heard()
+        return {"heard": {port: sorted(map(list, ends)) for port, ends in heard.items()}}
+
+    def _listen(self, job: str, server: int, addresses: list[str]) -> dict[str, Any]:
+        """Answers probes at `addresses` from now on, at the TCP ports that it tells."""
+        tcp_ports, listeners = {}, []
+        for address in addresses:
+            listener = self._stack.enter_context(listen(address, 0))
+            listeners.append(listener)
+            tcp_ports[address] = listener.getsockname()[1]
+        self._stack.callback(Responder(listeners, job, server).close)
+        return {"tcp_ports": tcp_ports}
+
+    def _probe(self, job: str, probes: list[dict[str, Any]]) -> dict[str, Any]:
+        reached = send_probes([Probe(**probe) for probe in probes], job)
+        return {"reached": [vars(probe) for probe in reached]}
+
+
+def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> None:
+    """Serves the first survey that knows the token, to its end; turns all others away.
+
+    `timeout_s` bounds the silence of a survey. Raises FabricError if the survey breaks off.
+    """
+    while True:
+        connection, peer = listener.accept()
+        with connection, connection.makefile("rwb") as stream:
+            connection.settimeout(timeout_s)
+            channel = Channel(stream, stream, peer[0])
+            try:
+                greet(channel, token)
+            except FabricError:
+                continue  # a stranger; who has been told so
+            Agent(connection.getsockname()[0]).serve(channel)
+            return

@@ -1,0 +1,79 @@
+"""The ports of this machine: every interface that could have a cable, with all that is known of it.
+
+`interfaces` lists what can carry IPv4 traffic now; here are also interfaces without an address, and
+the hardware's side: MAC address and MTU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from torch_topoopt.discovery import interfaces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# <linux/sockios.h>, <linux/if_arp.h>, <linux/if.h>
+_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+_ARPHRD_ETHER = 1
+
+
+@dataclass(frozen=True)
+class PortFacts:
+    """An interface that is up. `addresses` are IPv4 with their prefix lengths, `mtu` in bytes."""
+
+    interface: str
+    addresses: tuple[str, ...]
+    gbps: float | None
+    mtu: int | None
+    mac: str | None
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """From what `vars` makes of it, by way of JSON; raises TypeError for anything else."""
+        return cls(**{**plain, "addresses": tuple(plain["addresses"])})
+
+
+def list_ports() -> list[PortFacts]:
+    """All interfaces of this network namespace that are up, loopback left out, by index."""
+    addresses: dict[str, list[str]] = {}
+    for found in interfaces.list_interfaces():
+        addresses.setdefault(found.name, []).append(f"{found.address}/{found.prefix_length}")
+    ports = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for _, name in sorted(socket.if_nameindex()):
+            if not interfaces.is_up(control, name) or interfaces.is_loopback(control, name):
+                continue
+            ports.append(
+                PortFacts(
+                    name,
+                    tuple(addresses.get(name, ())),
+                    interfaces.speed_gbps(control, name),
+                    _mtu(control, name),
+                    _mac(control, name),
+                )
+            )
+    return ports
+
+
+def _mtu(control: socket.socket, name: str) -> int | None:
+    try:
+        answer = fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("16si20x", name.encode(), 0))
+    except OSError:
+        return None  # it went away since it was listed
+    return int(struct.unpack_from("i", answer, 16)[0])
+
+
+def _mac(control: socket.socket, name: str) -> str | None:
+    """The MAC address; None for what is no Ethernet (InfiniBand, tunnels)."""
+    try:
+        answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
+    except OSError:
+        return None
+    if struct.unpack_from("H", answer, 16)[0] != _ARPHRD_ETHER:
+        return None
+    return ":".join(f"{byte:02x}" for byte in answer[18:24])

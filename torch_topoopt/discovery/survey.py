@@ -1,0 +1,253 @@
+"""`topoopt discover`: from what the agents of all hosts hear and reach to a cluster file.
+
+A cable is a pair of ports that hear each other and nobody else: both ends have said so. That its
+addresses work over it is tried by a TCP probe. Whatever is up but is no such cable is told as a
+remark, never guessed at.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from torch_topoopt.discovery.interfaces import Interface, select
+from torch_topoopt.discovery.ports import PortFacts
+from torch_topoopt.fabric.cluster_file import VERSION, ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.driver import FabricError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.discovery.agent import Channel
+
+_UDP_PORTS = range(20000, 30000)
+_POLL_S = 0.2
+_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+End = tuple[int, str]  # host, interface
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What an agent says of its host; `management` is how the survey reaches it."""
+
+    name: str
+    management: str
+    accelerators: int
+    ports: tuple[PortFacts, ...]
+
+    def port(self, interface: str) -> PortFacts:
+        return next(port for port in self.ports if port.interface == interface)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The cluster that was found, and one line for all that is up and not in it."""
+
+    cluster: ClusterFile
+    remarks: tuple[str, ...]
+
+
+def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s: float) -> Survey:
+    """Asks the agents at `channels`, in the order of the servers to be; raises FabricError.
+
+    `interfaces` narrows what is looked at, as TOPOOPT_INTERFACES does; ports listen to each other
+    until nothing new was heard for `listen_s`.
+    """
+    hosts = [_describe(channel) for channel in channels]
+    names = server_names([host.name for host in hosts])
+    looked_at = [_interfaces(host, interfaces) for host in hosts]
+    session = {"token": secrets.token_hex(8), "udp_port": secrets.choice(_UDP_PORTS)}
+    for channel, server, own in zip(channels, names, looked_at, strict=True):
+        channel.ask("announce", server=server, interfaces=own, **session)
+    heard = _listen(channels, names, listen_s)
+    pairs, remarks = cables_of(names, heard)
+    addressed = []
+    for a, b in pairs:
+        if addresses := common_subnet(hosts[a[0]].port(a[1]), hosts[b[0]].port(b[1])):
+            addressed.append((a, b, addresses))
+        else:
+            remarks.append(_no_common_subnet(names, hosts, a, b))
+    silent = _probe(channels, addressed)
+    for a, b, addresses in addressed:
+        label = f"{names[a[0]]}:{a[1]} - {names[b[0]]}:{b[1]}"
+        if (a, b) in silent:
+            raise FabricError(
+                f"cable {label}: both ends hear each other, but {addresses[0]} does not reach "
+                f"{addresses[1]} by TCP; look at the firewalls and routes of both hosts"
+            )
+        mtus = [hosts[host].port(interface).mtu for host, interface in (a, b)]
+        if mtus[0] != mtus[1]:
+            remarks.append(f"cable {label}: the MTUs of its ends differ, {mtus[0]} and {mtus[1]}")
+    cluster = _cluster(name, names, hosts, addressed)
+    return Survey(cluster, tuple(remarks))
+
+
+def server_names(nodes: Sequence[str]) -> list[str]:
+    """The hosts' own names where these tell them apart, else h0, h1, ..."""
+    short = [node.partition(".")[0] for node in nodes]
+    for names in (short, list(nodes)):
+        if len(set(names)) == len(names) and all(_SERVER_NAME.fullmatch(name) for name in names):
+            return list(names)
+    return [f"h{i}" for i in range(len(nodes))]
+
+
+def cables_of(
+    names: Sequence[str], heard: dict[End, frozenset[End]]
+) -> tuple[list[tuple[End, End]], list[str]]:
+    """The pairs of ports that hear each other and nobody else, and remarks on the others."""
+    cables, remarks = [], []
+    for end in sorted(heard):
+        others = heard[end]
+        label = f"{names[end[0]]}:{end[1]}"
+        if not others:
+            remarks.append(f"{label}: nobody is at its other end")
+        elif len(others) > 1:
+            far = ", ".join(f"{names[host]}:{interface}" for host, interface in sorted(others))
+            remarks.append(f"{label}: on a switch or bridge, where it hears {far}; not a cable")
+        else:
+            (far_end,) = others
+            if heard.get(far_end) == {end}:
+                if end < far_end:
+                    cables.append((end, far_end))
+            elif len(heard.get(far_end, ())) < 2:
+                remarks.append(
+                    f"{label}: hears {names[far_end[0]]}:{far_end[1]}, which does not hear it; is "
+                    "one direction of the cable broken?"
+                )
+    return cables, remarks
+
+
+def common_subnet(a: PortFacts, b: PortFacts) -> tuple[str, str] | None:
+    """The first addresses (without prefix lengths) of two ports that are in one subnet."""
+    for near, far in product(a.addresses, b.addresses):
+        interface, other = ipaddress.IPv4Interface(near), ipaddress.IPv4Interface(far)
+        if other.ip in interface.network and interface.ip in other.network:
+            return str(interface.ip), str(other.ip)
+    return None
+
+
+def _describe(channel: Channel) -> HostFacts:
+    answer = channel.ask("describe")
+    return HostFacts(
+        answer["name"],
+        answer["management"] or channel.other.rpartition("@")[2],
+        answer["accelerators"],
+        tuple(PortFacts.from_plain(port) for port in answer["ports"]),
+    )
+
+
+def _interfaces(host: HostFacts, wanted: str) -> list[str]:
+    """The interfaces to look at: all but the one that the survey has come by."""
+    usable = [
+        port.interface
+        for port in host.ports
+        if host.management not in {address.partition("/")[0] for address in port.addresses}
+    ]
+    listed = [Interface(name, "0.0.0.0", 0, None, False, False) for name in usable]
+    return [interface.name for interface in select(listed, wanted)[0]]
+
+
+def _listen(
+    channels: Sequence[Channel], names: Sequence[str], listen_s: float
+) -> dict[End, frozenset[End]]:
+    """Who hears whom, once nothing new has been heard for `listen_s`."""
+    numbers = {name: number for number, name in enumerate(names)}
+    heard: dict[End, frozenset[End]] = {}
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < listen_s:
+        time.sleep(_POLL_S)
+        now: dict[End, frozenset[End]] = {}
+        for host, channel in enumerate(channels):
+            for interface, ends in channel.ask("heard")["heard"].items():
+                now[host, interface] = frozenset(
+                    (numbers[server], port) for server, port in ends if server in numbers
+                )
+        if now != heard:
+            heard, quiet_since = now, time.monotonic()
+    return heard
+
+
+def _probe(
+    channels: Sequence[Channel], cables: Sequence[tuple[End, End, tuple[str, str]]]
+) -> set[tuple[End, End]]:
+    """The cables over which the address of the first end does not reach that of the second."""
+    job = secrets.token_hex(8)
+    tcp_ports: dict[str, int] = {}
+    for host, channel in enumerate(channels):
+        own = [addresses[1] for _, b, addresses in cables if b[0] == host]
+        tcp_ports |= channel.ask("listen", job=job, server=host, addresses=own)["tcp_ports"]
+    silent = set()
+    for host, channel in enumerate(channels):
+        probes = {
+            (a, b): {
+                "source": host,
+                "source_address": near,
+                "target": b[0],
+                "target_address": far,
+                "target_tcp_port": tcp_ports[far],
+            }
+            for a, b, (near, far) in cables
+            if a[0] == host
+        }
+        reached = channel.ask("probe", job=job, probes=list(probes.values()))["reached"]
+        silent |= {cable for cable, probe in probes.items() if probe not in reached}
+    return silent
+
+
+def _no_common_subnet(names: Sequence[str], hosts: Sequence[HostFacts], a: End, b: End) -> str:
+    ends = []
+    for host, interface in (a, b):
+        addresses = ", ".join(hosts[host].port(interface).addresses) or "no IPv4 address"
+        ends.append(f"{names[host]}:{interface} ({addresses})")
+    return (
+        f"cable {ends[0]} - {ends[1]}: left out, its ends need addresses of one subnet, such as a "
+        "/30 of its own"
+    )
+
+
+def _cluster(
+    name: str,
+    names: Sequence[str],
+    hosts: Sequence[HostFacts],
+    cables: Sequence[tuple[End, End, tuple[str, str]]],
+) -> ClusterFile:
+    address_of = {
+        end: address for a, b, ends in cables for end, address in zip((a, b), ends, strict=True)
+    }
+    machines = Counter(host.management for host in hosts)
+    servers = []
+    for number, host in enumerate(hosts):
+        ports = []
+        for facts in host.ports:
+            if (address := address_of.get((number, facts.interface))) is None:
+                continue
+            with_prefix = next(a for a in facts.addresses if a.partition("/")[0] == address)
+            ports.append(
+                PortEntry(
+                    facts.interface,
+                    with_prefix,
+                    facts.gbps,
+                    interface=facts.interface,
+                    mac=facts.mac,
+                    mtu=facts.mtu,
+                )
+            )
+        shared = machines[host.management] > 1
+        servers.append(
+            ServerEntry(
+                names[number],
+                host.management,
+                host.accelerators,
+                host=host.management if shared else None,
+                ports=tuple(ports),
+            )
+        )
+    ends = tuple((f"{names[a[0]]}:{a[1]}", f"{names[b[0]]}:{b[1]}") for a, b, _ in cables)
+    return ClusterFile(VERSION, name, tuple(servers), ends).validate()
