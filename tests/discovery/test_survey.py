@@ -1,0 +1,125 @@
+"""From what ports hear to cables: pure functions, and the proof of a token."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from torch_topoopt.discovery.agent import Channel, greet, meet
+from torch_topoopt.discovery.ports import PortFacts, list_ports
+from torch_topoopt.discovery.survey import cables_of, common_subnet, server_names
+from torch_topoopt.fabric.credentials import Password
+from torch_topoopt.fabric.driver import FabricError
+
+End = tuple[int, str]
+
+
+def hears(*pairs: tuple[End, End], silent: tuple[End, ...] = ()) -> dict[End, frozenset[End]]:
+    """Who hears whom: (a, b) is a hears b."""
+    heard: dict[End, frozenset[End]] = {end: frozenset() for end in silent}
+    for end, other in pairs:
+        heard[end] = heard.get(end, frozenset()) | {other}
+    return heard
+
+
+def both(a: End, b: End) -> list[tuple[End, End]]:
+    return [(a, b), (b, a)]
+
+
+NAMES = ["ann", "bob", "cid"]
+
+
+def test_ports_that_hear_each_other_and_nobody_else_are_the_ends_of_a_cable() -> None:
+    heard = hears(*both((0, "x"), (1, "y")), *both((1, "x"), (2, "x")), *both((0, "y"), (1, "z")))
+    cables, remarks = cables_of(NAMES, heard)
+    assert cables == [((0, "x"), (1, "y")), ((0, "y"), (1, "z")), ((1, "x"), (2, "x"))]
+    assert remarks == []
+
+
+def test_a_switch_is_no_cable() -> None:
+    ends = [(0, "s"), (1, "s"), (2, "s")]
+    heard = hears(*((a, b) for a in ends for b in ends if a != b))
+    cables, remarks = cables_of(NAMES, heard)
+    assert cables == []
+    assert remarks[0] == "ann:s: on a switch or bridge, where it hears bob:s, cid:s; not a cable"
+    assert len(remarks) == 3
+
+
+def test_one_direction_alone_is_no_cable() -> None:
+    heard = hears(((0, "x"), (1, "y")), silent=((1, "y"), (2, "z")))
+    cables, remarks = cables_of(NAMES, heard)
+    assert cables == []
+    assert remarks == [
+        "ann:x: hears bob:y, which does not hear it; is one direction of the cable broken?",
+        "bob:y: nobody is at its other end",
+        "cid:z: nobody is at its other end",
+    ]
+
+
+def port(*addresses: str) -> PortFacts:
+    return PortFacts("nic", addresses, None, 1500, None)
+
+
+def test_the_addresses_of_a_cable_are_in_one_subnet() -> None:
+    assert common_subnet(port("10.0.0.1/30"), port("10.9.0.1/30", "10.0.0.2/30")) == (
+        "10.0.0.1",
+        "10.0.0.2",
+    )
+    assert common_subnet(port("10.0.0.1/30"), port("10.0.0.5/30")) is None
+    assert common_subnet(port("10.0.0.1/16"), port("10.0.7.5/24")) is None, "one way only"
+    assert common_subnet(port(), port("10.0.0.5/30")) is None
+
+
+def test_hosts_keep_their_names_where_these_tell_them_apart() -> None:
+    assert server_names(["ann.lab", "bob.lab"]) == ["ann", "bob"]
+    assert server_names(["node.ann", "node.bob"]) == ["node.ann", "node.bob"]
+    assert server_names(["same", "same"]) == ["h0", "h1"]
+    assert server_names(["ann", "b:b"]) == ["h0", "h1"]
+
+
+def test_the_ports_of_this_machine_are_listed_without_loopback() -> None:
+    names = {name for _, name in socket.if_nameindex()}
+    for found in list_ports():
+        assert found.interface in names - {"lo"}
+        assert found.mtu is None or found.mtu >= 68
+        assert PortFacts.from_plain({**vars(found), "addresses": list(found.addresses)}) == found
+
+
+@pytest.mark.parametrize(("agent", "survey"), [("right", "right"), ("right", "wrong")])
+def test_both_sides_prove_that_they_know_the_token(agent: str, survey: str) -> None:
+    near, far = socket.socketpair()
+    outcomes: dict[str, str] = {}
+
+    def run(name: str, end: socket.socket, prove: object, token: str) -> None:
+        with end, end.makefile("rwb") as stream:
+            end.settimeout(10)
+            try:
+                prove(Channel(stream, stream, name), Password(token))  # type: ignore[operator]
+                outcomes[name] = "met"
+            except FabricError as error:
+                outcomes[name] = str(error)
+
+    thread = threading.Thread(target=run, args=("stranger", near, greet, agent))
+    thread.start()
+    run("agent", far, meet, survey)
+    thread.join(10)
+    if agent == survey:
+        assert outcomes == {"stranger": "met", "agent": "met"}
+    else:
+        assert outcomes == {
+            "stranger": "stranger: does not know the token",
+            "agent": "agent: the token is another one than this agent's",
+        }
+
+
+def test_an_agent_that_does_not_know_the_token_is_found_out() -> None:
+    near, far = socket.socketpair()
+    with near, far, near.makefile("rwb") as stream, far.makefile("rwb") as other:
+        near.settimeout(10)
+        impostor = Channel(other, other, "survey")
+        impostor.send({"topoopt": 1, "nonce": "n"})
+        impostor.send({"proof": "guessed"})
+        with pytest.raises(FabricError, match="agent: does not know the token"):
+            meet(Channel(stream, stream, "agent"), Password("right"))
