@@ -28,6 +28,7 @@ from torch_topoopt.fabric.links import listen
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from torch_topoopt.fabric.credentials import Password
 
@@ -134,14 +135,14 @@ class Agent:
                 channel.send(self._answer(question))
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        answers = {
+        answers: dict[str, Callable[..., dict[str, Any]]] = {
             "describe": self._describe,
             "announce": self._announce,
             "heard": self._heard,
             "listen": self._listen,
             "probe": self._probe,
         }
-        name = question.pop("ask", None)
+        name = str(question.pop("ask", None))
         if name not in answers:
             return {"error": f"{name!r} is no question of this topoopt's agents"}
         try:

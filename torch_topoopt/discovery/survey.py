@@ -113,7 +113,7 @@ def cables_of(
             remarks.append(f"{label}: on a switch or bridge, where it hears {far}; not a cable")
         else:
             (far_end,) = others
-            if heard.get(far_end) == {end}:
+            if heard.get(far_end) == frozenset({end}):
                 if end < far_end:
                     cables.append((end, far_end))
             elif len(heard.get(far_end, ())) < 2:
