@@ -15,7 +15,7 @@ import socket
 import time
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch_topoopt
 from torch_topoopt.fabric.driver import FabricError
@@ -24,7 +24,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Demand, GroupDemand, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster_file import ClusterFile
@@ -34,27 +34,42 @@ if TYPE_CHECKING:
 
 _RETRY_S = 0.2  # until server 0 listens
 _LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
-_LEAVE_S = 10.0  # for the other hosts to have heard why server 0 gives up
+_FAREWELL_S = 10.0  # for the other hosts to have heard all from server 0, also why it gives up
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 
 
 class ClusterSite:
-    """This host among the hosts of its cluster, which are all there once `join` has returned."""
+    """This host among the hosts of its cluster, which are all there once `join` has returned.
 
-    def __init__(self, choice: ClusterChoice, meeting: Any) -> None:
+    As a context it ends with a farewell: server 0 stays until the others need its store no more.
+    """
+
+    def __init__(self, choice: ClusterChoice, meeting: _LauncherMeeting) -> None:
         self.choice = choice
         self._meeting = meeting
+        self._present = [choice.server]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            return  # Ctrl-C: at once, whoever still waits
+        with contextlib.suppress(FabricError):
+            self._meeting.publish("left", "")
+            if self.leads:
+                self._meeting.collect("left", self._present, time.monotonic() + _FAREWELL_S)
 
     @classmethod
     def join(cls, choice: ClusterChoice) -> ClusterSite:
         """Meets the other hosts; raises FabricError naming those that are missing or do not fit."""
-        from torch_topoopt.job_network import StoreMeeting
-
         deadline = time.monotonic() + choice.meet_timeout_s
-        store = _open_store(choice, deadline)
-        site = cls(choice, StoreMeeting(store, choice.server, choice.describe))
-        site._gather_hosts(deadline)
+        site = cls(choice, _LauncherMeeting(choice, _open_store(choice, deadline)))
+        with contextlib.ExitStack() as on_failure:
+            on_failure.push(site)
+            site._gather_hosts(deadline)
+            on_failure.pop_all()
         return site
 
     @property
@@ -108,19 +123,6 @@ class ClusterSite:
                 gathered += [link_bytes.LinkBytes(**link) for link in json.loads(text)]
         return gathered
 
-    def leave(self) -> None:
-        """After a failure: the store ends with server 0, which stays until all know why.
-
-        Never raises, and gives up after ten seconds on those that have gone without a word.
-        """
-        from torch.distributed import DistError
-
-        with contextlib.suppress(DistError, FabricError):
-            self._meeting.publish("left", "")
-            if self.leads:
-                servers = range(len(self.choice.file.servers))
-                self._meeting.collect("left", servers, time.monotonic() + _LEAVE_S)
-
     def _gather_hosts(self, deadline: float) -> None:
         """Server 0 looks whether all are there with the same file; the others wait for its word."""
         digest = hashlib.sha256(self.choice.file.to_yaml().encode()).hexdigest()[:16]
@@ -132,12 +134,7 @@ class ClusterSite:
             return
         servers = range(len(self.choice.file.servers))
         try:
-            try:
-                texts = self._meeting.collect("here", servers, deadline)
-            except FabricError as error:
-                raise FabricError(
-                    f"{error}: run `topoopt run --cluster {self.choice.path} ...` there too"
-                ) from None
+            texts = self._collect_hosts(servers, deadline)
             for server in servers:
                 if problem := _difference(here, json.loads(texts[server])):
                     raise FabricError(f"{self.choice.describe(server)} {problem}")
@@ -145,6 +142,17 @@ class ClusterSite:
             self._tell("all here", {"error": str(error)})
             raise
         self._tell("all here", {})
+
+    def _collect_hosts(self, servers: range, deadline: float) -> dict[int, str]:
+        """What each host says of itself; notes who has said something, also if somebody has not."""
+        try:
+            return self._meeting.collect("here", servers, deadline)
+        except FabricError as error:
+            raise FabricError(
+                f"{error}: run `topoopt run --cluster {self.choice.path} ...` there too"
+            ) from None
+        finally:
+            self._present = [s for s in servers if self._meeting.has_published("here", s)]
 
     def _tell(self, topic: str, message: dict[str, Any]) -> None:
         self._meeting.publish(topic, json.dumps(message))
@@ -156,6 +164,37 @@ class ClusterSite:
         if error := message.get("error"):
             raise FabricError(error)
         return message
+
+
+class _LauncherMeeting:
+    """Where the launchers meet: servers are the ranks, and everything that fails a FabricError."""
+
+    def __init__(self, choice: ClusterChoice, store: Any) -> None:
+        from torch.distributed import DistError
+
+        from torch_topoopt.job_network import StoreMeeting
+
+        self._meeting = StoreMeeting(store, choice.server, choice.describe)
+        self._broken = DistError
+        self._gone = f"the connection to {choice.describe(0)} broke; did `topoopt run` end there?"
+
+    def publish(self, topic: str, text: str) -> None:
+        try:
+            self._meeting.publish(topic, text)
+        except self._broken:
+            raise FabricError(self._gone) from None
+
+    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
+        try:
+            return self._meeting.collect(topic, ranks, deadline)
+        except self._broken:
+            raise FabricError(self._gone) from None
+
+    def has_published(self, topic: str, rank: int) -> bool:
+        with contextlib.suppress(FabricError):
+            self.collect(topic, [rank], time.monotonic())
+            return True
+        return False
 
 
 def plan_without_model(file: ClusterFile) -> Plan:

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric import static_plan, switched_plan
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switched import SwitchedFabric
 from torch_topoopt.launcher import (
     cluster_site,
@@ -78,15 +77,19 @@ class Job:
             self.ended = True
             self.metrics.write("end", exit_code=code)
 
-    def join(self) -> None:
-        """Meets the other hosts, if there are any."""
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, this host is with the others, if there are any."""
         choice = self.options.site
-        if choice is not None:
-            self.terminal.line(
-                f"this host is {choice.describe(choice.server)} of {choice.file.name}; waiting up "
-                f"to {choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
-            )
-            self.site = cluster_site.ClusterSite.join(choice)
+        if choice is None:
+            yield
+            return
+        self.terminal.line(
+            f"this host is {choice.describe(choice.server)} of {choice.file.name}; waiting up to "
+            f"{choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
+        )
+        with cluster_site.ClusterSite.join(choice) as self.site:
+            yield
 
     def driver(self) -> FabricDriver:
         """Controls the fabric that was asked for."""
@@ -239,8 +242,7 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _stages(job: Job) -> tuple[int, dict[str, Any]]:
-    job.join()
-    try:
+    with job.together():
         plan = job.plan()
         driver = job.driver()
         try:
@@ -248,13 +250,9 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
             failures = job.train(fabrics.hosts(driver, plan))
         finally:
             driver.close()
-    except FabricError:
+        links = link_bytes.gather(job.folder.path)
         if job.site is not None:
-            job.site.leave()
-        raise
-    links = link_bytes.gather(job.folder.path)
-    if job.site is not None:
-        links = job.site.share_links(links)
+            links = job.site.share_links(links)
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
     code = SCRIPT_FAILED if failures else OK

@@ -206,6 +206,7 @@ def test_a_cable_in_the_wrong_port_is_named_with_what_is_at_its_other_end(
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert "topoopt: error: " in done.stderr, done.stdout + done.stderr
     return done.stderr[done.stderr.index("topoopt: error: ") :]
 
 
