@@ -193,7 +193,8 @@ class OcsServer:
     """Serves an OcsDevice at `address`; a context manager.
 
     `certificate`: a file with key and certificate; None: plain HTTP. Faults, each by its name:
-    `drop(count, after)`, `reboot(seconds)`, `slow_s`, `refuse(status, text)`.
+    `drop(count, after)`, `reboot(seconds)`, `reboot_during(seconds)`, `slow_s`, `refuse(status,
+    text)`.
     """
 
     user = "admin"
@@ -211,6 +212,7 @@ class OcsServer:
         self._drops: list[bool] = []
         self._refusals: list[tuple[int, bytes]] = []
         self._back_at = 0.0
+        self._reboot_s: float | None = None
         self._server = _Listener((host, 0), _Handler)
         self._server.owner = self
         self._scheme = "http"
@@ -241,6 +243,10 @@ class OcsServer:
         """The next requests that change something lose their connection: `after` they took
         effect, or before."""
         self._drops += [after] * count
+
+    def reboot_during(self, seconds: float) -> None:
+        """Restarts when the next request that changes something comes, instead of an answer."""
+        self._reboot_s = seconds
 
     def reboot(self, seconds: float) -> None:
         """Answers nothing for so long, and comes back with what was saved."""
@@ -351,6 +357,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status, answer = self._perform(method, content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._error(400, "protocol", "malformed-message", f"cannot read it: {error}")
+            return
+        if owner._reboot_s is not None:
+            owner.reboot(owner._reboot_s)
+            owner._reboot_s = None
+            self._vanish()
             return
         if owner._drops:
             owner._drops.pop(0)

@@ -293,7 +293,18 @@ class TestFaults:
         configure(switch, [C12, C21, C34, C43], fence, timeout_s=LIMIT_S)
         assert server.device.circuits() == {C12, C21, C34, C43}
 
-    def test_a_restart_in_the_middle_loses_what_was_not_saved_and_goes_back(
+    def test_a_restart_in_the_middle_of_a_request_is_waited_out_and_the_request_repeated(
+        self, server: OcsServer, connect: Callable[..., SonicOcs]
+    ) -> None:
+        switch = connect()
+        fence = ports_of(switch, "1", "2", "3", "4")
+        configure(switch, [C12, C21], fence, timeout_s=LIMIT_S)
+        server.device.save()
+        server.reboot_during(0.3)
+        configure(switch, [C34, C43], fence, timeout_s=LIMIT_S)
+        assert server.device.circuits() == {C34, C43}
+
+    def test_a_restart_after_the_request_loses_what_was_not_saved_and_goes_back(
         self, server: OcsServer, connect: Callable[..., SonicOcs]
     ) -> None:
         switch = connect()

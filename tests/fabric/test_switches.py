@@ -14,7 +14,7 @@ from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.memory_switch import MemorySwitch
 from torch_topoopt.fabric.sonic_ocs import SonicOcs
 from torch_topoopt.fabric.switch import SwitchError
-from torch_topoopt.fabric.switches import open_switch
+from torch_topoopt.fabric.switches import DRIVERS, open_switch
 
 
 def _entry(kind: str, **fields: Any) -> SwitchEntry:
@@ -26,6 +26,19 @@ def test_an_unknown_kind_names_the_known_ones() -> None:
         open_switch(_entry("sonic"))
     with pytest.raises(DocumentError, match="did you mean 'polatis-scpi'"):
         open_switch(_entry("polatis-scip"))
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_every_kind_has_a_driver_that_names_an_option_it_does_not_know(kind: str) -> None:
+    entry = _entry(
+        kind,
+        user="admin",
+        password=PasswordSource(env="OCS"),
+        sockets=("1", "2"),
+        options={"frobnicate": 1},
+    )
+    with pytest.raises(DocumentError, match=f"options.frobnicate: {kind} has no such option"):
+        open_switch(entry)
 
 
 def test_a_sonic_switch() -> None:

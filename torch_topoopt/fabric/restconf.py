@@ -100,9 +100,6 @@ class RestconfSession:
         """Creates or replaces; raises PreconditionFailed if one among `headers` does not hold."""
         return self._content("PUT", path, self._send("PUT", path, body, headers))
 
-    def patch(self, path: str, body: object) -> Any | None:
-        return self._content("PATCH", path, self._send("PATCH", path, body))
-
     def delete(self, path: str, headers: Mapping[str, str] | None = None) -> bool:
         """Whether there was something to delete; `headers` as of put."""
         response = self._send("DELETE", path, None, headers)

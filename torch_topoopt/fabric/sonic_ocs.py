@@ -87,6 +87,7 @@ class SonicOcs:
         )
         self._poll_s = poll_s
         self._ports: tuple[str, ...] = ()
+        self._known: frozenset[str] = frozenset()
 
     def capabilities(self) -> Capabilities:
         """Not `atomic`: the configuration changes as a whole, the hardware circuit by circuit.
@@ -108,8 +109,9 @@ class SonicOcs:
 
     def fibres(self, port: str) -> tuple[str, str]:
         ends = (f"{port}A", f"{port}B")
+        self._all_ports()
         for end in ends:
-            if end not in self._all_ports():
+            if end not in self._known:
                 raise self._session.failure(
                     f"socket {port!r}: there is no port {end} "
                     f"(it has {describe_ports(self._all_ports())})"
@@ -180,6 +182,7 @@ class SonicOcs:
                         f"port {row['simplex_port_id']!r} is neither <n>A nor <n>B"
                     )
             self._ports = tuple(sorted((r["simplex_port_id"] for r in rows), key=port_order))
+            self._known = frozenset(self._ports)
         return self._ports
 
     def _entries(self) -> list[_Entry]:
