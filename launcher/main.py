@@ -21,6 +21,7 @@ VERBS = {
     "report": "the report page of a run",
     "discover": "which port is cabled to which: writes a cluster file",
     "fabric": "what servers are wired with: make, check, change and remove it",
+    "cluster": "share a cluster among jobs: a queue, and a daemon that wires and starts them",
 }
 
 _HELP = """\

@@ -28,7 +28,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"profiling", "sim", "c10d_names", "fabric"}),
     frozenset({"discovery", "measuring"}),
     frozenset({"job_network"}),
-    frozenset({"backend", "planner", "report"}),
+    frozenset({"backend", "planner", "report", "control"}),
     frozenset({"models", "autoload"}),
     frozenset({"launcher"}),
 )

@@ -1,0 +1,53 @@
+"""`topoopt cluster`: finds the sub-verb and runs it; each is a module `cluster_<sub-verb>`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+
+SUB_VERBS: dict[str, str] = {
+    "submit": "put a job at the end of the queue",
+    "status": "the jobs, their servers, and why one waits",
+    "cancel": "end jobs, or take them out of the queue",
+    "daemon": "wire the switches and start the jobs, until it is stopped",
+}
+
+_HELP = """\
+usage: topoopt cluster SUB-VERB ...
+
+Shares a cluster whose ports are plugged into circuit switches among jobs. Every job gets servers of
+its own and circuits between them; with 1x2 switches in front of the ports, the circuits of the next
+job are set while the current one runs, and flip in milliseconds when it ends.
+
+sub-verbs:
+{sub_verbs}
+
+example:
+  topoopt cluster daemon --cluster lab.yaml &
+  topoopt cluster submit --cluster lab.yaml --servers 4 --degree 2 train.py --epochs 5
+  topoopt cluster status
+
+Jobs are in a queue on disk: nothing is lost while no daemon runs, or when it is killed.
+`topoopt cluster SUB-VERB --help` explains one."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        lines = "\n".join(f"  {name:<9}{text}" for name, text in SUB_VERBS.items())
+        print(_HELP.format(sub_verbs=lines))
+        if argv:
+            sys.exit(OK)
+        return BAD_INPUT
+    name, *rest = argv
+    if name not in SUB_VERBS:
+        near = difflib.get_close_matches(name, SUB_VERBS, n=1)
+        known = f"sub-verbs: {', '.join(SUB_VERBS)}"
+        hint = f"did you mean `topoopt cluster {near[0]}`?" if near else known
+        raise InputError(f"{name!r} is not a sub-verb of `topoopt cluster`; {hint}")
+    module = importlib.import_module(f"torch_topoopt.launcher.cluster_{name}")
+    code: int = module.main(rest)
+    return code

@@ -1,0 +1,130 @@
+"""`topoopt cluster status`: the jobs, their servers, and why one waits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import cluster_state, console, parser
+from torch_topoopt.launcher.errors import OK
+
+if TYPE_CHECKING:
+    from torch_topoopt.control.jobs import Job
+    from torch_topoopt.control.store import Store
+    from torch_topoopt.launcher.console import Terminal
+
+_DESCRIPTION = """\
+Shows the jobs of the queue. With JOB: everything that happened to it, what its circuits are, and
+where its output is. States: queued (no servers yet), preparing (its circuits are being set), ready
+(they carry light; its servers are busy), starting, running, stopping, clearing (its circuits are
+being removed), and at the end done, failed or cancelled."""
+
+_EXAMPLES = """\
+  topoopt cluster status
+  topoopt cluster status 3
+  topoopt cluster status --all --json"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    options = parser.Parser("cluster status", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("job", type=int, nargs="?", metavar="JOB", help="its number")
+    cluster_state.add_options(options)
+    options.add_argument("--all", action="store_true", help="also jobs that are over")
+    parser.add_json_option(options)
+    arguments = options.parse_args(argv)
+    from torch_topoopt.control.service import daemon_pid
+    from torch_topoopt.control.store import Store
+
+    store = Store(cluster_state.find(arguments))
+    pid = daemon_pid(store.folder)
+    terminal = console.Terminal(json_output=arguments.json)
+    if arguments.job is not None:
+        job = store.job(arguments.job)
+        if arguments.json:
+            console.print_json({"daemon": pid, **_figures(job, store, detail=True)})
+        else:
+            _show_job(terminal, store, job)
+        return OK
+    jobs = store.jobs(ended=arguments.all)
+    if arguments.json:
+        console.print_json({"daemon": pid, "jobs": [_figures(job, store) for job in jobs]})
+        return OK
+    terminal.line(f"daemon: {'none runs' if pid is None else f'process {pid}'}")
+    _show_jobs(terminal, jobs)
+    return OK
+
+
+def _figures(job: Job, store: Store, *, detail: bool = False) -> dict[str, Any]:
+    figures: dict[str, Any] = {
+        "job": job.id,
+        "name": job.name,
+        "state": job.state,
+        "servers": job.servers,
+        "on": list(job.layout.servers) if job.layout else [],
+        "side": job.side,
+        "submitted_at": job.submitted_at,
+        "changed_at": job.changed_at,
+        "cancelled": job.cancelled,
+        "exit_code": job.exit_code,
+        "problem": job.problem,
+        "attempts": job.attempts,
+        "next_try_at": job.next_try_at or None,
+        "folder": str(store.folder / "jobs" / str(job.id)),
+    }
+    if detail:
+        connections = job.layout.connections if job.layout else ()
+        figures["circuits"] = [
+            {"switch": c.switch, "sockets": list(c.sockets), "ends": list(c.ends)}
+            for c in connections
+        ]
+        figures["events"] = [{"at": e.at, "text": e.text} for _, e in store.events(job.id)]
+    return figures
+
+
+def _show_jobs(terminal: Terminal, jobs: list[Job]) -> None:
+    from torch_topoopt.control.service import age
+
+    if not jobs:
+        terminal.line("no jobs")
+        return
+    now = time.time()
+    rows = [
+        (
+            f"{job.id} {job.name}",
+            job.state,
+            " ".join(job.layout.servers) if job.layout else f"{job.servers} wanted",
+            job.side or "",
+            age(now - job.changed_at),
+        )
+        for job in jobs
+    ]
+    terminal.table("Jobs", ("job", "state", "servers", "side", "for"), rows)
+    for job in jobs:
+        if job.problem:
+            terminal.line(f"job {job.id}: {job.problem}{_again(job, now)}")
+
+
+def _again(job: Job, now: float) -> str:
+    if not job.next_try_at:
+        return ""
+    return f" (tried {job.attempts} times, again in {max(0.0, job.next_try_at - now):.0f} s)"
+
+
+def _show_job(terminal: Terminal, store: Store, job: Job) -> None:
+    from torch_topoopt.control.service import stamp
+
+    terminal.line(f"{job.title}: {job.state}{'' if job.exit_code is None else _code(job)}")
+    if job.problem:
+        terminal.line(f"problem: {job.problem}{_again(job, time.time())}")
+    if job.layout:
+        terminal.line(f"servers: {' '.join(job.layout.servers)}, side {job.layout.side}")
+        for connection in job.layout.connections:
+            terminal.line(f"  {connection}")
+    terminal.line(f"output: {store.folder / 'jobs' / str(job.id)}")
+    for _, event in store.events(job.id):
+        terminal.line(f"{stamp(event.at)}  {event.text}")
+
+
+def _code(job: Job) -> str:
+    return f" (exit code {job.exit_code})"

@@ -1,0 +1,229 @@
+"""`topoopt cluster submit`: puts a job at the end of the queue."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import cluster_state, console, documents, parser
+from torch_topoopt.launcher.errors import OK, InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.control.foresight import Foresight
+    from torch_topoopt.control.jobs import JobSpec
+    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.plan import Plan
+
+_DESCRIPTION = """\
+Puts a job at the end of the queue: SCRIPT on a number of servers that are wired as its plan says.
+The plan is made now (or given by --plan), so that what is wrong with it shows now; which servers it
+gets is decided when there are some. Jobs get servers in the order in which they were submitted.
+
+--launch says how it is started once its circuits carry light:
+  run      one `topoopt run` on the daemon's machine, which emulates the servers (default)
+  hosts    one `topoopt run --cluster` on each server, over ssh; SCRIPT and the folder of the queue
+           have to be on all of them, under the same path. --reach replaces ssh
+  program  SCRIPT itself, once; it finds what it needs in TOPOOPT_JOB_PLAN, TOPOOPT_JOB_CLUSTER (the
+           cables of this job) and TOPOOPT_JOB_SERVERS (names in the order of the plan)
+"""
+
+_EXAMPLES = """\
+  topoopt cluster submit --cluster lab.yaml --servers 4 --degree 2 train.py --epochs 5
+  topoopt cluster submit --cluster lab.yaml --plan plan.json --launch hosts train.py
+  topoopt cluster submit --cluster lab.yaml --servers 4 --degree 2 --dry-run train.py
+  topoopt cluster submit --cluster lab.yaml --servers 2 --degree 1 --model none --launch program \\
+      ./with_mpirun.sh"""
+
+_SSH = "ssh -tt -o BatchMode=yes {management}"  # -tt: what runs there ends with the connection
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    options = parser.Parser("cluster submit", _DESCRIPTION, _EXAMPLES)
+    cluster_state.add_options(options)
+    options.add_argument("--servers", type=int, metavar="N", help="how many")
+    options.add_argument("--degree", type=int, metavar="D", help="ports of each that are used")
+    options.add_argument(
+        "--model",
+        help="name or file.py:callable (default: the build_model() of the script); none: do not "
+        "profile, only lay rings",
+    )
+    options.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
+    options.add_argument("--plan", metavar="PLAN.json", help="use this plan instead")
+    options.add_argument("--launch", choices=["run", "hosts", "program"], default="run")
+    options.add_argument(
+        "--reach",
+        metavar="COMMAND",
+        help="with --launch hosts: what runs a command on a server; {server} and {management} are "
+        f"those of the server (default: {_SSH!r})",
+    )
+    options.add_argument("--name", help="of the job (default: that of the script)")
+    options.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable of the job; without a value, the one that it has here",
+    )
+    options.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print where and when it would run and the circuits it would get, and stop",
+    )
+    parser.add_json_option(options)
+    options.add_argument("script", metavar="SCRIPT")
+    options.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    cluster = cluster_state.load_cluster(arguments)
+    terminal = console.Terminal(json_output=arguments.json)
+    spec = _spec(arguments)
+    from torch_topoopt.control.partition import check_fits, ports_needed
+    from torch_topoopt.control.service import bind_cluster, daemon_pid
+    from torch_topoopt.control.store import FILE, Store
+
+    plan = _plan(arguments, cluster, terminal)
+    check_fits(plan, cluster)
+    folder = cluster_state.folder_of(arguments, cluster)
+    name = arguments.name or Path(arguments.script).stem
+    if arguments.dry_run:
+        jobs = Store(folder).jobs(ended=False) if (folder / FILE).is_file() else []
+        return _tell(arguments, terminal, plan, cluster, jobs)
+    store = Store(folder, create=True)
+    bind_cluster(store, cluster, change=False)
+    job = store.submit(name, plan.cluster.servers, ports_needed(plan), plan.to_json(), spec)
+    if arguments.json:
+        console.print_json({"job": job, "name": name, "plan": plan.digest(), "state": str(folder)})
+    terminal.line(f"job {job} ({name}): plan {plan.digest()}; see `topoopt cluster status {job}`")
+    if daemon_pid(folder) is None:
+        console.warning(f"no daemon runs; start `topoopt cluster daemon --cluster {cluster.name}`")
+    return OK
+
+
+def _spec(arguments: argparse.Namespace) -> JobSpec:
+    from torch_topoopt.control.jobs import JobSpec
+
+    script = Path(arguments.script)
+    if not script.is_file():
+        raise InputError(f"{script}: no such script")
+    if arguments.launch == "program" and shutil.which(str(script.absolute())) is None:
+        raise InputError(f"{script}: is not executable; --launch program starts it as it is")
+    if arguments.reach is not None and arguments.launch != "hosts":
+        raise InputError("reach: only --launch hosts reaches servers; leave --reach out")
+    reach = (arguments.reach or _SSH) if arguments.launch == "hosts" else ""
+    return JobSpec(
+        version=JobSpec.VERSION,
+        launch=arguments.launch,
+        script=os.path.abspath(script),
+        arguments=tuple(arguments.arguments),
+        folder=os.getcwd(),
+        reach=tuple(shlex.split(reach)),
+        environment=tuple(_variable(text) for text in arguments.env),
+    ).validate()
+
+
+def _variable(text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if equals:
+        return text
+    if name not in os.environ:
+        raise InputError(f"env: {name} has no value here; say --env {name}=VALUE")
+    return f"{name}={os.environ[name]}"
+
+
+def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Terminal) -> Plan:
+    from torch_topoopt.plan import Plan
+
+    if arguments.plan:
+        for name in ("servers", "degree", "model"):
+            if getattr(arguments, name) is not None:
+                raise InputError(f"{name}: the plan says it; leave --{name} out")
+        return documents.load(Plan, arguments.plan)
+    for name in ("servers", "degree"):
+        if getattr(arguments, name) is None:
+            raise InputError(f"{name}: missing; say --servers and --degree, or --plan")
+    if arguments.servers > len(cluster.servers):
+        raise InputError(
+            f"servers: {arguments.servers} is more than the {len(cluster.servers)} of cluster "
+            f"{cluster.name}; it could never run"
+        )
+    shape = parser.make_cluster(
+        arguments.servers,
+        arguments.degree,
+        _link_gbps(cluster),
+        "duplex",
+        "cpu-core",
+        cluster.servers[0].accelerators,
+    )
+    if arguments.model == "none":
+        from torch_topoopt.plan import Demand, GroupDemand
+        from torch_topoopt.topology.topology_finder import find_network
+
+        demand = Demand((GroupDemand(tuple(range(shape.servers)), 0),), ())
+        return Plan.of_network(shape, find_network(shape, demand), demand, model="")
+    with terminal.progress("planning") as progress:
+        progress(None, "profiling")
+        graph = documents.op_graph_of(arguments.model or arguments.script)
+        return documents.make_plan(
+            graph, shape, seed=arguments.seed, strategy_space="data-parallel", progress=progress
+        )
+
+
+def _link_gbps(cluster: ClusterFile) -> float:
+    """The slowest port that is on a switch."""
+    from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS
+
+    plugged = [port for _, port in cluster.ports.values() if port.switch]
+    return min((port.gbps or UNKNOWN_GBPS for port in plugged), default=UNKNOWN_GBPS)
+
+
+def _tell(
+    arguments: argparse.Namespace,
+    terminal: Terminal,
+    plan: Plan,
+    cluster: ClusterFile,
+    jobs: list[Any],
+) -> int:
+    from torch_topoopt.control.foresight import foresee
+
+    found = foresee(plan, cluster, jobs)
+    if arguments.json:
+        console.print_json(_figures(found, plan))
+        return OK
+    if found.layout is None:
+        terminal.line(
+            f"waits in the queue behind {found.ahead} jobs; which servers it gets depends on them"
+        )
+        return OK
+    when = f"after {', '.join(f'job {n}' for n in found.after)}" if found.after else "at once"
+    terminal.line(f"on {' '.join(found.layout.servers)}, {when}; nothing else is touched")
+    terminal.line(f"circuits, set before that, on the {found.layout.side} side:")
+    for connection in found.layout.connections:
+        terminal.line(f"  + {connection}")
+    return OK
+
+
+def _figures(found: Foresight, plan: Plan) -> dict[str, Any]:
+    layout = found.layout
+    return {
+        "plan": plan.digest(),
+        "servers": list(layout.servers) if layout else None,
+        "side": layout.side if layout else None,
+        "after": list(found.after),
+        "ahead": found.ahead,
+        "circuits": [
+            {"switch": c.switch, "sockets": list(c.sockets), "ends": list(c.ends)}
+            for c in (layout.connections if layout else ())
+        ],
+    }

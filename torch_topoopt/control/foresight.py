@@ -1,0 +1,47 @@
+"""What would happen to a job if it were submitted now: for `topoopt cluster submit --dry-run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.control import jobs as j
+from torch_topoopt.control.partition import lay_out, ports_needed, sides_of
+from torch_topoopt.control.scheduler import Waiting, assign, holdings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.control.jobs import Job, Layout
+    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.plan import Plan
+
+_NEW = 0  # no job of the database has this number
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """`layout` is None while jobs before it in the queue have no servers either: then nobody knows.
+
+    `after`: the jobs that have to leave its servers first. `ahead`: jobs in the queue before it.
+    """
+
+    layout: Layout | None
+    after: tuple[int, ...]
+    ahead: int
+
+
+def foresee(plan: Plan, cluster: ClusterFile, jobs: Sequence[Job]) -> Foresight:
+    """Where and when `plan` would run, given the jobs that are not over."""
+    queue = [Waiting(job.id, job.servers, job.ports) for job in jobs if job.state == j.QUEUED]
+    holdings = holdings_of(jobs)
+    new = Waiting(_NEW, plan.cluster.servers, ports_needed(plan))
+    found = assign(sides_of(cluster), holdings, [*queue, new])
+    mine = next((a for a in found if a.job == _NEW), None)
+    if mine is None:
+        return Foresight(None, (), len(queue))
+    servers = set(mine.servers)
+    before = {h.job for h in holdings if not h.leaving and h.servers & servers}
+    before |= {a.job for a in found if a.job != _NEW and servers & set(a.servers)}
+    layout = lay_out(plan, cluster, mine.servers, mine.side)
+    return Foresight(layout, tuple(sorted(before)), len(queue))
