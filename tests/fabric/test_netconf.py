@@ -73,7 +73,9 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(
 ) -> None:
     server.device.users["admin"] = "another"
     caplog.set_level("DEBUG")
-    with pytest.raises(AuthenticationFailed, match="refused the login of user 'admin'") as caught:
+    with pytest.raises(
+        AuthenticationFailed, match=r"login of user 'admin' with .*\$POLATIS"
+    ) as caught:
         connect(server).capabilities()
     assert PASSWORD not in str(caught.value)
     assert PASSWORD not in caplog.text
@@ -87,7 +89,7 @@ def test_a_key_logs_in_without_a_password(
     path = tmp_path / "id_ecdsa"
     key.write_private_key_file(str(path))
     assert connect(server, "alice", password=None, key_file=str(path)).capabilities()
-    with pytest.raises(AuthenticationFailed, match="'bob'"):
+    with pytest.raises(AuthenticationFailed, match=r"'bob' with the key in .*id_ecdsa"):
         connect(server, "bob", password=None, key_file=str(path)).capabilities()
     with pytest.raises(SwitchError, match=r"nowhere: No such file"):
         connect(server, password=None, key_file=str(tmp_path / "nowhere")).capabilities()

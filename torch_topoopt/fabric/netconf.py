@@ -151,13 +151,11 @@ class NetconfSession:
             )
         except SSHUnknownHostError:
             raise self._unknown_host(session, connection) from None
-        except AuthenticationError as error:
+        except AuthenticationError:  # its text is the repr of another exception
             _end(session, connection)
             raise AuthenticationFailed(
-                self._clean(
-                    f"{self._name}: {login.address} refused the login of user {login.user!r}: "
-                    f"{_in_words(error)}"
-                )
+                f"{self._name}: {login.address} refused the login of user {login.user!r} with "
+                + self._proof()
             ) from None
         except Exception as error:
             _end(session, connection)
@@ -166,6 +164,13 @@ class NetconfSession:
             ) from None
         self._session = session
         self._manager = Manager(session, handler, timeout=login.timeout_s)
+
+    def _proof(self) -> str:
+        if self._login.key_file is not None:
+            return f"the key in {self._login.key_file}"
+        if self._login.password is not None:
+            return f"the password from {self._login.password}"
+        return "the keys of ssh"
 
     def _unknown_host(self, session: Any, connection: socket.socket) -> SwitchError:
         login = self._login
