@@ -174,6 +174,15 @@ def test_a_circuit_that_somebody_changes_before_it_is_removed_stays_theirs(
     assert device.circuits() == {Circuit("1", "12")}
 
 
+def test_a_circuit_that_somebody_replaced_is_not_removed_in_its_place(
+    device: PolatisDevice, switch: PolatisSwitch
+) -> None:
+    switch.apply(Difference((), (C1,)))
+    device.before_request = lambda line: line.endswith("=1") and device.connect("bob", 1, 12)
+    switch.apply(Difference((C1,), ()))
+    assert device.circuits() == {Circuit("1", "12")}
+
+
 def test_the_older_yang_is_understood(device: PolatisDevice, switch: PolatisSwitch) -> None:
     device.old_yang = True
     fence = ports_of(switch, *"1234")
