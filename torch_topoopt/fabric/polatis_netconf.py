@@ -160,6 +160,11 @@ class NetconfDevice:
         self._session.close()
 
     def _lock(self) -> bool:
+        """Whether there is a lock now; waits while others have it.
+
+        Never ends (kill-session) who has it, not even a session of ours that broke: after a
+        restart its number may be somebody else's.
+        """
         deadline = self._clock.now() + self._lock_s
         while True:
             try:
