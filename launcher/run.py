@@ -25,6 +25,7 @@ from torch_topoopt.launcher import (
     report,
     run_options,
     signals,
+    switch_verbs,
     wandb_log,
 )
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
@@ -168,7 +169,9 @@ class Job:
 
     def wire(self, plan: Plan, driver: FabricDriver) -> Wiring:
         """Stage 3."""
-        with self.stage("wire") as stage:
+        # where a person moves cables, a moving line would wipe the questions away
+        asked = self.site is not None and switch_verbs.panels_of_people(self.site.choice.file)
+        with self.stage("wire", live=not asked) as stage:
             stage.progress(None, driver.name)
             if isinstance(driver, SwitchedFabric):
                 driver.progress = lambda name, done, of, what: stage.progress(
