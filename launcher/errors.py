@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OK = 0
 SCRIPT_FAILED = 1
+CHECK_FAILED = 1
 BAD_INPUT = 2
 
 

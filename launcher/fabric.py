@@ -12,6 +12,10 @@ import sys
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 
 SUB_VERBS: dict[str, str] = {
+    "up": "makes a fabric of network namespaces that stays",
+    "down": "removes fabrics of network namespaces, or what is left of them",
+    "list": "the fabrics of network namespaces that there are",
+    "verify": "measures every link of a fabric of network namespaces",
     "apply": "makes the circuits of a plan on the switches of a cluster",
     "snapshot": "writes down the circuits of a cluster on its switches",
     "restore": "brings the switches back to a snapshot",

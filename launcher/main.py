@@ -38,7 +38,7 @@ examples:
   topoopt plan train.py --servers 8 --degree 4 --bandwidth 25Gbps
 
 `topoopt VERB --help` explains a verb; `topoopt --version` prints the version.
-exit codes: 0 done, 1 the script failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM"""
+exit codes: 0 done, 1 the script or the check failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM"""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,6 +22,8 @@ from torch_topoopt.fabric import (
     netns_state,
     verify_link,
 )
+from torch_topoopt.fabric.circuits import Circuit, Fence
+from torch_topoopt.fabric.configure import configure
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns_layout import (
     LAUNCHER,
@@ -30,17 +32,19 @@ from torch_topoopt.fabric.netns_layout import (
     Layout,
     check_name,
     port_interface,
+    socket_name,
 )
+from torch_topoopt.fabric.netns_switch import NetnsSwitch
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from torch_topoopt.fabric.netns_state import FabricRecord
     from torch_topoopt.plan import Link, Plan
 
 _TCP_PORT = 20000
+_MAX_DELAY_S = 600.0
 _MIN_MTU, _MAX_MTU = 576, 65521
 
 
@@ -50,9 +54,10 @@ class NetnsFabric:
     `fabric` is its name among those of this machine. `gbps` limits every link per direction (None:
     as fast as the machine is); `shaper` does that ("tbf", "htb"; None: the first that there is).
     `forwarding`: how relays tell what they forward from what is for them, "routes" (by its
-    address) or "split" (by its MAC address, Appendix I). With `keep` the fabric outlives this
-    process; otherwise it belongs to it, and `close()` removes it. Raises FabricError where this
-    machine cannot do it.
+    address) or "split" (by its MAC address, Appendix I). With `switch_delay_s` the cables run
+    through an emulated optical switch whose mirrors take that long to move. With `keep` the fabric
+    outlives this process; otherwise it belongs to it, and `close()` removes it. Raises FabricError
+    where this machine cannot do it.
     """
 
     name = "netns"
@@ -74,6 +79,10 @@ class NetnsFabric:
         check_name(fabric)
         if not _MIN_MTU <= mtu <= _MAX_MTU:
             raise FabricError(f"mtu: {mtu} is not in {_MIN_MTU}..{_MAX_MTU}")
+        if switch_delay_s is not None and not 0 <= switch_delay_s <= _MAX_DELAY_S:
+            raise FabricError(
+                f"switch-delay-s: {switch_delay_s:g} is not in 0..{_MAX_DELAY_S:g} seconds"
+            )
         if gbps is not None:
             netns_shaper.check_rate(gbps)
         self._fabric = fabric
@@ -85,7 +94,7 @@ class NetnsFabric:
         self._keep = keep
         self._timeout_s = timeout_s
         self._progress = progress
-        self._folder: Path | None = None
+        self._reserved: netns_state.Reservation | None = None
         self._layout: Layout | None = None
 
     def connect(self, plan: Plan) -> Wiring:
@@ -95,19 +104,21 @@ class NetnsFabric:
         """
         from pyroute2.netlink.exceptions import NetlinkError
 
-        if self._folder is not None:
+        if self._reserved is not None:
             raise FabricError("netns: this driver has wired a plan already; close() it first")
         _check(plan)
-        self._folder = netns_state.reserve(self._fabric)
+        self._reserved = netns_state.reserve(self._fabric)
         try:
             record = self._record(plan)
             self._layout = record.layout
             netns_build.Builder(plan, record).build(self._progress)
+            self._set_circuits(plan)
             wiring = self._wiring(plan)
             self._progress("verifying")
             for link in links.connections(plan):
                 self._verify(link, wiring)
-            netns_state.save(self._folder, record, plan, wiring)
+            netns_state.save(self._reserved.path, record, plan, wiring)
+            self._reserved.release()
         except NetlinkError as error:
             self.close()
             raise FabricError(f"netns: the kernel refused: {error}") from None
@@ -118,9 +129,10 @@ class NetnsFabric:
 
     def close(self) -> None:
         """Kills what runs in the namespaces and removes the fabric; harmless if there is none."""
-        if self._folder is not None:
+        if self._reserved is not None:
             netns_state.take_down(self._fabric)
-            self._folder = self._layout = None
+            self._reserved.release()
+            self._reserved = self._layout = None
 
     @property
     def layout(self) -> Layout:
@@ -133,6 +145,32 @@ class NetnsFabric:
     def management_address(self) -> str:
         """Where the servers reach this machine."""
         return self.layout.management_address(LAUNCHER)
+
+    def switch(self) -> NetnsSwitch:
+        """The switch that the cables run through; raises FabricError if they do not."""
+        if self._switch_delay_s is None:
+            raise FabricError("netns: the cables of this fabric do not run through a switch")
+        return NetnsSwitch(
+            self.layout.switch_namespace, name=self._fabric, delay_s=self._switch_delay_s
+        )
+
+    def _set_circuits(self, plan: Plan) -> None:
+        if self._switch_delay_s is None:
+            return
+        self._progress("circuits")
+        switch = self.switch()
+        degree = plan.cluster.degree
+        circuits = [
+            Circuit(
+                socket_name(link.source, link.source_port, degree) + "A",
+                socket_name(link.target, link.target_port, degree) + "B",
+            )
+            for link in plan.network.links
+        ]
+        fence = Fence(frozenset(switch.capabilities().ports))
+        limit_s = self._switch_delay_s + self._timeout_s
+        with contextlib.closing(switch):
+            configure(switch, circuits, fence, timeout_s=limit_s)
 
     def _record(self, plan: Plan) -> FabricRecord:
         split = self._forwarding == "split"

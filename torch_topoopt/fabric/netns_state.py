@@ -7,6 +7,7 @@ whatever a crash leaves behind has a folder with its name.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RECORD = "fabric.json"
+KEPT, IN_USE, BEING_MADE = "kept", "in use", "being made"
+ABANDONED, BROKEN, INCOMPLETE = "abandoned", "broken", "incomplete"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,21 @@ def folder() -> Path:
     return Path(home, "topoopt", "fabrics")
 
 
-def reserve(name: str) -> Path:
+class Reservation:
+    """The folder of a fabric that is being made; locked until `release()` or the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def reserve(name: str) -> Reservation:
     """Makes the folder of a new fabric; raises FabricError if the name is taken."""
     path = folder() / check_name(name)
     taken = FabricError(
@@ -83,7 +100,7 @@ def reserve(name: str) -> Path:
         raise taken from None
     except OSError as error:
         raise FabricError(f"{path}: cannot be made: {error.strerror}") from None
-    return path
+    return Reservation(path)
 
 
 def save(path: Path, record: FabricRecord, plan: Plan, wiring: Wiring) -> None:
@@ -166,18 +183,32 @@ def process_start(process: int) -> int:
 
 
 def describe(name: str) -> tuple[str, FabricRecord | None]:
-    """(one word on a fabric's state, its record if it has one)."""
+    """(KEPT, IN_USE, ... for the state of a fabric, its record if it has one)."""
     path = folder() / name
     try:
         record = FabricRecord.load(path / RECORD)
     except (FileNotFoundError, DocumentError):
-        return "incomplete", None
+        return (BEING_MADE if _locked(path) else INCOMPLETE), None
     missing = _missing(map(record.layout.namespace, range(record.servers)))
     if missing:
-        return "broken", record
+        return BROKEN, record
     if record.owner == 0:
-        return "kept", record
-    return ("in use" if owner_runs(record) else "abandoned"), record
+        return KEPT, record
+    return (IN_USE if owner_runs(record) else ABANDONED), record
+
+
+def _locked(path: Path) -> bool:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
+    return False
 
 
 def _missing(namespaces: Iterable[str]) -> list[str]:

@@ -1,0 +1,61 @@
+"""`topoopt fabric down`: removes fabrics of network namespaces, whole ones and remains."""
+
+from __future__ import annotations
+
+from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher.errors import OK, InputError
+
+_DESCRIPTION = """\
+Removes a fabric of network namespaces: its namespaces with everything that runs in them, its cables
+and its management network. Also what a crash has left of one. Needs root."""
+
+_EXAMPLES = """\
+  topoopt fabric down lab
+  topoopt fabric down --all --dry-run"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    options = parser.Parser("fabric down", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("name", nargs="?", metavar="NAME", help="of the fabric")
+    options.add_argument(
+        "--all", action="store_true", help="all of them, those that a running process owns excepted"
+    )
+    options.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_json_option(options)
+    arguments = options.parse_args(argv)
+
+    from torch_topoopt.fabric import netns_kernel, netns_state
+
+    if (arguments.name is None) == (not arguments.all):
+        raise InputError("name: say which fabric, or --all (see `topoopt fabric list`)")
+    netns_kernel.require()
+    terminal = console.Terminal(json_output=arguments.json)
+    known = netns_state.names()
+    names = known if arguments.all else [arguments.name]
+    removed, kept = [], []
+    for name in names:
+        if arguments.all and netns_state.describe(name)[0] in (
+            netns_state.IN_USE,
+            netns_state.BEING_MADE,
+        ):
+            kept.append(name)
+            continue
+        if not arguments.dry_run:
+            there = netns_state.take_down(name)
+        else:
+            there = name in known or bool(netns_kernel.of_fabric(name))
+        if not there:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"name: there is no fabric {name!r}; there is: {listed}")
+        removed.append(name)
+    if arguments.json:
+        console.print_json({"removed": removed, "in_use": kept, "dry_run": arguments.dry_run})
+        return OK
+    for name in removed:
+        terminal.line(f"fabric {name}: {'would be ' if arguments.dry_run else ''}removed")
+    for name in kept:
+        terminal.line(f"fabric {name}: kept, a running process owns it (name it to remove it)")
+    if not removed and not kept:
+        terminal.line("there is no fabric")
+    return OK

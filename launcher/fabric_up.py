@@ -1,0 +1,159 @@
+"""`topoopt fabric up`: makes a fabric of network namespaces that outlives the command."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.plan import Plan
+
+UNLIMITED_LINK_GBPS = 10.0  # what is planned with where no rate is asked for
+
+_DESCRIPTION = """\
+Makes a fabric of emulated servers on this machine, as root: every server a network namespace, every
+cable a veth pair of the bandwidth, a management network beside them, and routes over the cables to
+every server. Every link is verified first. It stays until `topoopt fabric down NAME`."""
+
+_EXAMPLES = """\
+  topoopt fabric up --name lab --servers 12 --degree 4 --bandwidth 25Mbps
+  topoopt fabric up --name lab --plan plan.json --forwarding split
+  ip netns exec topoopt-lab-0 bash          # a shell on server 0"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    plan = _plan(arguments)
+    gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps
+
+    from torch_topoopt.fabric.netns import NetnsFabric
+
+    terminal = console.Terminal(json_output=arguments.json)
+    started = time.monotonic()
+    with terminal.progress(f"making the fabric {arguments.name}") as show:
+        fabric = NetnsFabric(
+            arguments.name,
+            gbps=gbps,
+            mtu=arguments.mtu,
+            shaper=arguments.shaper,
+            forwarding=arguments.forwarding,
+            switch_delay_s=arguments.switch_delay_s,
+            keep=True,
+            progress=lambda text: show(None, text),
+        )
+        if arguments.dry_run:
+            return _say_what_would_be(terminal, plan, gbps, arguments)
+        fabric.connect(plan)
+    layout = fabric.layout
+    figures = {
+        "name": layout.name,
+        "servers": plan.cluster.servers,
+        "links": len(plan.network.links),
+        "gbps": gbps,
+        "namespaces": [layout.namespace(server) for server in range(plan.cluster.servers)],
+        "addresses": [layout.server_address(server) for server in range(plan.cluster.servers)],
+        "management": layout.management_network,
+    }
+    if arguments.json:
+        console.print_json(figures)
+        return OK
+    rate = "not limited" if gbps is None else format_gbps(gbps)
+    terminal.line(
+        f"fabric {layout.name}: {counted(plan.cluster.servers, 'server')}, "
+        f"{counted(len(plan.network.links), 'link')} of rate {rate}, each verified from both ends, "
+        f"in {format_seconds(time.monotonic() - started)}"
+    )
+    terminal.line(f"a shell on server 0: ip netns exec {layout.namespace(0)} bash")
+    terminal.line(
+        f"server S is {layout.server_address(0)} + S over the cables, "
+        f"{layout.management_address(0)} + S on the management network"
+    )
+    terminal.line(f"to remove it: topoopt fabric down {layout.name}")
+    return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser.Parser("fabric up", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("--name", required=True, help="of the fabric: a-z, 0-9 and '-'")
+    options.add_argument("--plan", metavar="PLAN.json", help="the plan to wire")
+    options.add_argument("--servers", type=int, help="without a plan: how many")
+    options.add_argument("--degree", type=int, help="ports of each server (default: 2)")
+    options.add_argument(
+        "--bandwidth",
+        type=parser.rate,
+        metavar="RATE",
+        help="of a link, per direction, with its unit: 25Mbps (default: not limited)",
+    )
+    options.add_argument("--mtu", type=int, default=1500, help="of the cables (default: 1500)")
+    options.add_argument(
+        "--shaper", choices=["tbf", "htb"], help="what limits a rate (default: what there is)"
+    )
+    options.add_argument(
+        "--forwarding",
+        choices=["routes", "split"],
+        default="routes",
+        help="how relays tell what they forward: by address (default), or by the MAC address of a "
+        "second interface per port, as in the paper's Appendix I",
+    )
+    options.add_argument(
+        "--switch-delay-s",
+        type=float,
+        metavar="SECONDS",
+        help="let the cables run through an emulated optical switch that takes this long to move a "
+        "circuit (torch_topoopt.fabric.netns_switch controls it)",
+    )
+    options.add_argument(
+        "--dry-run", action="store_true", help="only check, and say what would be made"
+    )
+    parser.add_json_option(options)
+    return options
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from torch_topoopt.plan import Demand, GroupDemand, Plan
+
+    if arguments.plan is not None:
+        for option in ("servers", "degree", "bandwidth"):
+            if getattr(arguments, option) is not None:
+                raise InputError(f"{option}: --{option} and --plan exclude each other")
+        return documents.load(Plan, arguments.plan)
+    if arguments.servers is None:
+        raise InputError("servers: missing; say how many, e.g. --servers 4, or give a --plan")
+    from torch_topoopt.topology.topology_finder import find_network
+
+    degree = arguments.degree
+    if degree is None:
+        degree = 2 if arguments.servers > 2 else 1
+    rate = arguments.bandwidth or UNLIMITED_LINK_GBPS
+    cluster = parser.make_cluster(arguments.servers, degree, rate, "duplex", "cpu-core")
+    demand = Demand((GroupDemand(tuple(range(cluster.servers)), 1 << 20),), ())
+    try:
+        network = find_network(cluster, demand)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return Plan.of_network(cluster, network, demand, model="none")
+
+
+def _say_what_would_be(
+    terminal: console.Terminal, plan: Plan, gbps: float | None, arguments: argparse.Namespace
+) -> int:
+    servers = plan.cluster.servers
+    cables = len(plan.network.links) // 2
+    rate = "no limit" if gbps is None else format_gbps(gbps)
+    text = (
+        f"would make {counted(servers + 1, 'namespace')} topoopt-{arguments.name}-0 to "
+        f"-{servers - 1} and -management, {counted(cables, 'cable')} with {rate} per direction, "
+        f"MTU {arguments.mtu}, forwarding by {arguments.forwarding}"
+    )
+    if arguments.json:
+        console.print_json({"dry_run": True, "servers": servers, "cables": cables, "gbps": gbps})
+    else:
+        terminal.line(text)
+    return OK

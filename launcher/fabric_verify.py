@@ -1,0 +1,83 @@
+"""`topoopt fabric verify`: measures every link of a fabric of network namespaces."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher.errors import CHECK_FAILED, OK
+from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.netns_goodput import Goodput
+
+_DESCRIPTION = """\
+Measures what TCP gets of every link of a fabric and direction, and compares it with what the rate
+that was set leaves after the headers (0.956 of it at an MTU of 1500). Links that share no port are
+measured together. Exit code 1 if a link is more than 3 % off. Needs root; a job that uses the
+fabric meanwhile shares the links with the measurement."""
+
+_EXAMPLES = """\
+  topoopt fabric verify lab
+  topoopt fabric verify lab --json"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    options = parser.Parser("fabric verify", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("name", metavar="NAME", help="of the fabric")
+    parser.add_json_option(options)
+    arguments = options.parse_args(argv)
+
+    from torch_topoopt.fabric import netns_goodput, netns_kernel, netns_state
+
+    netns_kernel.require()
+    record, plan, wiring = netns_state.load(arguments.name)
+    terminal = console.Terminal(json_output=arguments.json)
+    started = time.monotonic()
+    with terminal.progress(f"measuring the fabric {arguments.name}") as show:
+        measured = netns_goodput.measure(record, plan, wiring, show)
+    seconds = time.monotonic() - started
+    wrong = [goodput for goodput in measured if not goodput.right]
+    code = CHECK_FAILED if wrong else OK
+    if arguments.json:
+        rows = [
+            {
+                "source": goodput.link.source,
+                "source_port": goodput.link.source_port,
+                "target": goodput.link.target,
+                "target_port": goodput.link.target_port,
+                "gbps": goodput.gbps,
+                "expected_gbps": goodput.expected_gbps,
+                "share": goodput.share,
+                "right": goodput.right,
+                "error": goodput.error,
+            }
+            for goodput in measured
+        ]
+        console.print_json(
+            {"fabric": record.name, "exit_code": code, "seconds": seconds, "links": rows}
+        )
+        return code
+    rate = "not limited" if record.gbps is None else format_gbps(record.gbps)
+    terminal.table(
+        f"Goodput of the links of {record.name} (rate {rate}, MTU {record.mtu})",
+        ("link", "measured", "expected", "share", ""),
+        [_row(goodput) for goodput in measured],
+    )
+    judged = f"{len(wrong)} more than {netns_goodput.TOLERANCE:.0%} off" if wrong else "all right"
+    terminal.line(f"{counted(len(measured), 'link')} in {format_seconds(seconds)}: {judged}")
+    return code
+
+
+def _row(goodput: Goodput) -> tuple[str, ...]:
+    link, share, expected = goodput.link, goodput.share, goodput.expected_gbps
+    return (
+        f"server {link.source} port {link.source_port} -> "
+        f"server {link.target} port {link.target_port}",
+        f"{goodput.gbps * 1000:.3f} Mb/s",
+        "-" if expected is None else f"{expected * 1000:.3f} Mb/s",
+        "-" if share is None else f"{share:.4f}",
+        goodput.error or ("" if goodput.right else "WRONG"),
+    )
