@@ -40,10 +40,12 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.plan import Plan
 
     file = switch_verbs.load_switched(arguments.cluster)
-    placed = place_on_switches(documents.load(Plan, arguments.plan), file)
+    plan = documents.load(Plan, arguments.plan)
+    place_on_switches(plan, file)  # what does not fit is refused before a switch is asked
     terminal = console.Terminal(json_output=arguments.json)
     folder = None
     with Switches(file) as switches, switch_verbs.progress_of(terminal, file) as progress:
+        placed = place_on_switches(plan, file, switches.plugged())
         differences = switches.preview(placed.cables)
         if not arguments.dry_run:
             if any(differences.values()):

@@ -73,6 +73,32 @@ def test_a_preview_is_what_configuring_changes(memories: Memories) -> None:
         assert switches.preview(OTHER)["ocs1"] == Difference((), ())
 
 
+def test_what_is_plugged_is_what_the_circuits_make(memories: Memories) -> None:
+    with memories.switches() as switches:
+        assert switches.plugged() == []
+        switches.configure(RING)
+        assert switches.plugged() == [
+            ("h0:p0", "h1:p0"),
+            ("h2:p0", "h3:p0"),
+            ("h0:p1", "h3:p1"),
+            ("h1:p1", "h2:p1"),
+        ]
+        memories.by_name["ocs1"].apply(Difference((Circuit("4A", "1B"),), ()))
+        assert ("h0:p1", "h3:p1") not in switches.plugged()
+
+
+def test_a_plan_leaves_the_circuits_that_it_needs_alone(
+    memories: Memories, ring_plan: RingPlan
+) -> None:
+    """The ring was made the other way round over the switches; it stays."""
+    turned = {"ocs0": RING["ocs1"], "ocs1": RING["ocs0"]}
+    with memories.switches() as switches:
+        switches.configure(turned)
+        placed = place_on_switches(ring_plan(4), memories.file, switches.plugged())
+        assert not any(switches.preview(placed.cables).values())
+        assert any(switches.preview(place_on_switches(ring_plan(4), memories.file).cables).values())
+
+
 def test_when_one_switch_fails_the_others_go_back(memories: Memories, tmp_path: Path) -> None:
     with memories.switches() as switches:
         switches.configure(RING)

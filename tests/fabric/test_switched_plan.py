@@ -168,3 +168,23 @@ def test_a_server_without_enough_ports_is_named() -> None:
     more = replace(file.servers[1], accelerators=8)
     with pytest.raises(FabricError, match="h0 has 1 and h1 has 8"):
         cluster_on_switches(replace(file, servers=(file.servers[0], more, *file.servers[2:])))
+
+
+def test_circuits_that_are_there_stay(ring_plan: RingPlan) -> None:
+    """Two cables were made over other ports than the first choice, one the other way round."""
+    file = switched_file(4, [3])
+    present = [("h1:p2", "h0:p1"), ("h2:p0", "h3:p2"), ("h0:p0", "h2:p2")]
+    placed = place_on_switches(ring_plan(4), file, present)
+    assert {("h0:p1", "h1:p2"), ("h2:p0", "h3:p2")} <= set(placed.file.cables)
+    assert ("h0:p0", "h2:p2") not in placed.file.cables
+    assert len({end for ends in placed.file.cables for end in ends}) == 8
+    again = place_on_switches(ring_plan(4), file, placed.file.cables)
+    assert set(again.file.cables) == set(placed.file.cables)
+
+
+def test_circuits_go_where_the_rest_would_not_fit_beside_them(ring_plan: RingPlan) -> None:
+    """On two switches an even ring fits in two ways only; one cable of each way fits in none."""
+    present = [("h0:p0", "h1:p0"), ("h1:p1", "h2:p1"), ("h2:p1", "h3:p1")]
+    check(ring_plan(4), switched_file(4, [1, 1]))
+    placed = place_on_switches(ring_plan(4), switched_file(4, [1, 1]), [present[0], present[2]])
+    assert len(placed.cables["ocs0"]) == len(placed.cables["ocs1"]) == 2

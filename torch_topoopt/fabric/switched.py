@@ -11,20 +11,20 @@ import json
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch_topoopt.fabric.circuits import Circuit, Difference, Fence
 from torch_topoopt.fabric.configure import Snapshot, configure, preview, restore, take_snapshot
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switch import SwitchError, cable_circuits
-from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.fabric.switched_plan import place_on_switches, with_cables
 from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.cluster_file import CableEnds, ClusterFile, SwitchEntry
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.rank_links import Meeting
     from torch_topoopt.fabric.switch import CircuitSwitch
@@ -53,6 +53,7 @@ class Switches:
             raise FabricError(f"switches: cluster {file.name} has none")
         self._stack = ExitStack()
         self._switches: dict[str, CircuitSwitch] = {}
+        self._ends = {port.switch: end for end, (_, port) in file.ports.items() if port.switch}
         self._sockets = {entry.name: entry.sockets for entry in file.switches}
         with self._stack:
             for entry in file.switches:
@@ -68,6 +69,26 @@ class Switches:
 
     def close(self) -> None:
         self._stack.close()
+
+    def plugged(self) -> list[CableEnds]:
+        """The cables between ports of the cluster that the circuits make now, both directions."""
+        cables = []
+        for name, switch in self._switches.items():
+            fibres = {socket: switch.fibres(socket) for socket in self._sockets[name]}
+            sends = {transmit: socket for socket, (transmit, _) in fibres.items()}
+            receives = {receive: socket for socket, (_, receive) in fibres.items()}
+            joined = {
+                (sends[c.ingress], receives[c.egress])
+                for c in switch.circuits()
+                if c.ingress in sends and c.egress in receives
+            }
+            duplex = switch.capabilities().duplex
+            for a, b in sorted(joined):
+                ends = self._ends.get(f"{name}:{a}"), self._ends.get(f"{name}:{b}")
+                whole = duplex or (a < b and (b, a) in joined)
+                if whole and ends[0] is not None and ends[1] is not None:
+                    cables.append((ends[0], ends[1]))
+        return cables
 
     def preview(self, cables: Cables) -> dict[str, Difference]:
         """Exactly what `configure` would change on each switch; changes nothing."""
@@ -252,13 +273,12 @@ class SwitchedFabric:
         """
         if self._verified is not None:
             raise FabricError("switched: this driver has wired a plan already; close() it first")
-        placed = place_on_switches(plan, self._file)
         if self._server != 0:
-            self._hear()
-            return self._verify_on(placed.file, plan)
+            return self._verify_on(with_cables(self._file, self._hear()), plan)
         with ExitStack() as stack:
             try:
                 switches = stack.enter_context(Switches(self._file, open_switch=self._open))
+                placed = place_on_switches(plan, self._file, switches.plugged())
                 before = switches.snapshots()
                 switches.configure(
                     placed.cables,
@@ -267,9 +287,9 @@ class SwitchedFabric:
                     progress=self.progress,
                 )
             except BaseException as error:
-                self._tell(str(error) or type(error).__name__)
+                self._tell({"error": str(error) or type(error).__name__})
                 raise
-            self._tell("")
+            self._tell({"cables": placed.file.cables[len(self._file.cables) :]})
             try:
                 return self._verify_on(placed.file, plan)
             except BaseException as error:
@@ -294,13 +314,17 @@ class SwitchedFabric:
         self._verified = driver
         return replace(wiring, fabric=self.name)
 
-    def _tell(self, error: str) -> None:
-        self._meeting.publish("switches", json.dumps({"error": error}))
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._meeting.publish("switches", json.dumps(message))
 
-    def _hear(self) -> None:
+    def _hear(self) -> list[list[str]]:
+        """The cables that server 0 has made; raises FabricError if it could not."""
         told = self._meeting.collect("switches", [0], time.monotonic() + _OTHERS_S)
-        if error := json.loads(told[0])["error"]:
+        message = json.loads(told[0])
+        if error := message.get("error"):
             raise FabricError(error)
+        cables: list[list[str]] = message["cables"]
+        return cables
 
 
 def _named(name: str, progress: SwitchProgress | None) -> Callable[[int, int, str], None] | None:

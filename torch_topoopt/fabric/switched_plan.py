@@ -18,9 +18,9 @@ from torch_topoopt.plan import Cluster
 from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence, Set
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file import CableEnds, ClusterFile
     from torch_topoopt.plan import Plan
 
 Pair = tuple[int, int]  # two servers, the lower number first
@@ -68,10 +68,13 @@ def cluster_on_switches(file: ClusterFile) -> Cluster:
     ).validate()
 
 
-def place_on_switches(plan: Plan, file: ClusterFile) -> SwitchedPlan:
+def place_on_switches(
+    plan: Plan, file: ClusterFile, present: Iterable[CableEnds] = ()
+) -> SwitchedPlan:
     """Finds a port for both ends of every cable of `plan`; the same input gives the same ports.
 
-    Raises FabricError saying what does not fit.
+    `present` are the cables that circuits make now: those that the plan has too stay as they are,
+    unless the others would not fit then. Raises FabricError saying what does not fit.
     """
     if plan.cluster.servers != len(file.servers):
         raise FabricError(
@@ -82,18 +85,60 @@ def place_on_switches(plan: Plan, file: ClusterFile) -> SwitchedPlan:
         raise FabricError("the plan is for simplex ports, but a cable carries both directions")
     planned = [(k.source, k.target) for k in plan.network.links if k.source < k.target]
     wanted = _without_plugged(planned, file)
-    free = _free_ports(file)
-    chosen = _choose_planes(wanted, free, file)
+    kept, rest = _keep(wanted, present, file)
+    try:
+        made = _make(rest, kept, file)
+    except FabricError:
+        if not kept:
+            raise
+        kept, made = [], _make(wanted, [], file)
+    plugged = sorted(kept + made, key=lambda ends: [file.ports[end][0] for end in ends])
     cables: dict[str, list[tuple[str, str]]] = {switch.name: [] for switch in file.switches}
-    plugged = []
-    for pair, plane in zip(wanted, chosen, strict=True):
-        ends = [free[server, plane].pop(0) for server in pair]
-        a, b = (file.ports[end][1].switch or "" for end in ends)
-        cables[plane[0]].append((a.partition(":")[2], b.partition(":")[2]))
-        plugged.append((ends[0], ends[1]))
+    for ends in plugged:
+        (switch, _, a), (_, _, b) = (
+            (file.ports[end][1].switch or "").partition(":") for end in ends
+        )
+        cables[switch].append((a, b))
     return SwitchedPlan(
-        {name: tuple(pairs) for name, pairs in cables.items()}, _with_cables(file, plugged)
+        {name: tuple(pairs) for name, pairs in cables.items()}, with_cables(file, plugged)
     )
+
+
+def with_cables(file: ClusterFile, plugged: Iterable[Sequence[str]]) -> ClusterFile:
+    """`file` as it is once circuits have joined those ports, without its switches."""
+    servers = tuple(
+        replace(server, ports=tuple(replace(port, switch=None) for port in server.ports))
+        for server in file.servers
+    )
+    cables = tuple((a, b) for a, b in plugged)
+    return replace(file, servers=servers, cables=(*file.cables, *cables), switches=()).validate()
+
+
+def _keep(
+    wanted: Sequence[Pair], present: Iterable[CableEnds], file: ClusterFile
+) -> tuple[list[CableEnds], list[Pair]]:
+    """The cables of `wanted` that are there, and the servers of those that are not."""
+    there: dict[Pair, list[CableEnds]] = {}
+    for ends in present:
+        low, high = sorted(ends, key=lambda end: file.ports[end][0])
+        there.setdefault((file.ports[low][0], file.ports[high][0]), []).append((low, high))
+    kept, rest = [], []
+    for pair in wanted:
+        if there.get(pair):
+            kept.append(there[pair].pop(0))
+        else:
+            rest.append(pair)
+    return kept, rest
+
+
+def _make(wanted: Sequence[Pair], kept: Iterable[CableEnds], file: ClusterFile) -> list[CableEnds]:
+    """Ports for `wanted`, none of which is in use by `kept`."""
+    free = _free_ports(file, {end for ends in kept for end in ends})
+    made = []
+    for pair, plane in zip(wanted, _choose_planes(wanted, free, file), strict=True):
+        a, b = (free[server, plane].pop(0) for server in pair)
+        made.append((a, b))
+    return made
 
 
 def _without_plugged(planned: Sequence[Pair], file: ClusterFile) -> list[Pair]:
@@ -111,11 +156,11 @@ def _without_plugged(planned: Sequence[Pair], file: ClusterFile) -> list[Pair]:
     return wanted
 
 
-def _free_ports(file: ClusterFile) -> FreePorts:
-    """All ports that hang on switches."""
+def _free_ports(file: ClusterFile, used: Set[str]) -> FreePorts:
+    """All ports that hang on switches, but those in `used`."""
     free: FreePorts = {}
     for end, (server, port) in file.ports.items():
-        if port.switch is not None:
+        if port.switch is not None and end not in used:
             plane = port.switch.partition(":")[0], str(port.subnet)
             free.setdefault((server, plane), []).append(end)
     return free
@@ -183,11 +228,3 @@ def _solve(wanted: Sequence[Pair], options: Sequence[list[Plane]], free: FreePor
             "enough ports for all (three servers in a ring cannot share two switches, for one)"
         )
     return [plane for (_, plane), value in zip(variables, found.x, strict=True) if value > 0.5]
-
-
-def _with_cables(file: ClusterFile, plugged: Sequence[tuple[str, str]]) -> ClusterFile:
-    servers = tuple(
-        replace(server, ports=tuple(replace(port, switch=None) for port in server.ports))
-        for server in file.servers
-    )
-    return replace(file, servers=servers, cables=(*file.cables, *plugged), switches=()).validate()
