@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.circuits import Difference
     from torch_topoopt.fabric.cluster_file import ClusterFile
-    from torch_topoopt.fabric.switched import SwitchProgress
+    from torch_topoopt.fabric.cluster_switches import SwitchProgress
 
 DRY_RUN = "nothing was changed (--dry-run)"
 

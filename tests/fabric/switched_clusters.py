@@ -1,13 +1,17 @@
-"""Clusters whose ports hang on switches, for tests."""
+"""Clusters whose ports hang on switches, and their switches in memory, for tests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry, SwitchEntry
+from torch_topoopt.fabric.cluster_switches import Switches
+from torch_topoopt.fabric.memory_switch import MemorySwitch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch_topoopt.fabric.circuits import Circuit
 
 
 def switched_file(servers: int, ports: Sequence[int]) -> ClusterFile:
@@ -31,3 +35,20 @@ def switched_file(servers: int, ports: Sequence[int]) -> ClusterFile:
         SwitchEntry(f"ocs{s}", "memory", "", sockets=tuple(own)) for s, own in enumerate(sockets)
     )
     return ClusterFile(1, "lab", tuple(entries), (), switches).validate()
+
+
+class Memories:
+    """The memory switches of a cluster, which stay when their driver is closed."""
+
+    def __init__(self, file: ClusterFile) -> None:
+        self.file = file
+        self.by_name = {entry.name: MemorySwitch(8, name=entry.name) for entry in file.switches}
+
+    def open(self, entry: SwitchEntry) -> MemorySwitch:
+        return self.by_name[entry.name]
+
+    def switches(self) -> Switches:
+        return Switches(self.file, open_switch=self.open)
+
+    def circuits(self) -> dict[str, frozenset[Circuit]]:
+        return {name: switch.circuits() for name, switch in self.by_name.items()}

@@ -1,198 +1,35 @@
-"""All switches of a cluster change together or not at all; then the hosts verify."""
+"""The circuits of a plan are made, and then its links verified by all hosts."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sonic_ocs_server import OcsDevice, OcsServer
-from switched_clusters import switched_file
+from switched_clusters import Memories, switched_file
 
-from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference
-from torch_topoopt.fabric.configure import Snapshot
-from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.circuits import Difference
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.memory_switch import MemorySwitch
 from torch_topoopt.fabric.static_plan import place
-from torch_topoopt.fabric.switch import NotSettled, SwitchError
-from torch_topoopt.fabric.switched import SwitchedFabric, Switches, save_snapshots
+from torch_topoopt.fabric.switched import SwitchedFabric
 from torch_topoopt.fabric.switched_plan import place_on_switches
-from torch_topoopt.fabric.switches import open_switch
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from conftest import RingPlan
 
     from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.memory_switch import MemorySwitch
     from torch_topoopt.plan import Plan
 
 LIMIT_S = 20.0
-
-# the ring 0-1-2-3 on two switches, where server k has socket k + 1 of each
-RING = {"ocs0": (("1", "2"), ("3", "4")), "ocs1": (("1", "4"), ("2", "3"))}
-OTHER = {"ocs0": (("1", "3"), ("2", "4")), "ocs1": (("1", "4"), ("2", "3"))}
-
-
-class Memories:
-    """The memory switches of a cluster, which stay when their driver is closed."""
-
-    def __init__(self, file: ClusterFile) -> None:
-        self.file = file
-        self.by_name = {entry.name: MemorySwitch(8, name=entry.name) for entry in file.switches}
-
-    def open(self, entry: SwitchEntry) -> MemorySwitch:
-        return self.by_name[entry.name]
-
-    def switches(self) -> Switches:
-        return Switches(self.file, open_switch=self.open)
-
-    def circuits(self) -> dict[str, frozenset[Circuit]]:
-        return {name: switch.circuits() for name, switch in self.by_name.items()}
 
 
 @pytest.fixture
 def memories() -> Memories:
     return Memories(switched_file(4, [1, 1]))
-
-
-def test_a_preview_is_what_configuring_changes(memories: Memories) -> None:
-    with memories.switches() as switches:
-        previewed = switches.preview(RING)
-        assert memories.circuits() == {"ocs0": frozenset(), "ocs1": frozenset()}
-        assert switches.configure(RING) == previewed
-        assert previewed["ocs0"].describe() == ["+ 1A-2B", "+ 2A-1B", "+ 3A-4B", "+ 4A-3B"]
-        assert switches.preview(RING) == {
-            "ocs0": Difference((), ()),
-            "ocs1": Difference((), ()),
-        }
-        assert switches.preview(OTHER)["ocs1"] == Difference((), ())
-
-
-def test_what_is_plugged_is_what_the_circuits_make(memories: Memories) -> None:
-    with memories.switches() as switches:
-        assert switches.plugged() == []
-        switches.configure(RING)
-        assert switches.plugged() == [
-            ("h0:p0", "h1:p0"),
-            ("h2:p0", "h3:p0"),
-            ("h0:p1", "h3:p1"),
-            ("h1:p1", "h2:p1"),
-        ]
-        memories.by_name["ocs1"].apply(Difference((Circuit("4A", "1B"),), ()))
-        assert ("h0:p1", "h3:p1") not in switches.plugged()
-
-
-def test_a_plan_leaves_the_circuits_that_it_needs_alone(
-    memories: Memories, ring_plan: RingPlan
-) -> None:
-    """The ring was made the other way round over the switches; it stays."""
-    turned = {"ocs0": RING["ocs1"], "ocs1": RING["ocs0"]}
-    with memories.switches() as switches:
-        switches.configure(turned)
-        placed = place_on_switches(ring_plan(4), memories.file, switches.plugged())
-        assert not any(switches.preview(placed.cables).values())
-        assert any(switches.preview(place_on_switches(ring_plan(4), memories.file).cables).values())
-
-
-def test_when_one_switch_fails_the_others_go_back(memories: Memories, tmp_path: Path) -> None:
-    with memories.switches() as switches:
-        switches.configure(RING)
-        before = memories.circuits()
-        other = OTHER | {"ocs1": (("1", "2"), ("3", "4"))}
-        memories.by_name["ocs1"].broken.add(Circuit("1A", "2B"))
-        with pytest.raises(NotSettled, match=r"ocs1: no light on 1A-2B") as caught:
-            switches.configure(other, timeout_s=1.0, folder=tmp_path / "before")
-        assert memories.circuits() == before
-    told = str(caught.value)
-    assert "the circuits from before are restored; ocs0 is restored too" in told
-    assert f"all circuits from before are in {tmp_path / 'before'}" in told
-
-
-def test_a_switch_that_fails_while_going_back_is_named(memories: Memories) -> None:
-    first, second = memories.by_name.values()
-
-    def progress(name: str, done: int, of: int, what: str) -> None:
-        if name == "ocs1":
-            first.deaf = second.deaf = True
-
-    with (
-        memories.switches() as switches,
-        pytest.raises(SwitchError, match=r"going back on ocs0 failed .ocs0: no answer"),
-    ):
-        switches.configure(RING, progress=progress)
-
-
-def test_nothing_changes_when_one_switch_would_refuse(memories: Memories) -> None:
-    """Somebody else's circuit on the last switch keeps the first one from being touched."""
-    memories.by_name["ocs1"].apply(Difference((), (Circuit("4A", "8B"),)))
-    with (
-        memories.switches() as switches,
-        pytest.raises(CircuitError, match="port 4A is in use by circuit 4A-8B, whose other end"),
-    ):
-        switches.configure(RING)
-    assert memories.circuits()["ocs0"] == frozenset()
-
-
-def test_ctrl_c_in_the_middle_goes_back(memories: Memories) -> None:
-    def progress(name: str, done: int, of: int, what: str) -> None:
-        if name == "ocs1":
-            raise KeyboardInterrupt
-
-    with memories.switches() as switches:
-        with pytest.raises(KeyboardInterrupt) as caught:
-            switches.configure(RING, progress=progress)
-        assert memories.circuits() == {"ocs0": frozenset(), "ocs1": frozenset()}
-    assert any("ocs0 is restored too" in note for note in caught.value.__notes__)
-
-
-def test_snapshots_bring_all_switches_back(memories: Memories, tmp_path: Path) -> None:
-    with memories.switches() as switches:
-        switches.configure(RING, folder=tmp_path / "empty")
-        save_snapshots(switches.snapshots(), tmp_path / "ring")
-        switches.configure(OTHER)
-        assert switches.preview_restore(tmp_path / "ring")["ocs0"].remove
-        switches.restore(tmp_path / "ring")
-        assert switches.preview(RING)["ocs0"] == Difference((), ())
-        switches.restore(tmp_path / "empty")
-    assert memories.circuits() == {"ocs0": frozenset(), "ocs1": frozenset()}
-
-
-def test_a_switch_that_fails_to_go_back_does_not_keep_the_others(
-    memories: Memories, tmp_path: Path
-) -> None:
-    with memories.switches() as switches:
-        switches.configure(RING, folder=tmp_path)
-        memories.by_name["ocs0"].fails_after = 0
-        with pytest.raises(SwitchError, match="ocs0: the connection broke"):
-            switches.restore(tmp_path)
-    assert memories.circuits()["ocs1"] == frozenset()
-
-
-def test_snapshots_are_never_overwritten_and_must_fit(memories: Memories, tmp_path: Path) -> None:
-    with memories.switches() as switches:
-        switches.configure(RING, folder=tmp_path)
-        with pytest.raises(FabricError, match=r"ocs0\.json exists; give another folder"):
-            switches.configure(OTHER, folder=tmp_path)
-        assert switches.preview(RING)["ocs0"] == Difference((), ())
-        ours = Snapshot.load(tmp_path / "ocs0.json")
-        replace(ours, ports=(*ours.ports, "7A")).save(tmp_path / "ocs0.json")
-        with pytest.raises(FabricError, match="port 7A is not of a socket"):
-            switches.restore(tmp_path)
-        replace(ours, switch="ocs1").save(tmp_path / "ocs0.json")
-        with pytest.raises(FabricError, match="is a snapshot of ocs1, not of ocs0"):
-            switches.restore(tmp_path)
-        with pytest.raises(FabricError, match="cannot read this snapshot: No such file"):
-            switches.restore(tmp_path / "nowhere")
-
-
-def test_a_cluster_without_switches() -> None:
-    with pytest.raises(FabricError, match="cluster lab has none"):
-        Switches(replace(switched_file(4, [1]), switches=()))
 
 
 class Board:
@@ -290,40 +127,3 @@ def test_all_hosts_hear_of_a_switch_that_failed(memories: Memories, ring_plan: R
     for host in hosts:
         with pytest.raises(FabricError, match="ocs1: no answer"):
             host.connect(ring_plan(4))
-
-
-@pytest.fixture
-def sonic_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[OcsServer]]:
-    monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
-    with OcsServer(OcsDevice()) as first, OcsServer(OcsDevice()) as second:
-        yield [first, second]
-
-
-def test_two_sonic_switches_over_their_protocol(
-    sonic_servers: list[OcsServer], ring_plan: RingPlan
-) -> None:
-    """From a Plan to the circuits of both; a device that fails half-way takes both back."""
-    file = switched_file(4, [1, 1])
-    entries = tuple(
-        replace(
-            entry,
-            kind="sonic-ocs",
-            address=server.address,
-            user="admin",
-            password=PasswordSource(env="OCS_PASSWORD"),
-            options={"insecure": True, "poll_s": 0.01},
-        )
-        for entry, server in zip(file.switches, sonic_servers, strict=True)
-    )
-    file = replace(file, switches=entries)
-    placed = place_on_switches(ring_plan(4), file)
-    with Switches(file, open_switch=open_switch) as switches:
-        switches.configure(placed.cables, timeout_s=LIMIT_S)
-        before = [server.device.circuits() for server in sonic_servers]
-        assert [len(circuits) for circuits in before] == [4, 4]
-        second = sonic_servers[1].device
-        second.broken |= {Circuit("1A", "3B"), Circuit("2A", "4B")}
-        moved = {"ocs0": OTHER["ocs0"], "ocs1": OTHER["ocs0"]}
-        with pytest.raises(NotSettled, match=r"1A-3B .*2A-4B .*ocs0 is restored too"):
-            switches.configure(moved, timeout_s=0.5)
-    assert [server.device.circuits() for server in sonic_servers] == before

@@ -17,8 +17,8 @@ from test_cluster_run import check_trained, error_of, run_everywhere
 
 from torch_topoopt.fabric.circuits import Circuit
 from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, SwitchEntry
+from torch_topoopt.fabric.cluster_switches import Switches
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.switched import Switches
 from torch_topoopt.fabric.switched_plan import place_on_switches
 from torch_topoopt.plan import Plan
 
