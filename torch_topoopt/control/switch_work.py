@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.switched import Switches
+from torch_topoopt.fabric.cluster_switches import Switches
 from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
