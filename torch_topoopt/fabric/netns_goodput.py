@@ -84,7 +84,7 @@ def together(todo: Iterable[Link], gbps: float | None) -> list[list[Link]]:
 
     Links without a rate (None) are measured one by one.
     """
-    most = 1 if gbps is None else max(1, int(_AT_ONCE_GBPS / gbps))
+    most = 1 if gbps is None else max(1, int(_AT_ONCE_GBPS / gbps + 1e-9))
     groups: list[tuple[list[Link], set[tuple[int, int]]]] = []
     for link in todo:
         ends = {(link.source, link.source_port), (link.target, link.target_port)}

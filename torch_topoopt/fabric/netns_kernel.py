@@ -162,7 +162,11 @@ def _in_thread(call: Callable[[], Result]) -> Result:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:  # a signal: what the thread makes must be there before it is removed
+        thread.join(_END_S)
+        raise
     if errors:
         raise errors[0]
     return results[0]

@@ -1,0 +1,59 @@
+"""Either queueing discipline holds a link to its rate; a kernel with neither is told so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from netns_fixtures import a_name, make_plan, own_state, require_namespaces
+
+from torch_topoopt.fabric import netns_filters, netns_goodput, netns_shaper, netns_state
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import NetnsFabric
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+
+
+def has(shaper: str) -> bool:
+    try:
+        return netns_shaper.choose((shaper,)) == shaper
+    except FabricError:
+        return False
+
+
+@pytest.mark.parametrize("shaper", ["tbf", "htb"])
+def test_a_link_has_its_rate(shaper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has(shaper):
+        pytest.skip(f"this kernel has no {shaper}")
+    monkeypatch.setattr(netns_goodput, "_WINDOWS", 3)
+    fabric = NetnsFabric(a_name(), gbps=0.04, mtu=9000, shaper=shaper)
+    plan = make_plan(2, 1)
+    try:
+        fabric.connect(plan)
+        record, _, wiring = netns_state.load(fabric.layout.name)
+        assert record.shaper == shaper
+        for goodput in netns_goodput.measure(record, plan, wiring):
+            assert goodput.right, goodput
+    finally:
+        fabric.close()
+
+
+def test_a_kernel_without_a_queue_or_a_classifier_is_told_what_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(route, index, bytes_per_s, mtu):  # type: ignore[no-untyped-def]
+        route.tc("add", "nosuchqueue", index=index, handle=0x10000)
+
+    monkeypatch.setattr(netns_shaper, "SHAPERS", {"tbf": missing, "htb": missing})
+    with pytest.raises(FabricError, match=r"rate of a link \(tbf: .+; htb: .+\); load the module"):
+        NetnsFabric(a_name(), gbps=1.0).connect(make_plan(2, 1))
+    with pytest.raises(FabricError, match=r"by MAC address \(nosuchone: .+\); load the modules"):
+        netns_filters.choose(("nosuchone",))
+    assert netns_state.names() == []
