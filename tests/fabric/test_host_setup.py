@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from fabric.real_hosts import cluster_of
 
+from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.host_setup import FORWARD_MAC, HostSetup, host_setup
+from torch_topoopt.fabric.switched_plan import place_on_switches
 from torch_topoopt.plan import Link, Plan, Route
 
 if TYPE_CHECKING:
     from conftest import RingPlan
-
-    from torch_topoopt.fabric.cluster_file import ClusterFile
 
 
 def _setups(plan: Plan, file: ClusterFile) -> dict[str, HostSetup]:
@@ -108,12 +108,32 @@ def test_without_macs_a_cable_uses_arp_and_a_relay_keeps_the_address(ring_plan: 
     assert all(relay.mac is None for relay in setup.relays)
 
 
-def test_ports_on_switches_are_taken_in_their_order(ring_plan: RingPlan) -> None:
+def test_on_a_switch_it_takes_the_ports_of_the_circuits_that_are_made(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
-    file = _on_switch(cluster_of(plan))
-    setup = host_setup(plan, file, "h1")
-    assert [port.name for port in setup.ports] == ["p0", "p1"]
-    assert len(setup.routes) == 6  # each of two addresses of three others, bound to a device
+    file = _on_switches(cluster_of(plan))
+    made = place_on_switches(plan, file).file
+    setups = _setups(plan, file)
+    for (a, b), routes in plan.network.routes_by_pair().items():
+        for port in made.servers[b].ports:
+            visited, _ = _travel(setups, made, f"h{a}", port.ip)
+            assert tuple(int(name[1:]) for name in visited) in {r.servers for r in routes}
+
+
+def _on_switches(file: ClusterFile) -> ClusterFile:
+    """The same ports, the first of each server on one switch and the second on another."""
+    servers = tuple(
+        replace(
+            server,
+            ports=tuple(
+                replace(port, switch=f"ocs{k}:{i + 1}", address=f"10.78.{k}.{i + 1}/24")
+                for k, port in enumerate(server.ports)
+            ),
+        )
+        for i, server in enumerate(file.servers)
+    )
+    sockets = tuple(str(i + 1) for i in range(len(servers)))
+    switches = tuple(SwitchEntry(f"ocs{k}", "memory", "nowhere", sockets=sockets) for k in (0, 1))
+    return replace(file, servers=servers, cables=(), switches=switches).validate()
 
 
 def _changed_ports(file: ClusterFile, **changes: object) -> ClusterFile:
@@ -121,28 +141,6 @@ def _changed_ports(file: ClusterFile, **changes: object) -> ClusterFile:
         replace(s, ports=tuple(replace(p, **changes) for p in s.ports)) for s in file.servers
     )
     return replace(file, servers=servers)
-
-
-def _on_switch(file: ClusterFile, count: int = 1) -> ClusterFile:
-    """The same ports, in sockets of `count` switches in turn, without a cable."""
-    sockets = iter(range(1, 100))
-    servers = tuple(
-        replace(
-            s,
-            ports=tuple(
-                replace(p, switch=f"ocs{i % count}:{next(sockets)}") for i, p in enumerate(s.ports)
-            ),
-        )
-        for s in file.servers
-    )
-    return replace(file, servers=servers, cables=())
-
-
-def test_a_circuit_between_two_switches_is_refused(ring_plan: RingPlan) -> None:
-    plan = ring_plan(4)
-    file = _on_switch(cluster_of(plan), count=2)
-    with pytest.raises(FabricError, match="a circuit has both ends on one switch"):
-        host_setup(plan, file, "h0")
 
 
 def test_a_port_without_an_interface_is_named(ring_plan: RingPlan) -> None:
@@ -158,11 +156,3 @@ def test_two_servers_on_one_machine_are_refused(ring_plan: RingPlan) -> None:
     servers = tuple(replace(s, host="box") if i < 2 else s for i, s in enumerate(file.servers))
     with pytest.raises(FabricError, match="h0 shares the machine box with h1"):
         host_setup(plan, replace(file, servers=servers), "h0")
-
-
-def test_one_way_circuits_need_the_mac_addresses(ring_plan: RingPlan) -> None:
-    plan = ring_plan(4, ports="simplex")
-    duplex = ring_plan(4)
-    file = _on_switch(_changed_ports(cluster_of(duplex), mac=None))
-    with pytest.raises(FabricError, match="does not say its mac"):
-        host_setup(plan, file, "h0")

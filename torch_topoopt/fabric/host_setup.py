@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.static_plan import PortNames, place
+from torch_topoopt.fabric.static_plan import place
+from torch_topoopt.fabric.switched_plan import place_on_switches
 from torch_topoopt.plan import Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry
+    from torch_topoopt.fabric.static_plan import PortNames
     from torch_topoopt.plan import Link, Plan
 
 FORWARD_MAC = "02:54:4f:50:4f:46"  # locally administered
@@ -101,8 +103,9 @@ def host_setup(plan: Plan, file: ClusterFile, host: str) -> HostSetup:
             "one network stack for one server, so give each a network namespace and a host of its "
             "own in the cluster file"
         )
-    placed = place_ports(plan, file)
-    network = _Network(plan, file, placed)
+    if any(port.switch for _, port in file.ports.values()):
+        file = place_on_switches(plan, file).file  # with the circuits that `fabric apply` makes
+    network = _Network(plan, file, place(plan, file))
     return HostSetup(
         cluster=file.name,
         host=host,
@@ -113,44 +116,6 @@ def host_setup(plan: Plan, file: ClusterFile, host: str) -> HostSetup:
     )
 
 
-def place_ports(plan: Plan, file: ClusterFile) -> PortNames:
-    """Which port of the file each port of the plan is: on cables, or on sockets of switches.
-
-    Where all ports are plugged into switches, port k of the plan is the k-th of the server. Raises
-    FabricError where that does not fit.
-    """
-    if file.cables or not any(port.switch for _, port in file.ports.values()):
-        return place(plan, file)
-    if plan.cluster.servers != len(file.servers):
-        raise FabricError(
-            f"the plan is for {plan.cluster.servers} servers, but cluster {file.name} has "
-            f"{len(file.servers)}"
-        )
-    placed: PortNames = {}
-    for link in plan.network.links:
-        near = _switched(file, link.source, link.source_port)
-        far = _switched(file, link.target, link.target_port)
-        switches = [str(port.switch).partition(":")[0] for _, port in (near, far)]
-        if switches[0] != switches[1]:
-            raise FabricError(
-                f"the plan needs a circuit from {near[0]} to {far[0]}, but they are plugged into "
-                f"{switches[0]} and {switches[1]}; a circuit has both ends on one switch"
-            )
-        placed[link.source, link.source_port] = near[0]
-        placed[link.target, link.target_port] = far[0]
-    return placed
-
-
-def _switched(file: ClusterFile, server: int, number: int) -> tuple[str, PortEntry]:
-    entry = file.servers[server]
-    ports = [port for port in entry.ports if port.switch]
-    if number >= len(ports):
-        raise FabricError(
-            f"the plan uses port {number} of {entry.name}, which has {len(ports)} ports on switches"
-        )
-    return f"{entry.name}:{ports[number].name}", ports[number]
-
-
 class _Network:
     """The plan on the ports of the file."""
 
@@ -158,7 +123,6 @@ class _Network:
         self._plan = plan
         self._file = file
         self._placed = placed
-        self._simplex = plan.cluster.ports == "simplex"
         self._links: dict[tuple[int, int], list[Link]] = {}
         for link in plan.network.links:
             self._links.setdefault((link.source, link.target), []).append(link)
@@ -193,7 +157,6 @@ class _Network:
                     mac = arrives.mac
                 elif len(way.links) == 1 and arrives.ip == way.address:
                     mac = None  # ARP finds it over the cable
-                    self._check_arp(first, arrives)
                 yield RouteSetup(
                     destination=way.address,
                     interface=self._interface(source, first.source_port),
@@ -295,13 +258,6 @@ class _Network:
 
     def _names(self, servers: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._file.servers[server].name for server in servers)
-
-    def _check_arp(self, link: Link, arrives: PortEntry) -> None:
-        if self._simplex:
-            raise FabricError(
-                f"{self._placed[link.target, link.target_port]}: the cluster file does not say its "
-                f"mac, and over one-way circuits nobody can ask {arrives.ip} for it"
-            )
 
 
 def _second(number: int) -> str:
