@@ -22,6 +22,7 @@ VERBS = {
     "discover": "which port is cabled to which: writes a cluster file",
     "fabric": "what servers are wired with: make, check, change and remove it",
     "cluster": "share a cluster among jobs: a queue, and a daemon that wires and starts them",
+    "doctor": "what is wrong with a host or a cluster, and how to repair it",
 }
 
 _HELP = """\

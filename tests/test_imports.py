@@ -27,7 +27,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"search", "topology", "tracing", "rank_layout"}),
     frozenset({"profiling", "sim", "c10d_names", "fabric"}),
     frozenset({"discovery", "measuring"}),
-    frozenset({"job_network"}),
+    frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
     frozenset({"models", "autoload"}),
     frozenset({"launcher"}),

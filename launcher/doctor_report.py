@@ -1,0 +1,74 @@
+"""How the doctor's findings look: for people, and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher.units import counted
+
+if TYPE_CHECKING:
+    from torch_topoopt.doctor.findings import Finding, Site
+    from torch_topoopt.launcher.console import Terminal
+
+
+def as_json(site: Site, findings: list[Finding], applied: list[str]) -> dict[str, Any]:
+    """The result of the verb; `repairs` are the commands that --apply would run."""
+    from torch_topoopt.doctor.cluster_checks import reach_matrix
+    from torch_topoopt.doctor.repair import plan_repairs
+
+    return {
+        "hosts": list(site.facts),
+        "findings": [vars(finding) for finding in findings],
+        "reach": reach_matrix(site),
+        "repairs": [
+            {"server": finding.server, "command": command}
+            for finding in plan_repairs(findings)
+            for command in finding.repair
+        ],
+        "applied": applied,
+    }
+
+
+def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
+    """Findings, the matrix of who reaches whom, the repair plan, and a line that sums up."""
+    from torch_topoopt.doctor.repair import plan_repairs
+
+    for finding in findings:
+        terminal.line(f"{finding.level}: {finding.where}: {finding.what}")
+        terminal.line(f"    why: {finding.why}")
+        if finding.advice:
+            terminal.line(f"    do: {finding.advice}")
+        if finding.level == "note":
+            for command in finding.repair:
+                terminal.line(f"    if you like, on {finding.server}: {command}")
+    _show_matrix(terminal, site)
+    repairs = plan_repairs(findings)
+    if repairs:
+        terminal.line("repair plan (--apply runs it; until the next restart):")
+        for finding in repairs:
+            for command in finding.repair:
+                terminal.line(f"  {finding.server}: {command}")
+        terminal.line()
+    terminal.line(_summary(site, findings))
+
+
+def _show_matrix(terminal: Terminal, site: Site) -> None:
+    from torch_topoopt.doctor.cluster_checks import reach_matrix
+
+    matrix = reach_matrix(site)
+    if matrix:
+        rows = [
+            [source, *("-" if source == target else row[target] for target in matrix)]
+            for source, row in matrix.items()
+        ]
+        terminal.table("who reaches whom", ["from", *matrix], rows)
+
+
+def _summary(site: Site, findings: list[Finding]) -> str:
+    levels = ("error", "warning", "note")
+    counts = {level: sum(finding.level == level for finding in findings) for level in levels}
+    asked = counted(len(site.facts), "host")
+    if not findings:
+        return f"{asked}: nothing is wrong"
+    told = ", ".join(counted(count, level) for level, count in counts.items() if count)
+    return f"{asked}: {told}"

@@ -1,0 +1,137 @@
+"""`topoopt doctor` as people start it: one host, a cluster over a command like ssh, repairs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from fabric.real_hosts import LIMIT_S, Hosts, cluster_of, real_hosts, skip_unless_possible
+
+from torch_topoopt.doctor.facts import HostFacts
+from torch_topoopt.launcher import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import RingPlan
+
+_TOPOOPT = (sys.executable, "-m", "torch_topoopt.launcher.main")
+_SSH = """\
+#!/bin/sh
+# Stands for ssh: takes an address and a command, and runs that on the host.
+case "$1" in
+{hosts}
+*) echo "ssh: connect to host $1: No route to host" >&2; exit 255 ;;
+esac
+shift
+exec nsenter --net=/run/netns/"$name" sh -c "$*"
+"""
+
+
+@pytest.fixture
+def hosts(ring_plan: RingPlan, tmp_path: Path) -> Iterator[Hosts]:
+    """Two hosts and a cable; p0 of h1 is up and has its address, that of h0 is down."""
+    skip_unless_possible()
+    plan = ring_plan(2)
+    with real_hosts(plan, tmp_path, cluster_of(plan, gbps=1)) as made:
+        made.file.save(tmp_path / "lab.yaml")
+        made.on(1, *f"ip address add {made.file.servers[1].ports[0].address} dev p0".split())
+        made.interface(1, 0, "up")
+        yield made
+
+
+def _ssh(hosts: Hosts, known: int = 2) -> str:
+    cases = [
+        f"{server.management}) name={hosts.names[number]} ;;"
+        for number, server in enumerate(hosts.file.servers[:known])
+    ]
+    path = hosts.folder / "like-ssh"
+    path.write_text(_SSH.format(hosts="\n".join(cases)))
+    path.chmod(0o755)
+    return str(path)
+
+
+def _doctor(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_TOPOOPT, "doctor", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def _words(hosts: Hosts, ssh: str) -> list[str]:
+    remote = " ".join(_TOPOOPT)
+    cluster = str(hosts.folder / "lab.yaml")
+    return ["--cluster", cluster, "--ssh-command", ssh, "--remote-command", remote]
+
+
+def test_a_cluster_is_read_then_repaired(hosts: Hosts) -> None:
+    before = [hosts.state(number) for number in range(2)]
+    words = _words(hosts, _ssh(hosts))
+    done = _doctor(*words)
+    assert done.returncode == 1, done.stderr
+    assert "error: h0:p0: p0 is down" in done.stdout
+    assert "  h0: ip link set dev p0 up\n" in done.stdout
+    assert "  h0: ip address add 10.77.0.1/30 dev p0\n" in done.stdout
+    assert "who reaches whom" in done.stdout
+    assert [hosts.state(number) for number in range(2)] == before
+    done = _doctor(*words, "--apply", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["hosts"] == ["h0", "h1"]
+    assert {"h0: ip link set dev p0 up", "h0: ip address add 10.77.0.1/30 dev p0"} <= set(
+        result["applied"]
+    )
+    assert result["reach"] == {"h0": {"h1": "direct"}, "h1": {"h0": "direct"}}
+    assert not [f for f in result["findings"] if f["level"] == "error"]
+
+
+def test_a_host_that_does_not_answer_is_a_finding(hosts: Hosts) -> None:
+    done = _doctor(*_words(hosts, _ssh(hosts, known=1)), "--json")
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert result["hosts"] == ["h0"]
+    silent = next(f for f in result["findings"] if f["check"] == "host")
+    assert silent["server"] == "h1"
+    assert silent["what"].endswith("ssh: connect to host 10.200.0.2: No route to host")
+    assert result["reach"]["h1"] == {"h0": "?"}
+
+
+def test_one_host_prints_its_facts_and_finds_itself(hosts: Hosts) -> None:
+    words = ("doctor", "--facts", "--cluster", str(hosts.folder / "lab.yaml"))
+    facts = HostFacts.from_json(hosts.on(1, *_TOPOOPT, *words))
+    assert facts.server == "h1"
+    assert facts.owner("10.77.0.2") is not None
+    assert facts.cables == ()  # no carrier: the other end is down
+
+
+def test_this_host_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["doctor", "--no-probes"]) in (0, 1)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 host: ")
+
+
+def test_bad_input_is_one_line(
+    ring_plan: RingPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lab.yaml"
+    cluster_of(ring_plan(4)).save(path)
+    for words, told in (
+        (["--host", "h0"], "'h0' names a server of a cluster file; add --cluster FILE"),
+        (
+            ["--cluster", str(path), "--local", "--host", "h9"],
+            "'h9' is not a server of cluster lab",
+        ),
+        (["--cluster", str(path), "--local"], "cannot tell which server of cluster lab this host"),
+        (["--cluster", str(path), "--no-probes"], "no-probes: the hosts are asked about each"),
+        (["--cluster", str(tmp_path / "no.yaml")], "cannot read this cluster file"),
+    ):
+        assert main.main(["doctor", *words]) == 2
+        captured = capsys.readouterr()
+        assert told in captured.err
+        assert captured.err.count("\n") == 1

@@ -1,0 +1,144 @@
+"""What one host says about itself: what `gather` reads and probes, and what the checks look at.
+
+A Document, so that a host prints it as JSON and the cluster's part merges those of all hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch_topoopt.data_model import Document
+
+
+@dataclass(frozen=True)
+class InterfaceFacts:
+    """`rp_filter`, `arp_ignore` and `arp_announce` as they act: the larger of `all` and its own.
+
+    `addresses` with prefix length. None: the kernel does not say.
+    """
+
+    name: str
+    mac: str | None
+    mtu: int
+    up: bool
+    carrier: bool
+    addresses: tuple[str, ...]
+    gbps: float | None
+    rp_filter: int
+    forwarding: bool
+    arp_ignore: int
+    arp_announce: int
+    lro: bool | None
+    tso: bool | None
+    gro: bool | None
+
+    @property
+    def ips(self) -> tuple[str, ...]:
+        return tuple(address.partition("/")[0] for address in self.addresses)
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """Sizes in bytes; `tcp_rmem_max` and `tcp_wmem_max` are the last of their three numbers.
+
+    `core_writable`: net.core can be set here (not so in a network namespace). `governors` are the
+    different CPU frequency governors.
+    """
+
+    rmem_max: int | None
+    wmem_max: int | None
+    tcp_rmem_max: int | None
+    tcp_wmem_max: int | None
+    core_writable: bool
+    congestion: str
+    governors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChainFacts:
+    """A base chain of the firewall that drops what no rule accepts.
+
+    `hook` is "forward" or "input"; `accepts` are interfaces (or "*") whose packets a rule accepts.
+    `insert` is a shell command that puts a rule in front: {} stands for its match and verdict.
+    """
+
+    hook: str
+    where: str
+    accepts: tuple[str, ...]
+    insert: str
+
+
+@dataclass(frozen=True)
+class FirewallFacts:
+    """`read`: the programs that could be asked; empty: nothing is known. `docker`: it is here."""
+
+    read: tuple[str, ...]
+    docker: bool
+    drops: tuple[ChainFacts, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Who says that it has `address`, asked by ARP on one interface."""
+
+    address: str
+    mac: str
+
+
+@dataclass(frozen=True)
+class CableProbe:
+    """What is at the other end of a port that is up.
+
+    `answers` to ARP for all addresses of the cluster file (None: not asked, that needs root).
+    `sent_bytes` is the largest packet that was sent there, not to be cut up; `back_bytes` the
+    largest that came back (0: none).
+    """
+
+    port: str
+    interface: str
+    answers: tuple[Answer, ...] | None
+    sent_bytes: int
+    back_bytes: int
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A question to another server's address over ordinary routes; `source` is our address then."""
+
+    server: str
+    address: str
+    source: str | None
+    answered: bool
+
+
+@dataclass(frozen=True)
+class HostFacts(Document):
+    """`server` is its name in the cluster file ("" without one); `root`: it may be repaired.
+
+    `claimed`: those who also claim one of our own addresses.
+    """
+
+    KIND: ClassVar[str] = "HostFacts"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    server: str
+    hostname: str
+    root: bool
+    interfaces: tuple[InterfaceFacts, ...]
+    kernel: KernelFacts
+    firewall: FirewallFacts
+    cables: tuple[CableProbe, ...] = ()
+    claimed: tuple[Answer, ...] = ()
+    reached: tuple[Reach, ...] = ()
+
+    def validate(self) -> Self:
+        return self
+
+    def interface(self, name: str | None) -> InterfaceFacts | None:
+        return next((i for i in self.interfaces if i.name == name), None)
+
+    def owner(self, ip: str) -> InterfaceFacts | None:
+        """The interface that has an address."""
+        return next((i for i in self.interfaces if ip in i.ips), None)

@@ -1,0 +1,150 @@
+"""Gathers the facts of this host: reads the kernel, and probes the cables of a cluster file."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from torch_topoopt.doctor.facts import CableProbe, HostFacts, Reach
+from torch_topoopt.doctor.firewall import read_firewall
+from torch_topoopt.doctor.kernel import is_root, read_interfaces, read_kernel
+from torch_topoopt.doctor.probes import Echo, answered_echoes, arp_answers, source_towards
+from torch_topoopt.fabric.driver import FabricError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.doctor.facts import Answer, InterfaceFacts
+    from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+
+_SMALL_BYTES = 64
+_SIZES_BYTES = (_SMALL_BYTES, 576, 1280, 1400, 1500, 2048, 4096, 8000, 9000)
+
+
+def this_server(file: ClusterFile) -> str:
+    """The server of `file` that this host is, by its addresses; raises FabricError."""
+    interfaces = read_interfaces()
+    here = {ip for interface in interfaces for ip in interface.ips} | {socket.gethostname()}
+    macs = {interface.mac for interface in interfaces}
+    found = [
+        server.name
+        for server in file.servers
+        if server.management in here
+        or any(port.ip in here or (port.mac and port.mac in macs) for port in server.ports)
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(found) or "none of its addresses is here"
+    raise FabricError(
+        f"cannot tell which server of cluster {file.name} this host is ({names}); name it: --host"
+    )
+
+
+def gather(file: ClusterFile | None, server: str, *, probing: bool = True) -> HostFacts:
+    """The facts of this host, which is `server` of `file`. Without `probing`, sends nothing."""
+    interfaces = read_interfaces()
+    cables: tuple[CableProbe, ...] = ()
+    claimed: tuple[Answer, ...] = ()
+    reached: tuple[Reach, ...] = ()
+    if probing:
+        with ThreadPoolExecutor(3) as workers:
+            doubled = workers.submit(_claimed, interfaces)
+            if file is not None:
+                entry = file.servers[file.server_number(server)]
+                probed = workers.submit(_cables, file, entry, interfaces)
+                others = workers.submit(_reached, file, entry)
+                cables, reached = probed.result(), others.result()
+            claimed = doubled.result()
+    return HostFacts(
+        version=HostFacts.VERSION,
+        server=server,
+        hostname=socket.gethostname(),
+        root=is_root(),
+        interfaces=interfaces,
+        kernel=read_kernel(),
+        firewall=read_firewall(),
+        cables=cables,
+        claimed=claimed,
+        reached=reached,
+    )
+
+
+def find_port(port: PortEntry, interfaces: Sequence[InterfaceFacts]) -> InterfaceFacts | None:
+    """The interface that a port of the file is: by name, else by MAC address, else by address."""
+    for fits in (
+        lambda i: i.name == port.interface,
+        lambda i: port.mac is not None and i.mac == port.mac,
+        lambda i: port.ip in i.ips,
+    ):
+        if found := next((i for i in interfaces if fits(i)), None):
+            return found
+    return None
+
+
+def _claimed(interfaces: Sequence[InterfaceFacts]) -> tuple[Answer, ...]:
+    asked = [i for i in interfaces if i.up and i.carrier and i.mac and i.ips]
+    own = {i.mac for i in interfaces}
+    found: list[Answer] = []
+    if asked:
+        with ThreadPoolExecutor(len(asked)) as workers:
+            for answers in workers.map(lambda i: _ask(i, i.ips), asked):
+                found += [answer for answer in answers or () if answer.mac not in own]
+    return tuple(found)
+
+
+def _ask(interface: InterfaceFacts, addresses: Sequence[str]) -> tuple[Answer, ...] | None:
+    try:
+        return arp_answers(interface.name, interface.mac or "", addresses)
+    except OSError:
+        return None  # not root, or no Ethernet
+
+
+def _cables(
+    file: ClusterFile, entry: ServerEntry, interfaces: Sequence[InterfaceFacts]
+) -> tuple[CableProbe, ...]:
+    """One for each port that is up, cabled or not: a cable may be where the file has none."""
+    far = {a: b for cable in file.cables for a, b in (cable, cable[::-1])}
+    every = [port.ip for _, port in file.ports.values()]
+    work = []
+    for port in entry.ports:
+        found = find_port(port, interfaces)
+        if found is not None and found.up and found.carrier:
+            other = far.get(f"{entry.name}:{port.name}")
+            work.append((port.name, found, file.ports[other][1].ip if other else None))
+
+    def probe(one: tuple[str, InterfaceFacts, str | None]) -> CableProbe:
+        name, interface, ip = one
+        answers = _ask(interface, every)
+        sent, back = _largest(interface, ip) if ip else (0, 0)
+        return CableProbe(name, interface.name, answers, sent, back)
+
+    if not work:
+        return ()
+    with ThreadPoolExecutor(len(work)) as workers:
+        return tuple(workers.map(probe, work))
+
+
+def _largest(interface: InterfaceFacts, ip: str) -> tuple[int, int]:
+    sizes = sorted({interface.mtu, *(s for s in _SIZES_BYTES if s < interface.mtu)})
+    try:
+        back = answered_echoes([Echo(ip, size) for size in sizes], interface.name)
+    except OSError:
+        return 0, 0  # this user may not
+    return sizes[-1], max((echo.size_bytes for echo in back), default=0)
+
+
+def _reached(file: ClusterFile, entry: ServerEntry) -> tuple[Reach, ...]:
+    others = [
+        (server.name, port.ip)
+        for server in file.servers
+        if server.name != entry.name
+        for port in server.ports
+    ]
+    try:
+        back = answered_echoes([Echo(ip, _SMALL_BYTES) for _, ip in others])
+    except OSError:
+        return ()
+    return tuple(
+        Reach(name, ip, source_towards(ip), Echo(ip, _SMALL_BYTES) in back) for name, ip in others
+    )

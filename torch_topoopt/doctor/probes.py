@@ -1,0 +1,159 @@
+"""Asks what is at the other end: ARP on one interface, and echoes that may not be cut up.
+
+Nothing has to run on the other hosts: their kernels answer. ARP needs root. The questions carry no
+address of the sender (RFC 5227), so that nobody learns anything from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.doctor.facts import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+WAIT_S = 0.5  # for an answer; a neighbour takes a millisecond, a relay some
+_ROUNDS = 3
+_TOO_LATE_S = 5.0  # where something else keeps arriving
+
+_ETH_P_ARP = 0x0806
+_ARP = struct.Struct("!6s6sHHHBBH6s4s6s4s")
+_REQUEST, _REPLY = 1, 2
+_EVERYBODY = b"\xff" * 6
+
+# <linux/in.h>, <linux/icmp.h>
+_IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
+_ECHO_REPLY, _ECHO = 0, 8
+_HEADER = struct.Struct("!BBHHH")
+_OVERHEAD = 28  # of IPv4 and ICMP
+
+
+def arp_answers(interface: str, mac: str, addresses: Sequence[str]) -> tuple[Answer, ...]:
+    """Everybody on the cable (or segment) of `interface` who says that it has one of `addresses`.
+
+    Raises OSError without root, or where the interface is gone.
+    """
+    own = bytes.fromhex(mac.replace(":", ""))
+    found: dict[Answer, None] = {}
+    wanted = {socket.inet_aton(address): address for address in addresses}
+    protocol = socket.htons(_ETH_P_ARP)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, protocol) as line:
+        line.bind((interface, _ETH_P_ARP))
+        for _ in range(_ROUNDS):
+            for target in wanted:
+                line.send(_request(own, target))
+            for _ in _until(line, time.monotonic() + WAIT_S / _ROUNDS):
+                frame = line.recv(1 << 16)
+                if len(frame) < _ARP.size:
+                    continue
+                _, _, kind, _, _, _, _, operation, sender, ip, _, _ = _ARP.unpack_from(frame)
+                if kind == _ETH_P_ARP and operation == _REPLY and ip in wanted and sender != own:
+                    found[Answer(wanted[ip], sender.hex(":"))] = None
+    return tuple(sorted(found, key=lambda answer: (answer.address, answer.mac)))
+
+
+def _request(own: bytes, target: bytes) -> bytes:
+    return _ARP.pack(
+        *(_EVERYBODY, own, _ETH_P_ARP, 1, 0x0800, 6, 4, _REQUEST),
+        *(own, bytes(4), bytes(6), target),
+    )
+
+
+def _until(line: socket.socket, deadline: float) -> Iterator[None]:
+    """Whenever something has arrived; what is there at the deadline still counts."""
+    while True:
+        left = deadline - time.monotonic()
+        if left < -_TOO_LATE_S or not select.select([line], [], [], max(0.0, left))[0]:
+            return
+        yield
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A packet of `size_bytes` in all to `address`."""
+
+    address: str
+    size_bytes: int
+
+
+def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set[Echo]:
+    """Those that came back whole. With `interface`, nothing goes another way.
+
+    Raises OSError where this user may not send echoes.
+    """
+    missing = dict(enumerate(dict.fromkeys(echoes)))
+    answered: set[Echo] = set()
+    with _icmp_socket() as line:
+        line.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
+        if interface is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+        mark = os.urandom(2)
+        for _ in range(_ROUNDS):
+            for number, echo in missing.items():
+                with contextlib.suppress(OSError):  # no route, or larger than the interface takes
+                    line.sendto(_echo(mark, number, echo.size_bytes), (echo.address, 0))
+            for _ in _until(line, time.monotonic() + WAIT_S):
+                number, size = _read(*line.recvfrom(1 << 16), line.type, mark, missing)
+                if number is not None and missing[number].size_bytes == size:
+                    answered.add(missing.pop(number))
+                if not missing:
+                    return answered
+    return answered
+
+
+def _icmp_socket() -> socket.socket:
+    """Raw as root, else the kind that some systems let everybody have."""
+    try:
+        return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    except PermissionError:
+        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+
+
+def _echo(mark: bytes, number: int, size_bytes: int) -> bytes:
+    payload = (mark * size_bytes)[: max(2, size_bytes - _OVERHEAD)]
+    identity = int.from_bytes(mark, "big")
+    checksum = _checksum(_HEADER.pack(_ECHO, 0, 0, identity, number) + payload)
+    return _HEADER.pack(_ECHO, 0, checksum, identity, number) + payload
+
+
+def _read(
+    packet: bytes, sender: tuple[str, int], kind: int, mark: bytes, missing: dict[int, Echo]
+) -> tuple[int | None, int]:
+    """The number and size of an answer to one of ours."""
+    if kind & 0xF == socket.SOCK_RAW:
+        packet = packet[(packet[0] & 0xF) * 4 :]
+    if len(packet) < _HEADER.size + 2:
+        return None, 0
+    what, _, _, _, number = _HEADER.unpack_from(packet)
+    ours = packet[_HEADER.size : _HEADER.size + 2] == mark
+    if what != _ECHO_REPLY or not ours or number not in missing:
+        return None, 0
+    if missing[number].address != sender[0]:
+        return None, 0
+    return number, len(packet) + 20
+
+
+def _checksum(data: bytes) -> int:
+    """RFC 1071."""
+    data += bytes(len(data) % 2)
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def source_towards(address: str) -> str | None:
+    """The own address from which packets to `address` would go; None where there is no route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        try:
+            line.connect((address, 9))
+        except OSError:
+            return None
+        return str(line.getsockname()[0])
