@@ -132,16 +132,16 @@ def check_addresses(site: Site) -> Iterator[Finding]:
                 owners.setdefault(ip, []).append((server, interface.name))
     for ip, found in owners.items():
         rightful = _rightful(site, ip)
-        for server, interface in found:
+        for server, name in found:
             if len(found) > 1 and site.file is not None and server != rightful:
                 if rightful is None and _is_private_twice(site, ip):
                     continue
-                others = ", ".join(f"{s} ({i})" for s, i in found if (s, i) != (server, interface))
+                others = ", ".join(f"{s} ({i})" for s, i in found if (s, i) != (server, name))
                 yield Finding(
-                    *("error", "duplicate", server, f"{server} ({interface})"),
+                    *("error", "duplicate", server, f"{server} ({name})"),
                     what=f"has the address {ip}, which {others} has, too",
                     why="answers go to whoever was heard of last",
-                    repair=(f"ip address flush dev {shlex.quote(interface)} to {ip}/32",)
+                    repair=(f"ip address flush dev {shlex.quote(name)} to {ip}/32",)
                     if rightful
                     else (),
                     advice="" if rightful else "give one of them another address",

@@ -101,9 +101,9 @@ def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set
                 with contextlib.suppress(OSError):  # no route, or larger than the interface takes
                     line.sendto(_echo(mark, number, echo.size_bytes), (echo.address, 0))
             for _ in _until(line, time.monotonic() + WAIT_S):
-                number, size = _read(*line.recvfrom(1 << 16), line.type, mark, missing)
-                if number is not None and missing[number].size_bytes == size:
-                    answered.add(missing.pop(number))
+                came, size = _read(*line.recvfrom(1 << 16), line.type, mark, missing)
+                if came is not None and missing[came].size_bytes == size:
+                    answered.add(missing.pop(came))
                 if not missing:
                     return answered
     return answered
@@ -144,7 +144,7 @@ def _read(
 def _checksum(data: bytes) -> int:
     """RFC 1071."""
     data += bytes(len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 
