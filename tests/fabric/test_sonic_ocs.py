@@ -409,6 +409,27 @@ class TestFaults:
         with pytest.raises(SwitchError, match="bulk-update: 409: DB locked"):
             connect().apply(Difference((), (C12,)))
 
+    @pytest.mark.parametrize(
+        ("status", "body", "said"),
+        [
+            (200, "<html>log in</html>", "the answer is not JSON: '<html>log in</html>'"),
+            (302, "elsewhere", "bulk-update: 302: elsewhere"),
+            (500, "", "bulk-update: 500: Internal Server Error"),
+        ],
+    )
+    def test_an_answer_of_something_else_is_shown(
+        self,
+        server: OcsServer,
+        connect: Callable[..., SonicOcs],
+        status: int,
+        body: str,
+        said: str,
+    ) -> None:
+        server.refuse(status, body)
+        with pytest.raises(SwitchError, match=said):
+            connect().apply(Difference((), (C12,)))
+        assert server.device.circuits() == frozenset()
+
     def test_keys_that_failed_are_named(
         self, server: OcsServer, connect: Callable[..., SonicOcs]
     ) -> None:

@@ -147,6 +147,7 @@ class SonicOcs:
         deadline = clock.now() + timeout_s
         renewed = False
         while circuits:
+            late = clock.now() >= deadline  # before asking: what settled in time is seen
             entries = {e.circuit: e for e in self._entries()}
             invalid = [e for c, e in entries.items() if c in circuits and e.status == "invalid"]
             if invalid and not renewed:
@@ -158,7 +159,7 @@ class SonicOcs:
                 progress(len(circuits) - len(dark), len(circuits), "settling")
             if not dark:
                 return
-            if clock.now() >= deadline:
+            if late:
                 raise self._not_settled(dark, timeout_s)
             clock.sleep(self._poll_s)
 
