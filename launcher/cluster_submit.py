@@ -107,7 +107,9 @@ def main(argv: list[str]) -> int:
         console.print_json({"job": job, "name": name, "plan": plan.digest(), "state": str(folder)})
     terminal.line(f"job {job} ({name}): plan {plan.digest()}; see `topoopt cluster status {job}`")
     if daemon_pid(folder) is None:
-        console.warning(f"no daemon runs; start `topoopt cluster daemon --cluster {cluster.name}`")
+        console.warning(
+            f"no daemon runs; start `topoopt cluster daemon --cluster {arguments.cluster}`"
+        )
     return OK
 
 
