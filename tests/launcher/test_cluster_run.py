@@ -23,17 +23,15 @@ from plain_hosts import (
     within,
 )
 
-from torch_topoopt.fabric.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry, load_cluster
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from conftest import Launcher
-
-    from torch_topoopt.fabric.cluster_file import ClusterFile
 
 LIMIT_S = 100.0
 
@@ -83,24 +81,32 @@ def hosts() -> Iterator[Hosts]:
 
 
 def run_everywhere(
-    launcher: Launcher, hosts: Hosts, cluster: ClusterFile, *options: str, absent: int = -1
+    launcher: Launcher,
+    hosts: Hosts,
+    cluster: ClusterFile,
+    *options: str,
+    absent: int = -1,
+    on: Sequence[int] = (),
 ) -> list[subprocess.CompletedProcess[str]]:
-    """One `topoopt run` in each namespace but `absent`, each in a folder of its own."""
+    """One `topoopt run` for each server but `absent`, in a folder of its own.
+
+    Server I is on host `on[I]`, or on host I.
+    """
     cluster.save(launcher.folder / "cluster.yaml")
     (launcher.folder / "train.py").write_text(SCRIPT)
     started = []
-    for host, name in enumerate(hosts.names):
-        if host == absent:
+    for server, host in enumerate(on or range(len(hosts.names))):
+        if server == absent:
             continue
-        folder = launcher.folder / f"host{host}"
+        folder = launcher.folder / f"server{server}"
         folder.mkdir(exist_ok=True)
         there = replace(launcher, folder=folder)
         started.append(
             there.start(
                 *("run", "--cluster", "../cluster.yaml", "--run-dir", "run"),
-                *(option.format(host) for option in options),
+                *(option.format(server) for option in options),
                 "../train.py",
-                command=("ip", "netns", "exec", name, *COMMAND),
+                command=("ip", "netns", "exec", hosts.names[host], *COMMAND),
             )
         )
     ended = []
@@ -111,32 +117,34 @@ def run_everywhere(
 
 
 def check_trained(
-    folder: Path, hosts: Hosts, ended: list[subprocess.CompletedProcess[str]]
+    folder: Path,
+    hosts: Hosts,
+    ended: list[subprocess.CompletedProcess[str]],
+    on: Sequence[int] = (),
 ) -> None:
+    on = on or range(len(ended))
     for done in ended:
         assert done.returncode == 0, done.stdout + done.stderr
-    ranks = [
-        json.loads((folder / f"host{host}" / f"rank{host}.json").read_text())
-        for host in range(len(hosts.names))
-    ]
+    folders = [folder / f"server{server}" for server in range(len(ended))]
+    ranks = [json.loads((f / f"rank{rank}.json").read_text()) for rank, f in enumerate(folders)]
     assert len({rank["sum"] for rank in ranks}) == 1
     documents = [
-        (Plan.load(run / "plan.json"), Wiring.load(run / "wiring.json"))
-        for run in (folder / f"host{host}" / "run" for host in range(len(hosts.names)))
+        (Plan.load(f / "run" / "plan.json"), Wiring.load(f / "run" / "wiring.json"))
+        for f in folders
     ]
     assert len({(plan.digest(), wiring.to_json()) for plan, wiring in documents}) == 1
     plan, wiring = documents[0]
     address = {end: port.address for end, port in wiring.by_port().items()}
-    planned = {
-        (address[link.source, link.source_port], address[link.target, link.target_port])
-        for link in plan.network.links
-    }
-    for host, rank in enumerate(ranks):
+    for server, rank in enumerate(ranks):
+        planned = {  # of all servers of this host, which share its table of connections
+            (address[link.source, link.source_port], address[link.target, link.target_port])
+            for link in plan.network.links
+            if on[link.source] == on[server]
+        }
         pairs = {tuple(pair) for pair in rank["connections"]}
-        on_cables = {p for p in pairs if not set(p) & {*hosts.managements, "127.0.0.1"}}
-        own = {p for p in planned if p[0] in {address[e] for e in address if e[0] == host}}
-        assert on_cables == own, "connections along the planned links, and no others"
-        assert pairs - on_cables, "the store is reached over the management network"
+        managed = {pair for pair in pairs if set(pair) & {*hosts.managements, "127.0.0.1"}}
+        assert pairs - managed == planned, "connections along the planned links, and no others"
+        assert managed, "the store is reached over the management network"
 
 
 def discover(launcher: Launcher, hosts: Hosts) -> ClusterFile:
@@ -160,24 +168,36 @@ def test_a_ring_of_four_foreign_hosts_is_discovered_and_trains_on_its_cluster_fi
     cluster = discover(launcher, hosts)
     ended = run_everywhere(launcher, hosts, cluster, "--nnodes", "4")
     check_trained(launcher.folder, hosts, ended)
-    plan = Plan.load(launcher.folder / "host2" / "run" / "plan.json")
+    plan = Plan.load(launcher.folder / "server2" / "run" / "plan.json")
     assert plan.mode == "fixed"
     assert [ring.servers for ring in plan.network.groups[0].rings] == [(0, 1, 2, 3), (0, 3, 2, 1)]
-    records = (launcher.folder / "host0" / "run" / "metrics.jsonl").read_text().splitlines()
+    records = (launcher.folder / "server0" / "run" / "metrics.jsonl").read_text().splitlines()
     links = [r for r in map(json.loads, records) if r["event"] == "link"]
     assert len(links) == 8, "server 0 has the counters of all hosts"
     assert all(link["sent_bytes"] > 0 for link in links)
 
 
-def test_an_irregular_graph_trains_and_relays(launcher: Launcher, hosts: Hosts) -> None:
-    """Two cables between 0 and 1, and one from 1 to 2, through which 0 and 2 reach each other."""
-    make_hosts(3, [(0, 1), (2, 1), (0, 1)], hosts)
-    ended = run_everywhere(launcher, hosts, hosts.cluster(), "--model", "none", "--node-rank={}")
-    check_trained(launcher.folder, hosts, ended)
-    plan = Plan.load(launcher.folder / "host2" / "run" / "plan.json")
-    assert len(plan.network.links) == 6
-    assert [route.servers for route in plan.network.routes] == [(0, 1, 2), (2, 1, 0)]
-    assert (launcher.folder / "host1" / "run" / "report.html").is_file()
+def test_an_irregular_graph_trains_with_relays_and_two_servers_on_one_machine(
+    launcher: Launcher, hosts: Hosts
+) -> None:
+    """Host 0 is servers a and b, with two cables and one to c: a and b meet through c."""
+    make_hosts(2, [(0, 1), (0, 1), (0, 1)], hosts)
+    ends = [[PortEntry(f"p{i}", cable[end][2]) for i, cable in enumerate(hosts.cables)]
+            for end in (0, 1)]  # fmt: skip
+    shared = hosts.managements[0]
+    servers = (
+        ServerEntry("a", shared, host="box", ports=tuple(ends[0][:2])),
+        ServerEntry("b", shared, host="box", ports=tuple(ends[0][2:])),
+        ServerEntry("c", hosts.managements[1], ports=tuple(ends[1])),
+    )
+    cables = (("a:p0", "c:p0"), ("a:p1", "c:p1"), ("b:p2", "c:p2"))
+    cluster = ClusterFile(1, "irregular", servers, cables).validate()
+    on = (0, 0, 1)
+    ended = run_everywhere(launcher, hosts, cluster, "--model=none", "--node-rank={}", on=on)
+    check_trained(launcher.folder, hosts, ended, on)
+    plan = Plan.load(launcher.folder / "server2" / "run" / "plan.json")
+    assert [route.servers for route in plan.network.routes] == [(0, 2, 1), (1, 2, 0)]
+    assert (launcher.folder / "server1" / "run" / "report.html").is_file()
 
 
 def test_a_cable_in_the_wrong_port_is_named_with_what_is_at_its_other_end(
