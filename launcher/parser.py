@@ -60,11 +60,8 @@ def make_cluster(
 ) -> Cluster:
     """The Cluster that the options describe; raises InputError or DocumentError if it cannot be."""
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.search.accelerators import ACCELERATORS
 
-    if accelerator not in ACCELERATORS:
-        known = ", ".join(ACCELERATORS)
-        raise InputError(f"accelerator: {accelerator!r} is not known; use one of {known}")
+    check_accelerator(accelerator)
     return Cluster(
         servers=servers,
         degree=degree,
@@ -73,3 +70,12 @@ def make_cluster(
         accelerators_per_server=accelerators_per_server,
         accelerator=accelerator,
     ).validate()
+
+
+def check_accelerator(name: str) -> None:
+    """Raises InputError for one that is not in the table."""
+    from torch_topoopt.search.accelerators import ACCELERATORS
+
+    if name not in ACCELERATORS:
+        known = ", ".join(ACCELERATORS)
+        raise InputError(f"accelerator: {name!r} is not known; use one of {known}")

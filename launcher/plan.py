@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, plan_tables
-from torch_topoopt.launcher.errors import OK
+from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Cluster, Network, Plan
 
 _DESCRIPTION = """\
 Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
@@ -20,7 +21,8 @@ a callable (file.py:callable), a script that has a build_model(), or an opgraph.
 
 _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
-  topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json"""
+  topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
+  topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,16 +30,21 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
     )
-    options.add_argument("--servers", type=int, required=True, help="number of servers")
-    options.add_argument("--degree", type=int, required=True, help="ports of each server")
+    options.add_argument("--servers", type=int, help="number of servers")
+    options.add_argument("--degree", type=int, help="ports of each server")
     options.add_argument(
         "--bandwidth",
         type=parser.rate,
-        required=True,
         metavar="RATE",
         help="of a port, per direction, with its unit: 25Gbps, 200Mbps",
     )
-    options.add_argument("--ports", choices=["duplex", "simplex"], default="duplex")
+    options.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
+    options.add_argument(
+        "--cluster",
+        metavar="CLUSTER.yaml",
+        help="instead of these four: the machines of this file; where they are joined by cables, "
+        "the network is given and only the strategy is searched",
+    )
     options.add_argument(
         "--accelerator", default="a100", help="entry of the accelerator table (default: a100)"
     )
@@ -71,13 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    cluster = parser.make_cluster(
-        arguments.servers,
-        arguments.degree,
-        arguments.bandwidth,
-        arguments.ports,
-        arguments.accelerator,
-    )
+    cluster, network = _cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"planning {arguments.model}") as progress:
         progress(None, "profiling")
@@ -90,10 +91,43 @@ def main(argv: list[str]) -> int:
             progress=progress,
             rounds=arguments.rounds,
             evaluations=arguments.evaluations,
+            network=network,
         )
     documents.save(plan, arguments.output)
     _print(terminal, plan, arguments.output, json_output=arguments.json)
     return OK
+
+
+def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
+    """What to plan for, and its network if that is there; raises InputError, FabricError."""
+    described = ("servers", "degree", "bandwidth", "ports")
+    if arguments.cluster is None:
+        for option in described[:3]:
+            if getattr(arguments, option) is None:
+                raise InputError(
+                    f"{option}: missing; give --{option}, or the machines in a --cluster file (see "
+                    "`topoopt plan --help`)"
+                )
+        cluster = parser.make_cluster(
+            arguments.servers,
+            arguments.degree,
+            arguments.bandwidth,
+            arguments.ports or "duplex",
+            arguments.accelerator,
+        )
+        return cluster, None
+    for option in described:
+        if getattr(arguments, option) is not None:
+            raise InputError(f"{option}: the cluster file says it; leave --{option} out")
+    from torch_topoopt.fabric.cluster_file import load_cluster
+    from torch_topoopt.fabric.static_plan import cluster_of, network_of
+    from torch_topoopt.fabric.switched_plan import cluster_on_switches
+
+    parser.check_accelerator(arguments.accelerator)
+    file = load_cluster(arguments.cluster)
+    if file.switches:
+        return replace(cluster_on_switches(file), accelerator=arguments.accelerator), None
+    return replace(cluster_of(file), accelerator=arguments.accelerator), network_of(file)
 
 
 def _print(terminal: Terminal, plan: Plan, output: str, *, json_output: bool) -> None:

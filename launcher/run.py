@@ -78,6 +78,11 @@ class Job:
             self.ended = True
             self.metrics.write("end", exit_code=code)
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is the host that plans and reports, for all of them."""
+        return self.site is None or self.site.leads
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Inside, this host is with the others, if there are any."""
@@ -101,11 +106,12 @@ class Job:
     def plan(self) -> Plan:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
         plan = self._make_plan() if self.site is None else self.site.share_plan(self._make_plan)
-        if self.site is not None and not self.site.leads:
+        documents.save(plan, str(self.folder / "plan.json"))
+        if self.site is not None and not self.leads:
             leader = self.site.choice.describe(0)
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} is that of {leader}")
-        documents.save(plan, str(self.folder / "plan.json"))
-        plan_tables.show_plan(self.terminal, plan)
+        else:
+            plan_tables.show_plan(self.terminal, plan)
         return plan
 
     def _make_plan(self) -> Plan:
@@ -266,12 +272,14 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
 def _finish(
     job: Job, plan: Plan, links: list[LinkBytes], failures: list[RankFailure], code: int
 ) -> dict[str, Any]:
-    """Report, summary and the figures of `--json`."""
-    page = report.write(job.folder.path)
+    """Report and summary, on the host that leads, and the figures of `--json`."""
+    page = report.write(job.folder.path) if job.leads else None
     wandb_dir = None
-    if job.options.wandb:
+    if job.options.wandb and page is not None:
         wandb_dir = wandb_log.write(job.folder.path, plan, _train_records(page.parent), links)
-    _summary(job, plan, links, page, wandb_dir, failed=bool(failures))
+    if page is not None:
+        _tables(job, plan, links)
+    _summary(job, page, wandb_dir, failed=bool(failures))
     script = job.options.torchrun.training_script
     for failure in failures:
         console.error(failure.describe(script))
@@ -284,7 +292,7 @@ def _finish(
     return {
         "exit_code": code,
         "run_dir": str(job.folder.path),
-        "report": str(page),
+        "report": str(page) if page else None,
         "wandb": str(wandb_dir) if wandb_dir else None,
         "stage_s": job.stage_s,
         "plan": plan_tables.figures(plan),
@@ -293,15 +301,7 @@ def _finish(
     }
 
 
-def _summary(
-    job: Job,
-    plan: Plan,
-    links: list[LinkBytes],
-    page: Path,
-    wandb_dir: Path | None,
-    *,
-    failed: bool,
-) -> None:
+def _tables(job: Job, plan: Plan, links: list[LinkBytes]) -> None:
     terminal = job.terminal
     terminal.line()
     plan_tables.show_rounds(terminal, plan)
@@ -314,6 +314,10 @@ def _summary(
         link_bytes.show(terminal, plan, links)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
+
+
+def _summary(job: Job, page: Path | None, wandb_dir: Path | None, *, failed: bool) -> None:
+    terminal = job.terminal
     logs = job.folder / "logs"
     if logs.is_dir():
         terminal.line(f"logs: {logs}")
@@ -321,7 +325,10 @@ def _summary(
         terminal.line(f"Weights & Biases: wandb sync {shlex.quote(str(wandb_dir))}")
     ended = "failed" if failed else "trained"
     terminal.line(f"{ended} in {format_seconds(job.stage_s['train'])}; results: {job.folder.path}")
-    terminal.line(f"report: {page}")
+    if page is not None:
+        terminal.line(f"report: {page}")
+    elif job.site is not None:
+        terminal.line(f"the report is on {job.site.choice.describe(0)}")
 
 
 def _train_records(run_dir: Path) -> list[dict[str, Any]]:

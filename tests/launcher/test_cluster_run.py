@@ -197,7 +197,8 @@ def test_an_irregular_graph_trains_with_relays_and_two_servers_on_one_machine(
     check_trained(launcher.folder, hosts, ended, on)
     plan = Plan.load(launcher.folder / "server2" / "run" / "plan.json")
     assert [route.servers for route in plan.network.routes] == [(0, 2, 1), (1, 2, 0)]
-    assert (launcher.folder / "server1" / "run" / "report.html").is_file()
+    assert (launcher.folder / "server0" / "run" / "report.html").is_file()
+    assert "the report is on a (node rank 0, " in ended[1].stdout
 
 
 def test_a_cable_in_the_wrong_port_is_named_with_what_is_at_its_other_end(

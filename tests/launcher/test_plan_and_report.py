@@ -95,7 +95,10 @@ def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
         ((*CLUSTER, "--accelerator", "abacus"), "accelerator: 'abacus' is not known; use one of"),
         ((*CLUSTER, "--rounds", "0"), "rounds: 0 is not at least 1"),
         ((*CLUSTER, "--seed", "-1"), "seed: -1 is negative"),
-        (("--degree", "2", "--bandwidth", "1Gbps"), "required: --servers"),
+        (
+            ("--degree", "2", "--bandwidth", "1Gbps"),
+            "servers: missing; give --servers, or the machines in a --cluster file",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_be_is_one_line(
@@ -180,3 +183,30 @@ def test_report_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixtu
     error = capsys.readouterr().err
     assert "plan.json" in error
     assert error.count("\n") == 1
+
+
+def test_a_plan_on_the_cables_of_a_cluster_file_keeps_them(
+    launcher: Any, op_graph_file: Path
+) -> None:
+    ports = [f"      - {{name: p{i}, address: 10.1.{i}.%d/24, bandwidth: 25Gbps}}" for i in (0, 1)]
+    (launcher.folder / "lab.yaml").write_text(
+        "version: 1\nname: lab\nservers:\n"
+        + f"  - name: ann\n    management: 10.0.0.1\n    ports:\n{ports[0] % 1}\n"
+        + f"  - name: bob\n    management: 10.0.0.2\n    ports:\n{ports[0] % 2}\n{ports[1] % 1}\n"
+        + f"  - name: cid\n    management: 10.0.0.3\n    ports:\n{ports[1] % 2}\n"
+        + "cables:\n  - [ann:p0, bob:p0]\n  - [bob:p1, cid:p1]\n"
+    )
+    done = launcher.run("plan", op_graph_file, "--cluster", "lab.yaml", "--evaluations", "20")
+    assert done.returncode == 0, done.stderr
+    plan = Plan.load(launcher.folder / "plan.json")
+    assert plan.mode == "fixed"
+    assert sorted({(link.source, link.target) for link in plan.network.links}) == [
+        *((0, 1), (1, 0), (1, 2), (2, 1)),
+    ]
+    assert plan.cluster.link_gbps == 25.0
+    assert plan.cluster.accelerator == "a100"
+    refused = launcher.run("plan", op_graph_file, "--cluster", "lab.yaml", "--degree", "2")
+    assert refused.stderr == (
+        "topoopt: error: degree: the cluster file says it; leave --degree out\n"
+    )
+    assert refused.returncode == 2
