@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher.errors import InputError
 
@@ -32,6 +32,10 @@ class Hosts:
 
 def check(fabric: str, arguments: argparse.Namespace) -> None:
     """Raises InputError or FabricError for options of `topoopt run` that the fabric cannot have."""
+    if arguments.relay == "kernel" and fabric != "netns":
+        raise InputError(
+            "relay: kernel needs hosts that forward for each other, as those of --fabric netns do"
+        )
     if fabric != "netns":
         return
     if arguments.cluster:
@@ -54,12 +58,12 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
     netns_kernel.require()
 
 
-def driver(fabric: str, gbps: float | None) -> FabricDriver:
-    """The driver of a fabric that this process will own."""
+def driver(fabric: str, gbps: float | None, relay: Literal["user", "kernel"]) -> FabricDriver:
+    """The driver of a fabric that this process will own; `relay`: who relays."""
     if fabric == "netns":
         from torch_topoopt.fabric.netns import NetnsFabric
 
-        return NetnsFabric(f"run-{os.getpid()}", gbps=gbps)
+        return NetnsFabric(f"run-{os.getpid()}", gbps=gbps, relay=relay)
     from torch_topoopt.fabric.loopback import LoopbackFabric
 
     return LoopbackFabric(job=os.getpid(), gbps=gbps)

@@ -101,7 +101,7 @@ class Job:
         """Controls the fabric that was asked for."""
         if self.site is not None:
             return self.site.fabric(self.folder / "switches-before")
-        return fabrics.driver(self.options.fabric, self.options.gbps)
+        return fabrics.driver(self.options.fabric, self.options.gbps, self.options.relay)
 
     def plan(self) -> Plan:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""

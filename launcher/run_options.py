@@ -8,7 +8,7 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from torch_topoopt.launcher import cluster_options, documents, fabrics, parser
 from torch_topoopt.launcher.errors import InputError
@@ -48,6 +48,7 @@ class RunOptions:
     plan: Plan | None
     gbps: float | None
     fabric: str
+    relay: Literal["user", "kernel"]
     model: str
     seed: int
     run_dir: Path | None
@@ -79,6 +80,7 @@ def parse(argv: list[str]) -> RunOptions:
         plan=plan,
         gbps=gbps,
         fabric=arguments.fabric,
+        relay=arguments.relay,
         model="" if plan else _model(arguments),
         seed=arguments.seed,
         run_dir=arguments.run_dir,
@@ -142,6 +144,13 @@ def _parser() -> argparse.ArgumentParser:
         default="loopback",
         help="what the servers are: loopback (default), addresses of this machine, no root needed; "
         "netns: network namespaces with a cable of their own for each link, as root",
+    )
+    group.add_argument(
+        "--relay",
+        choices=["user", "kernel"],
+        default="user",
+        help="who passes on what is for a server without a link: the ranks between, along all "
+        "planned routes (default), or the kernels of the hosts, along the heaviest; netns only",
     )
     group.add_argument(
         "--wandb",

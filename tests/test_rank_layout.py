@@ -9,7 +9,14 @@ import pytest
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import Plan, Ring
-from torch_topoopt.rank_layout import RankLayout, leader_rings, member_hops, rank_routes, rings_of
+from torch_topoopt.rank_layout import (
+    RankLayout,
+    forwarded_network,
+    leader_rings,
+    member_hops,
+    rank_routes,
+    rings_of,
+)
 
 RingPlan = Callable[..., Plan]
 UNEVEN = RankLayout((0, 0, 1, 2, 2, 2, 3))
@@ -70,6 +77,17 @@ def test_parallel_links_are_all_used_by_ranks_that_do_not_lead(ring_plan: RingPl
     twice = dataclasses.replace(network, links=network.links * 2)
     routes = rank_routes(twice, RankLayout.even(2, 4), 0)
     assert [weight for route, weight in routes if (route[0], route[-1]) == (1, 3)] == [0.5, 0.5]
+
+
+def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
+    ring_plan: RingPlan,
+) -> None:
+    network = ring_plan(5).network
+    forwarded = forwarded_network(network)
+    assert forwarded.links == network.links
+    table = forwarded.routes_by_pair()
+    assert table.keys() == network.routes_by_pair().keys()
+    assert all(len(route.servers) == 2 for routes in table.values() for route in routes)
 
 
 def test_rings_over_servers_become_rings_over_the_first_member_of_each() -> None:

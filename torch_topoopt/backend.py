@@ -38,11 +38,18 @@ from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.shared_segment import open_segment
 from torch_topoopt.job_network import StoreMeeting, given_network, link_tuples, log_link
 from torch_topoopt.measuring import CostTuple, cost_of
-from torch_topoopt.rank_layout import RankLayout, leader_rings, member_hops, rank_routes, rings_of
+from torch_topoopt.rank_layout import (
+    RankLayout,
+    forwarded_network,
+    leader_rings,
+    member_hops,
+    rank_routes,
+    rings_of,
+)
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.plan import Plan, Ring
+    from torch_topoopt.plan import Network, Plan, Ring
 
 _NAME = "topoopt"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -299,11 +306,16 @@ def _open_job(extension: Any, options: Any) -> _Job:
         rank=rank,
         size=world_size,
         links=link_tuples(links, layout, rank),
-        routes=rank_routes(plan.network, layout, rank),
+        routes=rank_routes(_network_of(plan, wiring), layout, rank),
         window_bytes=_WINDOW_BYTES,
         closed=functools.partial(_on_closed, rank, layout.server_of[rank]),
     )
     return _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
+
+
+def _network_of(plan: Plan, wiring: Wiring) -> Network:
+    """The network as the ranks use it: where hosts forward, their kernels relay."""
+    return forwarded_network(plan.network) if wiring.forwarded else plan.network
 
 
 def stats() -> dict[str, list[dict[str, Any]]]:

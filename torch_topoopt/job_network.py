@@ -101,4 +101,6 @@ def link_tuples(links: RankLinks, layout: RankLayout, rank: int) -> list[LinkTup
     kind = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
         tuples.append((kind, peer, rank, -1, peer, -1, connection.detach(), True))
+    for peer, connection in links.forwarded.items():
+        tuples.append(("socket", peer, rank, -1, peer, -1, connection.detach(), True))
     return tuples

@@ -7,6 +7,7 @@ other servers through the leaders.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,6 +59,15 @@ class RankLayout:
     def peers(self, rank: int) -> tuple[int, ...]:
         """The other ranks of the same server."""
         return tuple(r for r in self.ranks_of[self.server_of[rank]] if r != rank)
+
+
+def forwarded_network(network: Network) -> Network:
+    """`network` as ranks see it whose kernels relay: servers without a link reach each other."""
+    linked = {(link.source, link.target) for link in network.links}
+    linked |= {(target, source) for source, target in linked}
+    kept = [r for r in network.routes if (r.servers[0], r.servers[-1]) in linked]
+    direct = [Route(pair, 1.0) for pair in network.routes_by_pair() if pair not in linked]
+    return dataclasses.replace(network, routes=(*kept, *direct))
 
 
 def rank_routes(network: Network, layout: RankLayout, rank: int) -> list[tuple[list[int], float]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
 from torch_topoopt.plan import Plan
 
 RingPlan = Callable[..., Plan]
@@ -59,6 +59,19 @@ def test_a_bad_port_is_named(ring_plan: RingPlan, change: dict[str, Any], messag
     first = dataclasses.replace(wiring.ports[0], **change)
     with pytest.raises(DocumentError, match=message):
         dataclasses.replace(wiring, ports=(first, *wiring.ports[1:])).validate()
+
+
+def test_all_servers_have_a_forwarded_address_or_none(ring_plan: RingPlan) -> None:
+    plan = ring_plan(3)
+    addresses = tuple(ServerAddress(s, f"10.1.{s}.1") for s in range(3))
+    assert _wiring(plan, forwarded=addresses).validate().check(plan)
+    for wrong, message in (
+        (addresses[:2], "forwarded: 2 addresses for 3 servers"),
+        (addresses[::-1], r"forwarded\[0\].server: 2 is not 0"),
+        ((ServerAddress(0, "h0"),), r"forwarded\[0\].address: 'h0' is not an IPv4 address"),
+    ):
+        with pytest.raises(DocumentError, match=message):
+            _wiring(plan, forwarded=wrong).validate().check(plan)
 
 
 def test_newer_versions_and_unknown_fields_are_refused(ring_plan: RingPlan) -> None:

@@ -114,6 +114,13 @@ def prepare(connection: socket.socket, near: PortAddress) -> None:
     _leave_bbr(connection)
 
 
+def prepare_forwarded(connection: socket.socket) -> None:
+    """Sets what a connection has that other hosts forward: its packets share their links."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _LEAST_UNSENT_BYTES)
+    _leave_bbr(connection)
+
+
 def _unsent_bytes(near: PortAddress) -> int:
     rate = near.gbps or near.speed_gbps
     if rate is None:

@@ -35,7 +35,7 @@ from torch_topoopt.fabric.netns_layout import (
     socket_name,
 )
 from torch_topoopt.fabric.netns_switch import NetnsSwitch
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,10 +54,11 @@ class NetnsFabric:
     `fabric` is its name among those of this machine. `gbps` limits every link per direction (None:
     as fast as the machine is); `shaper` does that ("tbf", "htb"; None: the first that there is).
     `forwarding`: how relays tell what they forward from what is for them, "routes" (by its
-    address) or "split" (by its MAC address, Appendix I). With `switch_delay_s` the cables run
-    through an emulated optical switch whose mirrors take that long to move. With `keep` the fabric
-    outlives this process; otherwise it belongs to it, and `close()` removes it. Raises FabricError
-    where this machine cannot do it.
+    address) or "split" (by its MAC address, Appendix I). `relay`: whether the ranks relay ("user")
+    or leave it to the hosts ("kernel"). With `switch_delay_s` the cables run through an emulated
+    optical switch whose mirrors take that long to move. With `keep` the fabric outlives this
+    process; otherwise it belongs to it, and `close()` removes it. Raises FabricError where this
+    machine cannot do it.
     """
 
     name = "netns"
@@ -70,6 +71,7 @@ class NetnsFabric:
         mtu: int = 1500,
         shaper: str | None = None,
         forwarding: Literal["routes", "split"] = "routes",
+        relay: Literal["user", "kernel"] = "user",
         switch_delay_s: float | None = None,
         keep: bool = False,
         timeout_s: float = 5.0,
@@ -90,6 +92,7 @@ class NetnsFabric:
         self._mtu = mtu
         self._shaper = shaper
         self._forwarding = forwarding
+        self._relay = relay
         self._switch_delay_s = switch_delay_s
         self._keep = keep
         self._timeout_s = timeout_s
@@ -212,6 +215,11 @@ class NetnsFabric:
                         interface=port_interface(port),
                     )
                     for server, port in ends
+                ),
+                forwarded=tuple(
+                    ServerAddress(server, self.layout.server_address(server))
+                    for server in range(plan.cluster.servers)
+                    if self._relay == "kernel"
                 ),
             )
             .validate()

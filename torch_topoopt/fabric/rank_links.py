@@ -1,4 +1,7 @@
-"""Opens every connection of one rank: to the ranks of its server, and its ports if it leads it."""
+"""Opens every connection of one rank: to the ranks of its server, and its ports if it leads it.
+
+A leader also connects to those that it has no link to, where the hosts between forward.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.forwarded_links import ForwardedPort, unlinked_servers
 from torch_topoopt.fabric.links import ServerPorts
 from torch_topoopt.fabric.local_links import LocalPort
 
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from torch_topoopt.fabric.links import OpenLink
+    from torch_topoopt.fabric.rank_port import RankPort
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
     from torch_topoopt.rank_layout import RankLayout
@@ -42,10 +48,14 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class RankLinks:
-    """What one rank holds: planned links (none unless it is a leader), and rank -> connection."""
+    """What one rank holds: planned links (none unless it is a leader), and rank -> connection.
+
+    `forwarded`: those to leaders of other servers that the hosts between forward.
+    """
 
     planned: list[OpenLink]
     local: dict[int, socket.socket]
+    forwarded: dict[int, socket.socket]
 
 
 def open_rank_links(
@@ -60,30 +70,51 @@ def open_rank_links(
     """Opens and verifies all connections of `rank`; raises FabricError, and leaves none open then.
 
     `listeners` (address and port -> socket) are those of this rank that are open already; they are
-    closed in the end. The higher rank of a server connects to the lower one.
+    closed in the end. Of two ranks that are joined by no planned link, the higher one connects.
     """
     server = layout.server_of[rank]
+    leads = layout.is_leader(rank)
     peers = layout.peers(rank)
-    lower = [peer for peer in peers if peer < rank]
     with ExitStack() as stack:
-        local = stack.enter_context(LocalPort(rank, wiring.plan_digest))
         ports = stack.enter_context(ServerPorts(plan, wiring, server, listeners))
-        leads = layout.is_leader(rank)
+        # Every connection to another rank: how, and to whom.
+        kinds: list[tuple[RankPort, tuple[int, ...]]] = [
+            (stack.enter_context(LocalPort(rank, wiring.plan_digest)), peers)
+        ]
+        if leads and wiring.forwarded:
+            far = tuple(layout.leaders[other] for other in unlinked_servers(plan, server))
+            kinds.append((stack.enter_context(_forwarded(rank, server, wiring)), far))
         if leads:
             ports.listen()
-        meeting.publish("listening", local.name)
-        neighbours = {layout.leaders[link.target] for link in ports.outgoing} if leads else set()
-        names = meeting.collect("listening", sorted(neighbours | set(lower)), _in(timeouts.meet_s))
+        meeting.publish("listening", " ".join(port.name for port, _ in kinds))
+        met = {layout.leaders[link.target] for link in ports.outgoing} if leads else set()
+        met |= {other for _, others in kinds for other in others if other < rank}
+        names = meeting.collect("listening", sorted(met), _in(timeouts.meet_s))
         deadline = _in(timeouts.connect_s)
         if leads:
             ports.connect(deadline)
-        local.connect({peer: names[peer] for peer in lower}, deadline)
-        local.accept([peer for peer in peers if peer > rank], deadline)
+        for kind, (port, others) in enumerate(kinds):
+            lower = [other for other in others if other < rank]
+            port.connect({other: names[other].split(" ")[kind] for other in lower}, deadline)
+        for port, others in kinds:
+            port.accept([other for other in others if other > rank], deadline)
         if leads:
             ports.accept(deadline)
             ports.check_answers(deadline)
-        local.check_answers(deadline)
-        return RankLinks(ports.take() if leads else [], local.take())
+        for port, _ in kinds:
+            port.check_answers(deadline)
+        taken = [port.take() for port, _ in kinds]
+        return RankLinks(ports.take() if leads else [], taken[0], dict(*taken[1:]))
+
+
+def _forwarded(rank: int, server: int, wiring: Wiring) -> ForwardedPort:
+    address = wiring.forwarded[server].address
+    try:
+        return ForwardedPort(rank, wiring.plan_digest, address)
+    except OSError as error:
+        raise FabricError(
+            f"server {server} cannot listen at its forwarded address {address}: {error.strerror}"
+        ) from None
 
 
 def _in(seconds: float) -> float:

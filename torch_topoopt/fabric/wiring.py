@@ -35,8 +35,20 @@ class PortAddress:
 
 
 @dataclass(frozen=True)
+class ServerAddress:
+    """An IPv4 address of a server that all others reach, forwarded by the hosts between."""
+
+    server: int
+    address: str
+
+
+@dataclass(frozen=True)
 class Wiring(Document):
-    """Where every port of one Plan is. The receiving end of a link listens on TCP `tcp_port`."""
+    """Where every port of one Plan is. The receiving end of a link listens on TCP `tcp_port`.
+
+    `forwarded` has every server's address if the hosts forward for each other along the plan's
+    routes (then their kernels relay), or is empty (then the ranks do).
+    """
 
     KIND: ClassVar[str] = "Wiring"
     VERSION: ClassVar[int] = 1
@@ -46,6 +58,7 @@ class Wiring(Document):
     plan_digest: str
     tcp_port: int
     ports: tuple[PortAddress, ...]
+    forwarded: tuple[ServerAddress, ...] = ()
 
     def validate(self) -> Self:
         if not self.fabric:
@@ -79,6 +92,18 @@ class Wiring(Document):
             for name, rate in (("gbps", port.gbps), ("speed_gbps", port.speed_gbps)):
                 if rate is not None and not rate > 0:
                     raise DocumentError(f"{where}.{name}: {rate} is not greater than 0")
+        for i, entry in enumerate(self.forwarded):
+            where = f"forwarded[{i}]"
+            if entry.server != i:
+                raise DocumentError(
+                    f"{where}.server: {entry.server} is not {i}; list all servers in order, or none"
+                )
+            try:
+                ipaddress.IPv4Address(entry.address)
+            except ipaddress.AddressValueError:
+                raise DocumentError(
+                    f"{where}.address: {entry.address!r} is not an IPv4 address"
+                ) from None
         return self
 
     def check(self, plan: Plan, text: str = "") -> Self:
@@ -90,6 +115,10 @@ class Wiring(Document):
         if self.plan_digest != digest:
             raise DocumentError(
                 f"plan_digest: {self.plan_digest!r} belongs to another plan; this one is {digest!r}"
+            )
+        if self.forwarded and len(self.forwarded) != plan.cluster.servers:
+            raise DocumentError(
+                f"forwarded: {len(self.forwarded)} addresses for {plan.cluster.servers} servers"
             )
         present = self.by_port()
         for i, link in enumerate(plan.network.links):
