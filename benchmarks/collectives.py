@@ -418,9 +418,7 @@ def start_ranks(options: argparse.Namespace) -> None:
         mpi_folder = None
         if "openmpi" in options.peers:
             try:
-                mpi_folder = peers.enter_context(
-                    mpi_ranks(setting.ranks, setting.mpi_options, setting.mpi_prefix)
-                )
+                mpi_folder = peers.enter_context(mpi_ranks(setting.ranks, setting.mpi_options))
             except MpiError as error:
                 print(f"# without Open MPI: {error}")
 

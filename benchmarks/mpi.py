@@ -79,8 +79,8 @@ class MpiClient:
 
 
 @contextlib.contextmanager
-def mpi_ranks(ranks: int, options: list[str], prefix: list[str]) -> Iterator[str]:
-    """Starts the MPI ranks with `prefix mpirun options`; yields the folder for MpiClient.
+def mpi_ranks(ranks: int, options: list[str]) -> Iterator[str]:
+    """Starts the MPI ranks with `mpirun options`; yields the folder for MpiClient.
 
     Raises MpiError if Open MPI is not installed.
     """
@@ -93,7 +93,7 @@ def mpi_ranks(ranks: int, options: list[str], prefix: list[str]) -> Iterator[str
             os.mkfifo(f"{folder}/{name}")
         log = Path(folder, "mpirun.log")
         parent = os.getpid()
-        command = [*prefix, "mpirun", "-n", str(ranks), *options, program, folder]
+        command = ["mpirun", "-n", str(ranks), *options, program, folder]
         # Root runs it in its own namespaces and containers, which is what root is for here.
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         with log.open("wb") as output:

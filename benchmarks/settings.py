@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from direct_fabric import (
-    DirectFabric,
-    goodput_bytes_per_s,
-    make_plan,
-    management_address,
-    sampled_links,
-)
+from direct_fabric import make_plan, sampled_links
 
+from torch_topoopt.fabric import netns_goodput, netns_kernel, netns_state
+from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
+from torch_topoopt.fabric.netns import NetnsFabric
+from torch_topoopt.launcher.rank_main import enter_namespace
+from torch_topoopt.plan import BYTES_PER_GBPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,20 +47,20 @@ class Setting:
     environment: dict[str, str]
     plan: Plan | None = None
     link_bytes_per_s: float | None = None
-    fabric: DirectFabric | None = None
+    fabric: NetnsFabric | None = None
     mpi_options: list[str] = field(default_factory=list)
-    mpi_prefix: list[str] = field(default_factory=list)
 
     def become(self, rank: int) -> None:
         """Turns this process into one of the ranks; torch.distributed finds it in its variables."""
-        if self.fabric is not None:
-            self.fabric.enter(rank)
         os.environ.update(
             self.environment,
             RANK=str(rank),
             LOCAL_RANK="0" if self.plan is not None else str(rank),
             WORLD_SIZE=str(self.ranks),
         )
+        if self.fabric is not None:
+            path = netns_kernel.path_of(self.fabric.layout.namespace(0))
+            enter_namespace("1:" + path.removesuffix("0"))
 
 
 @contextlib.contextmanager
@@ -103,30 +102,38 @@ def loopback(ranks: int, degree: int, gbps: float | None) -> Iterator[Setting]:
 def direct_fabric(ranks: int, degree: int, gbps: float, mtu: int) -> Iterator[Setting]:
     """Every rank is a host of a direct-connect fabric of network namespaces."""
     plan = make_plan(ranks, degree, gbps)
-    with (
-        tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder,
-        DirectFabric(plan, mtu=mtu) as fabric,
-    ):
-        goodput = statistics.median(
-            goodput_bytes_per_s(fabric, source, target, 3.0)
-            for source, target in sampled_links(plan, _SAMPLED_LINKS)
-        )
-        environment = {
-            "MASTER_ADDR": management_address(0),
-            "MASTER_PORT": str(_STORE_PORT),
-            "GLOO_SOCKET_IFNAME": "host",
-        }
-        yield Setting(
-            f"direct fabric, {ranks} hosts x {degree} links of {gbps * 1000:g} Mb/s, MTU {mtu}, "
-            f"goodput of a link {goodput / 1e6:.4f} MB/s",
-            ranks,
-            environment | _documents(plan, fabric.wiring(), folder),
-            plan,
-            goodput,
-            fabric,
-            _fabric_mpi_options(fabric, folder),
-            ["nsenter", f"--net={fabric.namespace_path(-1)}"],
-        )
+    fabric = NetnsFabric(f"bench-{os.getpid()}", gbps=gbps, mtu=mtu)
+    with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
+        try:
+            wiring = fabric.connect(plan)
+            goodput = _goodput_bytes_per_s(fabric, plan, wiring)
+            environment = {
+                "MASTER_ADDR": fabric.layout.management_address(0),
+                "MASTER_PORT": str(_STORE_PORT),
+                "GLOO_SOCKET_IFNAME": "host",
+            }
+            yield Setting(
+                f"direct fabric, {ranks} hosts x {degree} links of {gbps * 1000:g} Mb/s, "
+                f"MTU {mtu}, goodput of a link {goodput / 1e6:.4f} MB/s",
+                ranks,
+                environment | _documents(plan, wiring, folder),
+                plan,
+                goodput,
+                fabric,
+                _fabric_mpi_options(fabric, ranks, folder),
+            )
+        finally:
+            fabric.close()
+
+
+def _goodput_bytes_per_s(fabric: NetnsFabric, plan: Plan, wiring: Wiring) -> float:
+    """Of a link: the median of some."""
+    record, _, _ = netns_state.load(fabric.layout.name)
+    measured = netns_goodput.measure(record, wiring, sampled_links(plan, _SAMPLED_LINKS))
+    for goodput in measured:
+        if goodput.error:
+            raise FabricError(f"{goodput.link}: {goodput.error}")
+    return statistics.median(goodput.gbps for goodput in measured) * BYTES_PER_GBPS
 
 
 def _local_store() -> dict[str, str]:
@@ -149,20 +156,21 @@ def _oversubscribe(ranks: int) -> list[str]:
     return ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
 
 
-def _fabric_mpi_options(fabric: DirectFabric, folder: str) -> list[str]:
+def _fabric_mpi_options(fabric: NetnsFabric, ranks: int, folder: str) -> list[str]:
     """mpirun starts one rank per host, with the script below in the place of ssh."""
-    hosts = [f"host{server}" for server in range(fabric.plan.cluster.servers)]
+    layout = fabric.layout
+    hosts = [f"host{server}" for server in range(ranks)]
     for server, host in enumerate(hosts):
-        Path(folder, host).write_text(fabric.namespace_path(server))
+        Path(folder, host).write_text(netns_kernel.path_of(layout.namespace(server)))
     agent = Path(folder, "agent")
     agent.write_text(_FABRIC_AGENT.format(folder=folder))
     agent.chmod(0o700)
     parameters = {
         "plm_rsh_agent": str(agent),
         "plm_rsh_no_tree_spawn": "1",
-        "oob_tcp_if_include": "10.102.0.0/16",
+        "oob_tcp_if_include": layout.management_network,
         "btl": "tcp,self",
-        "btl_tcp_if_include": "10.101.0.0/16",
+        "btl_tcp_if_include": layout.server_network,
         "hwloc_base_binding_policy": "none",  # each orted sees all cores as its own
         "mpi_yield_when_idle": "1",
     }

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     started = time.monotonic()
     with terminal.progress(f"measuring the fabric {arguments.name}") as show:
-        measured = netns_goodput.measure(record, plan, wiring, show)
+        measured = netns_goodput.measure(record, wiring, plan.network.links, show)
     seconds = time.monotonic() - started
     wrong = [goodput for goodput in measured if not goodput.right]
     code = CHECK_FAILED if wrong else OK

@@ -39,7 +39,7 @@ def test_a_link_has_its_rate(shaper: str, monkeypatch: pytest.MonkeyPatch) -> No
         fabric.connect(plan)
         record, _, wiring = netns_state.load(fabric.layout.name)
         assert record.shaper == shaper
-        for goodput in netns_goodput.measure(record, plan, wiring):
+        for goodput in netns_goodput.measure(record, wiring, plan.network.links):
             assert goodput.right, goodput
     finally:
         fabric.close()

@@ -20,11 +20,11 @@ from torch_topoopt.fabric.netns_shaper import goodput_share
 from torch_topoopt.plan import BYTES_PER_GBPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch_topoopt.fabric.netns_state import FabricRecord
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
-    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.plan import Link
 
 TOLERANCE = 0.03
 
@@ -60,13 +60,13 @@ class Goodput:
 
 def measure(
     record: FabricRecord,
-    plan: Plan,
     wiring: Wiring,
+    todo: Sequence[Link],
     progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> list[Goodput]:
-    """Measures all links, in the order of the plan."""
+    """Measures the links of `todo`, in their order."""
     results: dict[Link, Goodput] = {}
-    left = list(plan.network.links)
+    left = list(todo)
     for attempt in range(_ATTEMPTS):
         rounds = together(left, record.gbps)
         for number, group in enumerate(rounds):
@@ -76,7 +76,7 @@ def measure(
         left = [link for link in left if not results[link].right]
         if not left:
             break
-    return [results[link] for link in plan.network.links]
+    return [results[link] for link in todo]
 
 
 def together(todo: Iterable[Link], gbps: float | None) -> list[list[Link]]:

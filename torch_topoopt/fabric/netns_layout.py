@@ -52,6 +52,10 @@ class Layout:
     def management_network(self) -> str:
         return f"198.18.{self.block}.0/24"
 
+    @property
+    def server_network(self) -> str:
+        return f"198.19.{self.block}.0/24"
+
     def management_address(self, server: int) -> str:
         """That of a server, or of this machine (LAUNCHER)."""
         return f"198.18.{self.block}.{server + 2}"
