@@ -130,6 +130,12 @@ def test_without_root_it_says_what_it_could_not_ask(site: Site) -> None:
     assert (finding.level, finding.check) == ("note", "cabling-unknown")
 
 
+def test_a_host_that_sent_no_probes_says_so(site: Site) -> None:
+    finding = _only(changed(site, "h0", cables=(), reached=()))
+    assert (finding.level, finding.check) == ("note", "reach-unknown")
+    assert reach_matrix(changed(site, "h0", reached=()))["h0"]["h2"] == "?"
+
+
 def test_a_path_that_takes_less_than_both_ends(site: Site) -> None:
     cables = list(site.facts["h0"].cables)
     cables[1] = CableProbe("p1", "p1", cables[1].answers, 1500, 1400)

@@ -198,6 +198,15 @@ def test_a_step_that_fails_takes_back_the_others(hosts: Hosts, plan: Plan) -> No
     assert hosts.state(1) == before
 
 
+def test_half_a_script_does_nothing(hosts: Hosts, plan: Plan) -> None:
+    """As when the ssh that it is sent through breaks."""
+    text = setup_script(host_setup(plan, hosts.file, "h1"))
+    before = hosts.state(1)
+    for part in (text[: text.index("set_route 10.")], text.removesuffix("main\n")):
+        hosts.script(1, part)
+        assert hosts.state(1) == before
+
+
 def test_another_plan_waits_for_the_undo_of_the_first(hosts: Hosts, plan: Plan) -> None:
     _set_up(hosts, plan, 1)
     other = replace(plan, seed=1)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fabric.real_hosts import cluster_of
+from small_op_graphs import one_all_reduce
 
+from torch_topoopt import planner
 from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.host_setup import FORWARD_MAC, HostSetup, host_setup
 from torch_topoopt.fabric.switched_plan import place_on_switches
-from torch_topoopt.plan import Link, Plan, Route
+from torch_topoopt.plan import Cluster, Link, Plan, Route
 
 if TYPE_CHECKING:
     from conftest import RingPlan
@@ -53,7 +55,15 @@ def _travel(
 
 @pytest.mark.parametrize("servers", [2, 3, 5, 8])
 def test_every_address_is_reached_by_the_planned_relays(ring_plan: RingPlan, servers: int) -> None:
-    plan = ring_plan(servers)
+    _check_every_way(ring_plan(servers))
+
+
+def test_twelve_servers_with_four_ports_as_the_planner_wires_them() -> None:
+    cluster = Cluster(12, 4, 0.025)
+    _check_every_way(planner.plan(one_all_reduce(10**6), cluster, rounds=1, evaluations=10))
+
+
+def _check_every_way(plan: Plan) -> None:
     file = cluster_of(plan)
     setups = _setups(plan, file)
     macs = {port.ip: (end, port.mac) for end, (_, port) in file.ports.items()}

@@ -37,11 +37,11 @@ def test_it_prints_the_script_and_its_undo(
     text = capsys.readouterr().out
     assert text.startswith("#!/bin/sh\n")
     assert "\nclassifier=u32\n" in text
-    assert "\nadd_address p0 10.77." in text
+    assert "\n  add_address p0 10.77." in text
     assert _run(plan, "--cluster", cluster, "--host", "h1", "--undo") == 0
     undo = capsys.readouterr().out
     assert undo.startswith("#!/bin/sh\n")
-    assert "\nrevert\n" in undo
+    assert "\n  revert\n" in undo
     assert "add_address p0" not in undo
 
 

@@ -219,6 +219,14 @@ def _own_addresses(site: Site, facts: HostFacts) -> set[str]:
 
 def check_reach(site: Site) -> Iterator[Finding]:
     """Does everybody reach everybody?"""
+    for server, facts in site.facts.items():
+        if site.file is not None and len(site.file.servers) > 1 and not facts.reached:
+            yield Finding(
+                *("note", "reach-unknown", server, server),
+                what="whom it reaches was not asked",
+                why="without that, nobody knows whether packets of full size get across",
+                advice="run the doctor as root on this host, without --no-probes",
+            )
     for a, row in reach_matrix(site).items():
         for b, cell in row.items():
             if cell not in ("none", "part", "management"):

@@ -15,7 +15,7 @@ from torch_topoopt.fabric.host_setup import FORWARD_MAC
 from torch_topoopt.fabric.script_parts import APPLY, COMMON, REVERT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch_topoopt.fabric.host_setup import HostSetup, RelaySetup
 
@@ -48,19 +48,32 @@ def undo_script(setup: HostSetup) -> str:
         *_constants(setup),
         COMMON,
         REVERT,
-        _ROOT,
-        'if [ ! -e "$state" ]; then',
-        '  echo "topoopt: nothing to take back: there is no $state"',
-        "  exit 0",
-        "fi",
-        "check_plan",
-        "revert",
-        'echo "topoopt: $host is as it was before"',
+        *_whole(
+            (
+                _ROOT,
+                'if [ ! -e "$state" ]; then',
+                '  echo "topoopt: nothing to take back: there is no $state"',
+                "  exit 0",
+                "fi",
+                "check_plan",
+                "revert",
+                'echo "topoopt: $host is as it was before"',
+            )
+        ),
     )
     return "\n".join(lines) + "\n"
 
 
 _ROOT = '[ "$(id -u)" = 0 ] || fail "run this as root"'
+
+
+def _whole(lines: Iterable[str]) -> Iterator[str]:
+    """As a function that the last line calls: half a script, from a broken ssh, does nothing."""
+    yield "main() {"
+    for line in lines:
+        yield f"  {line}" if line else ""
+    yield "}\n"
+    yield "main"
 
 
 def _subject(setup: HostSetup) -> str:
@@ -87,11 +100,16 @@ def _setup_lines(setup: HostSetup, classifier: Classifier) -> Iterator[str]:
     yield COMMON
     yield REVERT
     yield APPLY
-    yield "\n# 1. Checks, before anything is changed\n"
+    yield from _whole(_steps(setup))
+
+
+def _steps(setup: HostSetup) -> Iterator[str]:
+    yield "# 1. Checks, before anything is changed"
     yield _ROOT
     yield from _checks(setup)
     yield "begin"
-    yield "\n# 2. Ports\n"
+    yield ""
+    yield "# 2. Ports"
     for port in setup.ports:
         interface = shlex.quote(port.interface)
         yield f"# {port.name}"
@@ -100,9 +118,11 @@ def _setup_lines(setup: HostSetup, classifier: Classifier) -> Iterator[str]:
         yield f"bring_up {interface}"
         yield f"add_address {interface} {port.address}"
         yield f"add_second {interface} {port.second}"
-    yield "\n# 3. Kernel settings\n"
+    yield ""
+    yield "# 3. Kernel settings"
     yield from _sysctls(setup)
-    yield "\n# 4. How this host reaches the others: one route per address\n"
+    yield ""
+    yield "# 4. How this host reaches the others: one route per address"
     for route in setup.routes:
         yield f"# {' -> '.join(route.path)}"
         interface = shlex.quote(route.interface)
@@ -110,9 +130,11 @@ def _setup_lines(setup: HostSetup, classifier: Classifier) -> Iterator[str]:
         if route.mac is not None:
             yield f"set_neighbour {route.destination} {interface} {route.mac}"
     if setup.relays:
-        yield "\n# 5. What this host passes on\n"
+        yield ""
+        yield "# 5. What this host passes on"
         yield from _relays(setup)
-    yield "\nfinish"
+    yield ""
+    yield "finish"
 
 
 def _checks(setup: HostSetup) -> Iterator[str]:
