@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,16 +19,18 @@ from torch_topoopt.control.processes import LocalProcesses
 from torch_topoopt.control.store import Store
 from torch_topoopt.control.switch_work import SwitchWork
 from torch_topoopt.fabric.circuits import Circuit, Difference
+from torch_topoopt.fabric.cluster_file import load_cluster
+from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.memory_switch import MemorySwitch
 from torch_topoopt.fabric.selector import MemorySelector
 from torch_topoopt.fabric.switch import cable_circuits
+from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster_file import ClusterFile
-    from torch_topoopt.plan import Plan
 
 WAITS = 'echo started >> "$1.ran"; while [ ! -e "$1.go" ]; do sleep 0.02; done'
 
@@ -344,13 +347,30 @@ def test_a_new_daemon_starts_nothing_twice(small: Site) -> None:
     assert (small.folder / "1.ran").read_text() == "started\n"
 
 
+def test_launch_hosts_starts_one_topoopt_run_per_server_with_the_jobs_own_cluster_file(
+    small: Site,
+) -> None:
+    """The program `topoopt` is one of the test's, which keeps what it was called with."""
+    (small.folder / "bin").mkdir()
+    stub = small.folder / "bin" / "topoopt"
+    stub.write_text(f'#!/bin/sh\necho "$@" > {small.folder}/$AT\n')
+    stub.chmod(0o755)
+    reach = ("env", f"PATH={small.folder}/bin:/usr/bin:/bin", "AT={server}")
+    spec = replace(program(small.folder), launch="hosts", reach=reach, arguments=("--epochs", "2"))
+    small.store.submit("hosts", 2, 1, small.ring_plan(2).to_json(), spec)
+    small.until("done")
+    for rank in range(2):
+        called = (small.folder / f"h{rank}").read_text().split()
+        options = dict(zip(called[1:-3:2], called[2:-3:2], strict=True))
+        assert (called[0], called[-3:]) == ("run", [spec.script, "--epochs", "2"])
+        assert (options["--nnodes"], options["--node-rank"]) == ("2", str(rank))
+        assert load_cluster(options["--cluster"]).cables == (("h0:p0", "h1:p0"),)
+        assert Plan.load(options["--plan"]) == small.ring_plan(2)
+
+
 def test_the_passwords_of_switches_stay_with_the_daemon(
     tmp_path: Path, ring_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
-    from torch_topoopt.fabric.credentials import PasswordSource
-
     cluster = make_cluster(2)
     entry = replace(cluster.switches[0], user="u", password=PasswordSource(env="OCS_PASSWORD"))
     site = Site(tmp_path, replace(cluster, switches=(entry,)), ring_plan)
