@@ -33,6 +33,7 @@ def main(argv: list[str]) -> int:
     plan = _plan(arguments)
     gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps
 
+    from torch_topoopt.fabric import netns_state
     from torch_topoopt.fabric.netns import NetnsFabric
 
     terminal = console.Terminal(json_output=arguments.json)
@@ -52,11 +53,14 @@ def main(argv: list[str]) -> int:
             return _say_what_would_be(terminal, plan, gbps, arguments)
         fabric.connect(plan)
     layout = fabric.layout
+    record, _, _ = netns_state.load(layout.name)
     figures = {
         "name": layout.name,
         "servers": plan.cluster.servers,
         "links": len(plan.network.links),
         "gbps": gbps,
+        "shaper": record.shaper,
+        "classifier": record.classifier,
         "namespaces": [layout.namespace(server) for server in range(plan.cluster.servers)],
         "addresses": [layout.server_address(server) for server in range(plan.cluster.servers)],
         "management": layout.management_network,
@@ -64,7 +68,7 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         console.print_json(figures)
         return OK
-    rate = "not limited" if gbps is None else format_gbps(gbps)
+    rate = "not limited" if gbps is None else f"{format_gbps(gbps)} (by {record.shaper})"
     terminal.line(
         f"fabric {layout.name}: {counted(plan.cluster.servers, 'server')}, "
         f"{counted(len(plan.network.links), 'link')} of rate {rate}, each verified from both ends, "

@@ -40,7 +40,7 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
         return
     if arguments.cluster:
         raise InputError("fabric: netns emulates servers; a --cluster has real ones, leave it out")
-    from torch_topoopt.fabric import netns_kernel
+    from torch_topoopt.fabric import netns_kernel, netns_shaper
 
     if arguments.run_path:
         raise InputError("run-path: does not work with --fabric netns; name the script instead")
@@ -55,6 +55,10 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
                 f"{option}: {given} was asked for, but on the netns fabric the ranks meet on its "
                 "management network; leave it out"
             )
+    if arguments.ports == "simplex":
+        raise InputError("ports: simplex links cannot be veth pairs; leave it out on netns")
+    if arguments.bandwidth is not None:
+        netns_shaper.check_rate(arguments.bandwidth)
     netns_kernel.require()
 
 

@@ -143,7 +143,10 @@ def test_only_the_backend_folder_includes_torch() -> None:
     "module",
     [
         "torch_topoopt",
-        *(f"torch_topoopt.{m}" for m in ("planner", "sim", "report", "fabric.loopback")),
+        *(
+            f"torch_topoopt.{m}"
+            for m in ("planner", "sim", "report", "fabric.loopback", "fabric.netns")
+        ),
     ],
 )
 def test_it_imports_without_the_backend_extension_and_without_torch(module: str) -> None:
@@ -152,6 +155,7 @@ import sys
 sys.modules["torch_topoopt._backend"] = None  # importing it raises ImportError
 import {module}
 assert "torch" not in sys.modules, "torch was imported"
+assert "pyroute2" not in sys.modules, "pyroute2 was imported"
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -32,13 +31,16 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_state(tmp_path, monkeypatch)
 
 
-@pytest.fixture(params=["routes", "split"])
+@pytest.fixture(params=["routes", "split", "split-switch"])
 def wired(request: pytest.FixtureRequest) -> Iterator[tuple[NetnsFabric, Plan, str]]:
     plan = make_plan(6, 2)
-    fabric = NetnsFabric(a_name(), gbps=0.4, forwarding=request.param)
+    forwarding, _, switched = request.param.partition("-")
+    fabric = NetnsFabric(
+        a_name(), gbps=0.4, forwarding=forwarding, switch_delay_s=0.01 if switched else None
+    )
     try:
         fabric.connect(plan)
-        yield fabric, plan, request.param
+        yield fabric, plan, forwarding
     finally:
         fabric.close()
 
@@ -130,7 +132,6 @@ def test_bytes_between_servers_without_a_cable_cross_exactly_the_planned_relays(
 def test_it_is_verified_written_down_and_removed() -> None:
     plan = make_plan(4, 2)
     name = a_name()
-    interfaces = set(os.listdir("/sys/class/net"))
     fabric = NetnsFabric(name, gbps=0.05)
     try:
         wiring = fabric.connect(plan)
@@ -141,6 +142,7 @@ def test_it_is_verified_written_down_and_removed() -> None:
         assert netns_state.owner_runs(record)
         assert netns_state.describe(name)[0] == "in use"
         assert len(netns_kernel.of_fabric(name)) == 5
+        outside = socket.if_nametoindex(record.layout.launcher_interface)
         with pytest.raises(FabricError, match="wired a plan already"):
             fabric.connect(plan)
         with pytest.raises(FabricError, match=f"there is a fabric '{name}' already"):
@@ -149,9 +151,8 @@ def test_it_is_verified_written_down_and_removed() -> None:
     finally:
         fabric.close()
     assert netns_kernel.of_fabric(name) == []
-    assert record.layout.launcher_interface not in os.listdir("/sys/class/net")
+    assert outside not in dict(socket.if_nameindex())
     assert netns_state.names() == []
-    assert interfaces <= set(os.listdir("/sys/class/net"))
     fabric.close()
 
 
@@ -171,18 +172,21 @@ def test_two_stand_side_by_side() -> None:
         second.close()
 
 
-def test_what_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [FabricError("no room"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "stage", ["hosts", "cables", "server 2", "routes", "circuits", "verifying"]
+)
+def test_what_ends_half_way_leaves_nothing(stage: str, failure: BaseException) -> None:
     name = a_name()
-    real = netns_kernel.create
 
-    def create(namespace: str) -> None:
-        if namespace.endswith("-2"):
-            raise FabricError("no room")
-        real(namespace)
+    def progress(text: str) -> None:
+        if text == stage:
+            assert netns_kernel.of_fabric(name), "something is there by now"
+            assert netns_state.describe(name)[0] == "being made"
+            raise failure
 
-    monkeypatch.setattr(netns_kernel, "create", create)
-    with pytest.raises(FabricError, match="no room"):
-        NetnsFabric(name).connect(make_plan(4, 2))
+    with pytest.raises(type(failure)):
+        NetnsFabric(name, switch_delay_s=0.01, progress=progress).connect(make_plan(4, 2))
     assert netns_kernel.of_fabric(name) == []
     assert netns_state.names() == []
 
@@ -192,6 +196,8 @@ def test_what_it_cannot_wire_is_refused_by_name() -> None:
         NetnsFabric("x", mtu=100)
     with pytest.raises(FabricError, match=r"bandwidth: 40 Gb/s is more than 32 Gb/s"):
         NetnsFabric("x", gbps=40.0)
+    with pytest.raises(FabricError, match=r"switch-delay-s: -1 is not in 0\.\.600 seconds"):
+        NetnsFabric("x", switch_delay_s=-1.0)
     import dataclasses
 
     plan = make_plan(3, 2)

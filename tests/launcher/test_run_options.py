@@ -58,6 +58,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "master-port: 29000 was asked for, but on the netns fabric the ranks meet on its",
         ),
         (
+            "--servers 4 --fabric netns --ports simplex script.py",
+            "ports: simplex links cannot be veth pairs",
+        ),
+        (
+            "--servers 4 --fabric netns --bandwidth 40Gbps script.py",
+            "bandwidth: 40 Gb/s is more than 32 Gb/s",
+        ),
+        (
             "--servers 4 --fabric netns --rdzv-endpoint here:1 script.py",
             "rdzv-endpoint: here:1 was asked for, but on the netns fabric the ranks meet on its",
         ),
