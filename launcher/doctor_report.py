@@ -33,14 +33,16 @@ def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
     """Findings, the matrix of who reaches whom, the repair plan, and a line that sums up."""
     from torch_topoopt.doctor.repair import plan_repairs
 
-    for finding in findings:
-        terminal.line(f"{finding.level}: {finding.where}: {finding.what}")
+    for alike in _alike(findings):
+        finding = alike[0]
+        places = ", ".join(other.where for other in alike)
+        terminal.line(f"{finding.level}: {places}: {finding.what}")
         terminal.line(f"    why: {finding.why}")
         if finding.advice:
             terminal.line(f"    do: {finding.advice}")
         if finding.level == "note":
             for command in finding.repair:
-                terminal.line(f"    if you like, on {finding.server}: {command}")
+                terminal.line(f"    if you like, on {_servers(alike)}: {command}")
     _show_matrix(terminal, site)
     repairs = plan_repairs(findings)
     if repairs:
@@ -50,6 +52,19 @@ def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
                 terminal.line(f"  {finding.server}: {command}")
         terminal.line()
     terminal.line(_summary(site, findings))
+
+
+def _alike(findings: list[Finding]) -> list[list[Finding]]:
+    """Findings that differ in their place only, together."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for one in findings:
+        key = (one.level, one.check, one.what, one.why, one.advice, one.repair)
+        groups.setdefault(key, []).append(one)
+    return list(groups.values())
+
+
+def _servers(alike: list[Finding]) -> str:
+    return ", ".join(dict.fromkeys(finding.server for finding in alike))
 
 
 def _show_matrix(terminal: Terminal, site: Site) -> None:

@@ -220,6 +220,15 @@ def test_bbr_and_slow_governors_are_notes(site: Site) -> None:
     assert [(f.level, f.check) for f in found] == [("note", "congestion"), ("note", "governor")]
 
 
+def test_offloads_matter_on_fast_links_only(ring_plan: RingPlan, site: Site) -> None:
+    assert diagnose(changed_interface(site, "h0", "p0", gro=False, tso=False)) == []
+    fast = healthy(cluster_of(ring_plan(4), gbps=100))
+    finding = _only(changed_interface(fast, "h0", "p0", gro=False, tso=False))
+    assert (finding.level, finding.what) == ("note", "off at p0: tso, gro")
+    assert finding.repair == ("ethtool -K p0 tso on", "ethtool -K p0 gro on")
+    assert diagnose(changed_interface(fast, "h0", "p0", gro=None, tso=None)) == []
+
+
 def test_two_ports_in_one_subnet_that_answer_for_each_other(site: Site) -> None:
     assert site.file is not None
     servers = []

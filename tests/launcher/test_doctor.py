@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from fabric.real_hosts import LIMIT_S, Hosts, cluster_of, real_hosts, skip_unless_possible
+from fabric.real_hosts import (
+    LIMIT_S,
+    Hosts,
+    cluster_of,
+    real_hosts,
+    skip_unless_possible,
+    wait_until_up,
+)
 
 from torch_topoopt.doctor.facts import HostFacts
 from torch_topoopt.launcher import main
@@ -109,6 +117,34 @@ def test_one_host_prints_its_facts_and_finds_itself(hosts: Hosts) -> None:
     assert facts.server == "h1"
     assert facts.owner("10.77.0.2") is not None
     assert facts.cables == ()  # no carrier: the other end is down
+
+
+def test_an_ordinary_user_hears_what_could_not_be_checked(hosts: Hosts) -> None:
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    if shutil.which("setpriv") is None:
+        pytest.skip("this needs the program setpriv (Debian: util-linux)")
+    if subprocess.run([*user, sys.executable, "-c", "import torch_topoopt"], timeout=60).returncode:
+        pytest.skip("here, an ordinary user may not start this Python")
+    cluster = (hosts.folder / "lab.yaml").read_text()
+    hosts.on(0, *f"ip address add {hosts.file.servers[0].ports[0].address} dev p0".split())
+    hosts.interface(0, 0, "up")
+    hosts.interface(1, 0, "mtu", "1400")
+    wait_until_up(hosts)
+    words = ("doctor", "--cluster", "-", "--local", "--json")
+    told = hosts.on(1, *user, *_TOPOOPT, *words, given=cluster, check=False)
+    checks = {finding["check"] for finding in json.loads(told)["findings"]}
+    assert {"firewall-unknown", "cabling-unknown", "mtu"} <= checks
+    done = subprocess.run(
+        [*hosts.inside(1), *user, *_TOPOOPT, *words, "--apply"],
+        input=cluster,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "h1: repairs need root there; nothing was changed" in done.stderr
+    assert "mtu 1400" in hosts.on(1, *["ip", "link", "show", "dev", "p0"])
 
 
 def test_this_host_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:

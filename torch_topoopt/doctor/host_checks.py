@@ -262,14 +262,15 @@ def check_governor(site: Site) -> Iterator[Finding]:
 def check_offloads(site: Site) -> Iterator[Finding]:
     """Without segmentation offloads a core cannot fill a fast link."""
     for server in site.facts:
+        planned = {interface.name: port.gbps for port, interface in site.ports(server)}
         for interface in site.fabric_interfaces(server):
-            fast = interface.gbps is not None and interface.gbps >= 10
+            gbps = planned.get(interface.name) or interface.gbps
             off = [n for n, on in (("tso", interface.tso), ("gro", interface.gro)) if on is False]
-            if fast and off:
+            if off and gbps is not None and gbps >= 10:
                 name = shlex.quote(interface.name)
                 yield Finding(
                     *("note", "offloads", server, site.name_of_interface(server, interface.name)),
-                    what=f"{' and '.join(off)} of {interface.name} are off",
+                    what=f"off at {interface.name}: {', '.join(off)}",
                     why="one core cannot cut or join packets as fast as this link",
                     repair=tuple(f"ethtool -K {name} {what} on" for what in off),
                 )
