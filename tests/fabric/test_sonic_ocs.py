@@ -401,107 +401,12 @@ class TestFaults:
         with pytest.raises(AuthenticationFailed, match=r"'admin' may not POST .*not authorized"):
             configure(switch, [C12], ports_of(switch, "1", "2"), timeout_s=LIMIT_S)
 
-    def test_the_device_s_own_words_are_shown(
-        self, server: OcsServer, connect: Callable[..., SonicOcs]
-    ) -> None:
-        error = {"error-type": "application", "error-tag": "in-use", "error-message": "DB locked"}
-        server.refuse(409, {"ietf-restconf:errors": {"error": [error]}})
-        with pytest.raises(SwitchError, match="bulk-update: 409: DB locked"):
-            connect().apply(Difference((), (C12,)))
-
-    @pytest.mark.parametrize(
-        ("status", "body", "said"),
-        [
-            (200, "<html>log in</html>", "the answer is not JSON: '<html>log in</html>'"),
-            (302, "elsewhere", "bulk-update: 302: elsewhere"),
-            (500, "", "bulk-update: 500: Internal Server Error"),
-        ],
-    )
-    def test_an_answer_of_something_else_is_shown(
-        self,
-        server: OcsServer,
-        connect: Callable[..., SonicOcs],
-        status: int,
-        body: str,
-        said: str,
-    ) -> None:
-        server.refuse(status, body)
-        with pytest.raises(SwitchError, match=said):
-            connect().apply(Difference((), (C12,)))
-        assert server.device.circuits() == frozenset()
-
     def test_keys_that_failed_are_named(
         self, server: OcsServer, connect: Callable[..., SonicOcs]
     ) -> None:
         server.device.fails_after = 1
         with pytest.raises(SwitchError, match="bulk-update failed for 2A-1B"):
             connect().apply(Difference((), (C12, C21)))
-
-    def test_a_slow_answer_is_waited_for_and_a_missing_one_is_not(
-        self, server: OcsServer, connect: Callable[..., SonicOcs]
-    ) -> None:
-        server.slow_s = 0.2
-        assert connect(timeout_s=10.0).circuits() == frozenset()
-        with pytest.raises(SwitchUnreachable, match=r"nothing came within 0\.05 s"):
-            connect(timeout_s=0.05).circuits()
-
-    def test_nobody_at_the_address(self, connect: Callable[..., SonicOcs]) -> None:
-        with pytest.raises(
-            SwitchUnreachable, match=r"no answer from https://127\.0\.0\.1:1 .*refused"
-        ):
-            connect(address="127.0.0.1:1").circuits()
-
-
-class TestTrust:
-    def test_an_unknown_certificate_is_refused_before_the_password_is_sent(
-        self, server: OcsServer, connect: Callable[..., SonicOcs]
-    ) -> None:
-        with pytest.raises(SwitchError, match=r"is not trusted \(self.signed.*options.ca_file"):
-            connect(ca_file=None).circuits()
-        assert server.asked == []
-
-    def test_insecure_is_possible_and_logged(
-        self, connect: Callable[..., SonicOcs], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        assert connect(ca_file=None, insecure=True).circuits() == frozenset()
-        assert "insecure: true" in caplog.text
-
-    def test_a_ca_file_that_is_not_there(self, connect: Callable[..., SonicOcs]) -> None:
-        with pytest.raises(SwitchError, match=r"ca_file /nowhere\.pem: No such file"):
-            connect(ca_file="/nowhere.pem").circuits()
-
-    def test_plain_http_needs_insecure(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with OcsServer(OcsDevice()) as plain:
-            with pytest.raises(SwitchError, match="anybody on the way reads the password"):
-                SonicOcs("ocs0", plain.address)
-            monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
-            switch = SonicOcs(
-                "ocs0",
-                plain.address,
-                user="admin",
-                password=PasswordSource(env="OCS_PASSWORD"),
-                options=RestconfOptions(insecure=True),
-            )
-            assert switch.circuits() == frozenset()
-            switch.close()
-
-    @pytest.mark.parametrize(
-        ("address", "said"),
-        [
-            ("https://admin:secret@ocs", "give user and password as fields of their own"),
-            ("ftp://ocs", "is not a host, host:port"),
-            ("ocs:99999", "not a number from 0 to 65535"),
-            ("ocs/restconf", "is not a host"),
-        ],
-    )
-    def test_an_address_that_is_none(self, address: str, said: str) -> None:
-        with pytest.raises(SwitchError, match=f"ocs0: address: .*{said}") as caught:
-            SonicOcs("ocs0", address)
-        assert "secret" not in str(caught.value)
-
-    def test_a_user_without_a_password(self) -> None:
-        with pytest.raises(SwitchError, match="belong together"):
-            SonicOcs("ocs0", "ocs", user="admin")
 
 
 def test_a_device_of_another_kind_is_not_one_without_circuits(
