@@ -16,10 +16,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from sonic_ocs_device import OcsDevice
-
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sonic_ocs_device import OcsDevice
 
 _DATA = "/restconf/data/sonic-ocs:sonic-ocs/"
 _BULK_UPDATE = "/restconf/operations/sonic-ocs:bulk-update"

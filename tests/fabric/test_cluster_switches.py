@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sonic_ocs_server import OcsDevice, OcsServer
+from sonic_ocs_device import OcsDevice
+from sonic_ocs_server import OcsServer
 from switched_clusters import Memories, switched_file
 
 from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from certificates import write_certificate
-from sonic_ocs_server import OcsDevice, OcsServer
+from sonic_ocs_device import OcsDevice
+from sonic_ocs_server import OcsServer
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.restconf import RestconfOptions, RestconfSession

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from certificates import write_certificate
-from sonic_ocs_server import MEDIA_TYPE, OcsDevice, OcsServer
+from sonic_ocs_device import OcsDevice
+from sonic_ocs_server import MEDIA_TYPE, OcsServer
 from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
 from torch_topoopt.fabric.circuits import Circuit, Difference

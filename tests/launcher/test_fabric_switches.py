@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     Topoopt = Callable[..., tuple[int, str, str]]
 
 sys.path.append(str(Path(__file__).parent.parent / "fabric"))
-from sonic_ocs_server import OcsDevice, OcsServer
+from sonic_ocs_device import OcsDevice
+from sonic_ocs_server import OcsServer
 
 SECRET = OcsServer.password
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 sys.path.append(str(Path(__file__).parent.parent / "fabric"))
 from certificates import write_certificate
-from sonic_ocs_server import OcsDevice, OcsServer
+from sonic_ocs_device import OcsDevice
+from sonic_ocs_server import OcsServer
 
 PLANES = 2
 
