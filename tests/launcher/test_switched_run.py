@@ -123,7 +123,7 @@ def test_the_switches_are_set_and_the_job_trains(launcher: Launcher, lab: Lab) -
     lab.servers[0].device.bulk_update([], [("7A-8B", *theirs.ports)])
     ended = run_everywhere(launcher, lab.hosts, lab.file)
     check_trained(launcher.folder, lab.hosts, ended)
-    run = launcher.folder / "host0" / "run"
+    run = launcher.folder / "server0" / "run"
     plan = Plan.load(run / "plan.json")
     assert plan.mode == "paper"
     assert len(plan.network.links) == 8
@@ -132,7 +132,7 @@ def test_the_switches_are_set_and_the_job_trains(launcher: Launcher, lab: Lab) -
     assert not any(left.values()), "just the circuits of the plan are there"
     assert theirs in lab.servers[0].device.circuits()
     assert sorted(p.name for p in (run / "switches-before").iterdir()) == ["ocs0.json", "ocs1.json"]
-    assert not (launcher.folder / "host1" / "run" / "switches-before").exists()
+    assert not (launcher.folder / "server1" / "run" / "switches-before").exists()
     for done in ended:
         assert OcsServer.password not in done.stdout + done.stderr
 
