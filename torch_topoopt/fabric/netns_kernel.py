@@ -183,18 +183,34 @@ def _check(result: int, what: str) -> None:
 
 
 def processes(namespaces: Iterable[str]) -> list[int]:
-    """The processes that run in any of them, this one excepted."""
-    inodes = set()
+    """The processes that run in any of them.
+
+    Raises FabricError if this one does: it cannot outlive them.
+    """
+    wanted = {}
     for namespace in namespaces:
-        with contextlib.suppress(OSError):
-            inodes.add(os.stat(path_of(namespace)).st_ino)
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            with contextlib.suppress(OSError):  # it has ended since
-                if os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
-                    found.append(int(entry))
-    return found
+        if identity := _identity(path_of(namespace)):
+            wanted[identity] = namespace
+    own = _identity("/proc/self/ns/net")
+    if own in wanted:
+        raise FabricError(
+            f"netns: this command runs in the namespace {wanted[own]} itself; nothing was removed, "
+            "leave the namespace first"
+        )
+    return [
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and _identity(f"/proc/{entry}/ns/net") in wanted
+    ]
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Of the namespace at a path; None if it has gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def remove(namespaces: Iterable[str]) -> None:
