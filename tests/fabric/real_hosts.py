@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 LIMIT_S = 60
 # What the kernel changes by itself: caches, counters, IPv6 where a link goes up.
 _OF_ITS_OWN = ("/neigh/", "random_secret", "ipv4/fib_", "ipv4/route/", "fe80:", "::")
+# What follows from the carrier, which the kernel notices up to a second later.
+_OPERATIONAL = re.compile(r"NO-CARRIER,|,?LOWER_UP|,?M-DOWN| state \S+| linkdown")
 _STATE = r"""
 show() { echo "=== $*"; "$@" || true; }
 show ip -o -d link show
@@ -101,7 +104,7 @@ class Hosts:
             if line.startswith("=== "):
                 lines = found.setdefault(line[4:], [])
             elif not any(word in line for word in _OF_ITS_OWN):
-                lines.append(line)
+                lines.append(_OPERATIONAL.sub("", line))
         assert len(found) > 7, found
         return found
 
