@@ -36,6 +36,7 @@ _RETRY_S = 0.2  # until server 0 listens
 _LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
 _FAREWELL_S = 10.0  # for the other hosts to have heard all from server 0, also why it gives up
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
+_FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 
 
@@ -107,20 +108,23 @@ class ClusterSite:
             return on_cables(file)
         return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
 
-    def share_links(self, links: list[LinkBytes]) -> list[LinkBytes]:
+    def share_links(self, links: list[LinkBytes], *, failed: bool) -> list[LinkBytes]:
         """What all hosts have counted, on server 0; what this one has, on the others.
 
-        A host that has gone is left out: how its ranks ended is known by then.
+        A host that has gone is left out; where the ranks `failed` it is not waited for as long.
         """
-        self._meeting.publish("links", json.dumps([asdict(link) for link in links]))
+        with contextlib.suppress(FabricError) if failed else contextlib.nullcontext():
+            self._meeting.publish("links", json.dumps([asdict(link) for link in links]))
         if not self.leads:
             return links
-        deadline = time.monotonic() + _GATHER_S
-        gathered = []
-        for server in range(len(self.choice.file.servers)):
+        deadline = time.monotonic() + (_FAILED_S if failed else _GATHER_S)
+        gathered, present = [], []
+        for server in self._present:
             with contextlib.suppress(FabricError):
                 text = self._meeting.collect("links", [server], deadline)[server]
                 gathered += [link_bytes.LinkBytes(**link) for link in json.loads(text)]
+                present.append(server)
+        self._present = present  # who has gone says no farewell
         return gathered
 
     def _gather_hosts(self, deadline: float) -> None:

@@ -22,7 +22,12 @@ def stride(ring: Ring, server_count: int) -> int | None:
 
 
 def show_rounds(terminal: Terminal, plan: Plan) -> None:
-    """The table of rounds of the alternating optimisation, predicted seconds per iteration."""
+    """The table of rounds of the alternating optimisation, predicted seconds per iteration.
+
+    Nothing for a plan that predicts nothing.
+    """
+    if not plan.rounds:
+        return
     terminal.table(
         "Predicted iteration time, round by round",
         ("round", "strategy search", "TopologyFinder", "single ring", "ideal switch", "kept"),
@@ -45,6 +50,8 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
     show_rounds(terminal, plan)
     for line in network_lines(plan):
         terminal.line(line)
+    if not plan.rounds:
+        return
     for line in strategy_lines(plan):
         terminal.line(line)
     prediction = plan.prediction

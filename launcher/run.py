@@ -261,7 +261,7 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
             driver.close()
         links = link_bytes.gather(job.folder.path)
         if job.site is not None:
-            links = job.site.share_links(links)
+            links = job.site.share_links(links, failed=bool(failures))
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
     code = SCRIPT_FAILED if failures else OK

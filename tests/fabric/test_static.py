@@ -17,8 +17,11 @@ import pytest
 
 from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.links import check_hello, connections, send_hello
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.static import StaticFabric
+from torch_topoopt.fabric.static_check import check_links
+from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.rank_layout import RankLayout
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from conftest import RingPlan
 
     from torch_topoopt.fabric.static import Heard
-    from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
 
 RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
@@ -250,3 +252,30 @@ def test_a_plan_that_needs_another_cable_is_refused_before_anything_is_opened(
     fabric = StaticFabric(file, 0, Meeting(Board(), 0), Host(Board(), []))
     with pytest.raises(FabricError, match="the plan needs a cable between h0 and h2"):
         fabric.connect(ring_plan(3))
+
+
+def test_a_link_that_carries_small_packets_only_points_to_the_mtu(ring_plan: RingPlan) -> None:
+    """The far end says hello, and then swallows whatever is sent to it."""
+    plan = ring_plan(2)
+    (link,) = connections(plan)
+    with socket.create_server(("127.0.0.1", 0)) as far, ThreadPoolExecutor(1) as pool:
+        wiring = Wiring(
+            *(Wiring.VERSION, "static", plan.digest(), far.getsockname()[1]),
+            ports=(PortAddress(0, 0, "127.0.0.2", None), PortAddress(1, 0, "127.0.0.1", None)),
+        )
+
+        def swallow() -> None:
+            connection = far.accept()[0]
+            with connection:
+                check_hello(connection, plan.digest(), link)
+                send_hello(connection, plan.digest(), link)
+                while connection.recv(1 << 16):
+                    pass
+
+        ended = pool.submit(swallow)
+        failures = check_links(plan, wiring, 0, {}, 1.0)
+        ended.result(10)
+    assert failures == {
+        link: "127.0.0.1: answers, but 65536 of 65536 bytes do not arrive; is the MTU of both "
+        "ends, and of all between them, the same?"
+    }

@@ -1,8 +1,9 @@
 """Tries the links of a plan from one host, and makes one verdict of what all hosts found.
 
-A link is tried as it will be used, by a TCP connection with a hello from both ends, but never
-through a gateway: a cable that is unplugged must not go unnoticed because the hosts also reach each
-other over their management network.
+A link is tried as it will be used, by a TCP connection with a hello and then full-size packets from
+both ends, but never
+through a gateway: a cable that is unplugged must not go unnoticed because the hosts also reach
+each other over their management network.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.static_plan import PortNames
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
+
+_LOAD_BYTES = 64 << 10  # several packets of any size that a link may have
 
 Failures = dict[Link, str]  # link -> why it does not work
 
@@ -74,6 +77,8 @@ def _call(
             connection.connect((far.address, tcp_port))
             links.send_hello(connection, digest, link)
             links.check_hello(connection, digest, link)
+            _send_load(connection)
+            _receive_load(connection)
         except TimeoutError:
             return f"{far.address} does not answer"
         except ConnectionRefusedError:
@@ -81,7 +86,7 @@ def _call(
         except OSError as error:
             return f"{far.address}: {error.strerror or error}"
         except FabricError as error:
-            return str(error).partition(": ")[2]
+            return f"{far.address}: {str(error).partition(': ')[2]}"
     return ""
 
 
@@ -99,11 +104,32 @@ def _answer(link: Link, digest: str, deadline: float, listener: socket.socket) -
                 connection.settimeout(links.time_left(deadline))
                 links.check_hello(connection, digest, link)
                 links.send_hello(connection, digest, link)
+                _receive_load(connection)
+                _send_load(connection)
             except (OSError, FabricError) as error:
                 why = f"{peer[0]} has connected, but: {str(error).rpartition(': ')[2]}"
                 continue
             return ""
     return why
+
+
+def _send_load(connection: socket.socket) -> None:
+    connection.sendall(bytes(_LOAD_BYTES))
+
+
+def _receive_load(connection: socket.socket) -> None:
+    """Raises FabricError if small packets arrive and big ones do not."""
+    left = _LOAD_BYTES
+    try:
+        while left and (part := connection.recv(left)):
+            left -= len(part)
+    except TimeoutError:
+        raise FabricError(
+            f"load: answers, but {left} of {_LOAD_BYTES} bytes do not arrive; is the MTU of both "
+            "ends, and of all between them, the same?"
+        ) from None
+    if left:
+        raise FabricError("load: the other end has given up")
 
 
 def told(failures: Failures, heard: Heard) -> dict[str, Any]:
