@@ -27,7 +27,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--state",
         type=Path,
         metavar="DIR",
-        help="folder of the queue (default: $XDG_STATE_HOME/torch_topoopt/<name of the cluster>)",
+        help="folder of the queue (default: $XDG_STATE_HOME/torch_topoopt/clusters/<its name>)",
     )
 
 
@@ -51,7 +51,7 @@ def folder_of(arguments: argparse.Namespace, cluster: ClusterFile | None) -> Pat
     if arguments.state is not None:
         return Path(os.path.abspath(arguments.state))
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    folder = Path(base) / "torch_topoopt"
+    folder = Path(base) / "torch_topoopt" / "clusters"
     if cluster is not None:
         return folder / cluster.name
     there = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []

@@ -127,7 +127,7 @@ def test_a_dry_run_says_where_and_when_and_submits_nothing(
     assert cluster.main([*_submit("--dry-run", "--json")]) == OK
     found = json.loads(capsys.readouterr().out)
     assert found["ahead"] == 4
-    assert len(Store(lab / "xdg/torch_topoopt/lab").jobs()) == 4
+    assert len(Store(lab / "xdg/torch_topoopt/clusters/lab").jobs()) == 4
 
 
 def test_a_job_that_can_never_fit_is_refused_at_once(lab: Path) -> None:
