@@ -203,6 +203,32 @@ def test_a_switch_without_an_answer_is_tried_again_and_the_status_says_why(small
     assert small.store.job(1).problem is None
 
 
+def test_a_running_job_whose_switch_is_away_says_so_until_it_is_back(small: Site) -> None:
+    small.submit(2)
+    small.until("running")
+    small.switches["ocs0"].deaf = True
+    small.step_until(lambda: bool(small.store.job(1).problem), "the problem")
+    told = str(small.store.job(1).problem)
+    assert told == "its circuits cannot be checked: ocs0: no answer"
+    small.switches["ocs0"].deaf = False
+    small.step_until(lambda: small.store.job(1).problem is None, "the end of it")
+    assert small.states() == ["running"]
+
+
+def test_a_ready_job_starts_only_once_the_next_daemon_has_seen_its_circuits(small: Site) -> None:
+    small.submit(2), small.submit(2)
+    small.until("running", "ready")
+    small.switches["ocs0"].deaf = True
+    small.daemon = small.new_daemon()
+    small.go(1)
+    small.until("clearing", "ready")
+    small.step_until(lambda: small.store.job(2).attempts > 1, "two looks")
+    assert small.states() == ["clearing", "ready"]
+    assert "no answer" in str(small.store.job(2).problem)
+    small.switches["ocs0"].deaf = False
+    small.until("done", "running")
+
+
 def test_circuits_that_vanish_under_a_running_job_are_set_again(small: Site) -> None:
     small.submit(2)
     small.until("running")

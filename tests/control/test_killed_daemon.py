@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
 
 KILLS = 20
-LIMIT_S = 90.0
+LIMIT_S = 200.0  # of a machine that does much else
 
 FOUND = (
     r"it is still in the queue"
@@ -129,6 +129,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_nothing_is_lost_when_it_is_killed_at_twenty_random_moments(
     site: Site, ring_plan: Callable[..., Plan]
 ) -> None:
@@ -147,7 +149,7 @@ def test_nothing_is_lost_when_it_is_killed_at_twenty_random_moments(
         site.start()
         if kill % 5:  # the others are killed while they start, or soon after
             wait_for(lambda before=starts: len(_starts(store)) > before, "a daemon")
-        time.sleep(chance.uniform(0, 0.8))  # the moment of the kill, not a wait for anything
+        time.sleep(chance.uniform(0, 0.6))  # the moment of the kill, not a wait for anything
         site.kill()
         _check_queue(store, len(sizes))
     daemon = site.start()

@@ -87,6 +87,12 @@ def test_all_servers_of_a_job_are_on_one_side() -> None:
     assert assign(_servers(2), held, [Waiting(3, 2, 2)]) == []
 
 
+def test_a_job_without_cables_still_needs_a_side_that_is_there() -> None:
+    held = [_held(1, 1, "0")]
+    assert assign(_servers(1, ONE), held, [Waiting(2, 1, 0)]) == []
+    assert assign(_servers(1, BOTH), held, [Waiting(2, 1, 0)])[0].side == "lookahead"
+
+
 def test_what_never_fits_is_known() -> None:
     assert fits(_servers(3), Waiting(1, 4, 2)) is None
     assert fits(_servers(3), Waiting(1, 3, 3)) is None

@@ -77,8 +77,6 @@ class Daemon:
         self._started_at: dict[int, float] = {}  # monotonic; when a supervisor was started
         self._stopped_at: dict[int, float] = {}
         self._checked_at: dict[int, float] = {}
-        self._told: dict[int, str] = {}  # what a check last found
-        self._failed_checks: Counter[int] = Counter()  # one after the other
         self._unverified: set[int] = set()  # ready before this daemon came; not looked at yet
         self._sweep: Future[Changes] | None = None
         self._sweep_at: float | None = None
@@ -288,9 +286,9 @@ class Daemon:
         pending = self._pending.get(job.id)
         if pending is None:
             now = time.monotonic()
-            failures = self._failed_checks[job.id]
-            every_s = self._back_off_s(failures - 1) if failures else self._check_s
-            every_s = min(every_s, self._check_s)
+            every_s = self._check_s
+            if job.attempts:
+                every_s = min(every_s, self._back_off_s(job.attempts - 1))
             if now - self._checked_at.get(job.id, -every_s) >= every_s:
                 self._checked_at[job.id] = now
                 self._pending[job.id] = ("check", self._ask(job, wired=True))
@@ -298,20 +296,17 @@ class Daemon:
         if not pending[1].done():
             return
         del self._pending[job.id]
-        found = ""
         try:
             if lines := _lines(pending[1].result()):
-                found = f"its circuits had changed and are set again: {lines}"
+                self._store.tell(job.id, f"its circuits had changed and are set again: {lines}")
             if job.state == j.RUNNING:
                 self._flip(job)
-            self._unverified.discard(job.id)
-            self._failed_checks[job.id] = 0
         except FabricError as error:
-            self._failed_checks[job.id] += 1
-            found = f"its circuits cannot be checked: {error}"
-        if found and found != self._told.get(job.id):
-            self._store.tell(job.id, found)
-        self._told[job.id] = found
+            self._postpone(job, f"its circuits cannot be checked: {error}")
+            return
+        self._unverified.discard(job.id)
+        if job.problem is not None:
+            self._store.settle(job, "its circuits are as they should be")
 
     def _ask(self, job: Job, *, wired: bool) -> Future[Changes]:
         assert job.layout is not None

@@ -119,7 +119,7 @@ def _place(
     for side in SIDES:
         ahead: dict[str, int] = {}  # server -> order of the job to wait for; 0: idle
         for server in servers:
-            if (server.name, side) in held or server.ports.get(side, 0) < waiting.ports:
+            if (server.name, side) in held or server.ports.get(side, 0) < max(1, waiting.ports):
                 continue
             other = held.get((server.name, SIDES[1 - SIDES.index(side)]))
             ahead[server.name] = 0 if other is None or other.leaving else other.order

@@ -220,6 +220,12 @@ class Store:
             if problem != job.problem:
                 self._event(job.id, problem)
 
+    def settle(self, job: Job, text: str) -> None:
+        """The problem that `postpone` wrote is over."""
+        with self._transaction():
+            self._set(job.id, problem=None, attempts=0, next_try_at=0)
+            self._event(job.id, text)
+
     def tell(self, job: int | None, text: str) -> None:
         with self._transaction():
             self._event(job, text)
