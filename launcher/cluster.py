@@ -31,7 +31,7 @@ example:
   topoopt cluster status
 
 Jobs are in a queue on disk: nothing is lost while no daemon runs, or when it is killed.
-`topoopt cluster SUB-VERB --help` explains one."""
+`topoopt cluster SUB-VERB --help` explains one; those that print results have --json."""
 
 
 def main(argv: list[str]) -> int:
