@@ -129,7 +129,7 @@ def check_fits(plan: Plan, cluster: ClusterFile) -> None:
 
 
 def cables_of(layout: Layout) -> dict[str, list[tuple[str, str]]]:
-    """Switch -> pairs of sockets, as `fabric.switched` takes them."""
+    """Switch -> pairs of sockets, as `fabric.cluster_switches` takes them."""
     cables: dict[str, list[tuple[str, str]]] = {}
     for connection in layout.connections:
         a, b = connection.sockets
