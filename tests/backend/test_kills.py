@@ -284,4 +284,5 @@ def test_destroying_a_group_fails_what_is_pending(plan, tmp_path):
     outcomes = values(run_ranks(plan, tmp_path, destroy_with_operations_pending, world=3))
     assert len(outcomes[0]) == 4
     for error in outcomes[0]:
-        assert "shut down" in error or "has left the job" in error
+        # Whoever destroys it first, this rank or another, is named.
+        assert "shut down" in error or "has left" in error
