@@ -57,3 +57,11 @@ def test_a_kernel_without_a_queue_or_a_classifier_is_told_what_was_tried(
     with pytest.raises(FabricError, match=r"by MAC address \(nosuchone: .+\); load the modules"):
         netns_filters.choose(("nosuchone",))
     assert netns_state.names() == []
+
+
+def test_paced_sockets_leave_room_for_the_answers_of_the_other_side() -> None:
+    for mtu in (1500, 9000):
+        share = netns_shaper.paced_share(mtu)
+        segment, answer = mtu + 14, 52 + 14
+        assert share * (segment + answer / 2) / (mtu - 52) == pytest.approx(1.0)
+        assert 0.97 < share / netns_shaper.goodput_share(mtu) < 1

@@ -34,6 +34,7 @@ from torch_topoopt.fabric.netns_layout import (
     port_interface,
     socket_name,
 )
+from torch_topoopt.fabric.netns_shaper import paced_share
 from torch_topoopt.fabric.netns_switch import NetnsSwitch
 from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
 
@@ -197,7 +198,8 @@ class NetnsFabric:
         )
 
     def _wiring(self, plan: Plan) -> Wiring:
-        """The sockets need no rate of their own: the interfaces have one."""
+        """The sockets send no faster than the interfaces can without dropping."""
+        paced = None if self._gbps is None else self._gbps * paced_share(self._mtu)
         ends = sorted({(link.source, link.source_port) for link in plan.network.links})
         return (
             Wiring(
@@ -210,7 +212,7 @@ class NetnsFabric:
                         server,
                         port,
                         self.layout.port_address(server, port),
-                        None,
+                        paced,
                         speed_gbps=self._gbps,
                         interface=port_interface(port),
                     )

@@ -8,6 +8,7 @@ that came late can make a link look slow, but not make a slow link look right.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import statistics
 import threading
@@ -124,6 +125,7 @@ def _measure_group(group: list[Link], record: FabricRecord, wiring: Wiring) -> d
 
 def _measure_link(record: FabricRecord, near: PortAddress, far: PortAddress) -> float:
     """Bytes per second from one port to the other; raises OSError."""
+    unpaced = dataclasses.replace(near, gbps=None)  # what the port carries, not what is asked of it
     source = record.layout.namespace(near.server)
     target = record.layout.namespace(far.server)
     with contextlib.ExitStack() as sockets:
@@ -132,7 +134,9 @@ def _measure_link(record: FabricRecord, near: PortAddress, far: PortAddress) -> 
         sockets.enter_context(listener)
         listener.settimeout(_LIMIT_S)
         tcp_port = listener.getsockname()[1]
-        outgoing = netns_kernel.inside(source, lambda: links.connect(near, far, tcp_port, _LIMIT_S))
+        outgoing = netns_kernel.inside(
+            source, lambda: links.connect(unpaced, far, tcp_port, _LIMIT_S)
+        )
         sockets.enter_context(outgoing)
         incoming = sockets.enter_context(listener.accept()[0])
         incoming.settimeout(_LIMIT_S)

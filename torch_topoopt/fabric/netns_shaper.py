@@ -31,6 +31,16 @@ def goodput_share(mtu: int) -> float:
     return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES)
 
 
+def paced_share(mtu: int) -> float:
+    """What sockets may send of a port's rate while as much comes in: TCP's part beside the answers.
+
+    A NIC makes its senders wait; tbf and htb drop what their queue cannot hold, and a dropped last
+    packet is missed only after a long time. Linux acknowledges every second segment.
+    """
+    acknowledgement_bytes = (TCP_HEADERS_BYTES + FRAME_HEADER_BYTES) / 2
+    return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES + acknowledgement_bytes)
+
+
 def check_rate(gbps: float) -> None:
     """Raises FabricError for a rate that a queueing discipline cannot hold."""
     if gbps > _MAX_GBPS:
