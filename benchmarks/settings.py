@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from direct_fabric import make_plan, sampled_links
 
-from torch_topoopt.fabric import netns_goodput, netns_kernel, netns_state
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
-from torch_topoopt.fabric.netns import NetnsFabric
+from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
+from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
 from torch_topoopt.launcher.rank_main import enter_namespace
 from torch_topoopt.plan import BYTES_PER_GBPS
 

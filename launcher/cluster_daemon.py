@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.control.store import Event
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 
 _DESCRIPTION = """\
 Takes the jobs of the queue one after the other: gives them servers, sets their circuits, flips the
@@ -67,8 +67,8 @@ def _serve(arguments: argparse.Namespace, cluster: ClusterFile) -> int:
     from torch_topoopt.control.processes import LocalProcesses
     from torch_topoopt.control.store import Store
     from torch_topoopt.control.switch_work import SwitchWork
-    from torch_topoopt.fabric.selector import open_selector
-    from torch_topoopt.fabric.switches import open_switch
+    from torch_topoopt.fabric.switches.open_switch import open_switch
+    from torch_topoopt.fabric.switches.selector import open_selector
 
     for entry in cluster.switches:
         open_switch(entry).close()  # bad options end it now, not later in a job

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.cluster_options import ClusterChoice
     from torch_topoopt.launcher.link_bytes import LinkBytes
@@ -96,8 +96,8 @@ class ClusterSite:
         `snapshots` gets the circuits from before, on server 0.
         """
         from torch_topoopt.discovery.local_host import ThisHost
-        from torch_topoopt.fabric.static import StaticFabric
-        from torch_topoopt.fabric.switched import SwitchedFabric
+        from torch_topoopt.fabric.cluster.static import StaticFabric
+        from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 
         file, server = self.choice.file, self.choice.server
 
@@ -203,7 +203,7 @@ class _LauncherMeeting:
 
 def plan_without_model(file: ClusterFile) -> Plan:
     """Rings over all servers and routes between them, on the cables of `file`."""
-    from torch_topoopt.fabric.static_plan import cluster_of, network_of
+    from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
 
     everyone = GroupDemand(tuple(range(len(file.servers))), 0)
     demand = Demand((everyone,), ())

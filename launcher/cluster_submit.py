@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.control.foresight import Foresight
     from torch_topoopt.control.jobs import JobSpec
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Plan
 

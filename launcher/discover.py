@@ -161,7 +161,7 @@ def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Chan
 
 def _hosts_of_file(path: str) -> list[str]:
     from torch_topoopt.data_model import DocumentError
-    from torch_topoopt.fabric.mlx_hostfile import ssh_names
+    from torch_topoopt.fabric.cluster.mlx_hostfile import ssh_names
 
     try:
         return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))
@@ -203,8 +203,8 @@ def _run_agent(arguments: argparse.Namespace) -> None:
 
 
 def _unconnected(found: Survey) -> list[str]:
+    from torch_topoopt.fabric.cluster.static_plan import network_of
     from torch_topoopt.fabric.driver import FabricError
-    from torch_topoopt.fabric.static_plan import network_of
 
     try:
         network_of(found.cluster)

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     parser.add_json_option(options)
     arguments = options.parse_args(argv)
 
-    from torch_topoopt.fabric import netns_kernel, netns_state
+    from torch_topoopt.fabric.netns import netns_kernel, netns_state
 
     if (arguments.name is None) == (not arguments.all):
         raise InputError("name: say which fabric, or --all (see `topoopt fabric list`)")

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     parser.add_json_option(options)
     arguments = options.parse_args(argv)
 
-    from torch_topoopt.fabric import netns_state
+    from torch_topoopt.fabric.netns import netns_state
 
     fabrics = []
     for name in netns_state.names():

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     parser.add_json_option(options)
     arguments = options.parse_args(argv)
 
-    from torch_topoopt.fabric.cluster_switches import Switches, save_snapshots
+    from torch_topoopt.fabric.cluster.cluster_switches import Switches, save_snapshots
 
     file = switch_verbs.load_switched(arguments.cluster)
     terminal = console.Terminal(json_output=arguments.json)

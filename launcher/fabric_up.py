@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
     plan = _plan(arguments)
     gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps
 
-    from torch_topoopt.fabric import netns_state
-    from torch_topoopt.fabric.netns import NetnsFabric
+    from torch_topoopt.fabric.netns import netns_state
+    from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
 
     terminal = console.Terminal(json_output=arguments.json)
     started = time.monotonic()
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="SECONDS",
         help="let the cables run through an emulated optical switch that takes this long to move a "
-        "circuit (torch_topoopt.fabric.netns_switch controls it)",
+        "circuit (torch_topoopt.fabric.netns.netns_switch controls it)",
     )
     options.add_argument(
         "--dry-run", action="store_true", help="only check, and say what would be made"

@@ -10,7 +10,7 @@ from torch_topoopt.launcher.errors import CHECK_FAILED, OK
 from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.netns_goodput import Goodput
+    from torch_topoopt.fabric.netns.netns_goodput import Goodput
 
 _DESCRIPTION = """\
 Measures what TCP gets of every link of a fabric and direction, and compares it with what the rate
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     parser.add_json_option(options)
     arguments = options.parse_args(argv)
 
-    from torch_topoopt.fabric import netns_goodput, netns_kernel, netns_state
+    from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
 
     netns_kernel.require()
     record, plan, wiring = netns_state.load(arguments.name)

@@ -119,9 +119,9 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
     for option in described:
         if getattr(arguments, option) is not None:
             raise InputError(f"{option}: the cluster file says it; leave --{option} out")
-    from torch_topoopt.fabric.cluster_file import load_cluster
-    from torch_topoopt.fabric.static_plan import cluster_of, network_of
-    from torch_topoopt.fabric.switched_plan import cluster_on_switches
+    from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+    from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
+    from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches
 
     parser.check_accelerator(arguments.accelerator)
     file = load_cluster(arguments.cluster)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import static_plan, switched_plan
-from torch_topoopt.fabric.switched import SwitchedFabric
+from torch_topoopt.fabric.cluster import static_plan, switched_plan
+from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.launcher import (
     cluster_site,
     console,

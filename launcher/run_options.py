@@ -172,8 +172,8 @@ def _restore_defaults(arguments: argparse.Namespace) -> None:
 def _cluster_of_cables(
     arguments: argparse.Namespace, site: ClusterChoice, plan: Plan | None
 ) -> Cluster:
-    from torch_topoopt.fabric.static_plan import cluster_of, place
-    from torch_topoopt.fabric.switched_plan import cluster_on_switches, place_on_switches
+    from torch_topoopt.fabric.cluster.static_plan import cluster_of, place
+    from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches, place_on_switches
 
     switched = bool(site.file.switches)
     cluster = cluster_on_switches(site.file) if switched else cluster_of(site.file)

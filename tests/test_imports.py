@@ -145,7 +145,7 @@ def test_only_the_backend_folder_includes_torch() -> None:
         "torch_topoopt",
         *(
             f"torch_topoopt.{m}"
-            for m in ("planner", "sim", "report", "fabric.loopback", "fabric.netns")
+            for m in ("planner", "sim", "report", "fabric.loopback", "fabric.netns.netns_fabric")
         ),
     ],
 )

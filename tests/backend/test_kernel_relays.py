@@ -12,10 +12,10 @@ import torch.distributed as dist
 from ranks import make_plan, run_bare_ranks, values
 
 from torch_topoopt import backend
-from torch_topoopt.fabric import netns_kernel
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.netns import NetnsFabric
+from torch_topoopt.fabric.netns import netns_kernel
+from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
 
 if TYPE_CHECKING:
     from pathlib import Path

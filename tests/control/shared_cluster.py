@@ -6,8 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from torch_topoopt.control.jobs import JobSpec
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry, SwitchEntry
-from torch_topoopt.fabric.selector import SelectorEntry
+from torch_topoopt.fabric.cluster.cluster_file import (
+    ClusterFile,
+    PortEntry,
+    ServerEntry,
+    SwitchEntry,
+)
+from torch_topoopt.fabric.switches.selector import SelectorEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

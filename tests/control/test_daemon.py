@@ -18,19 +18,19 @@ from torch_topoopt.control.partition import cables_of, ports_needed
 from torch_topoopt.control.processes import LocalProcesses
 from torch_topoopt.control.store import Store
 from torch_topoopt.control.switch_work import SwitchWork
-from torch_topoopt.fabric.circuits import Circuit, Difference
-from torch_topoopt.fabric.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster.cluster_file import load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.memory_switch import MemorySwitch
-from torch_topoopt.fabric.selector import MemorySelector
-from torch_topoopt.fabric.switch import cable_circuits
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
+from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
+from torch_topoopt.fabric.switches.selector import MemorySelector
+from torch_topoopt.fabric.switches.switch import cable_circuits
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 
 WAITS = 'echo started >> "$1.ran"; while [ ! -e "$1.go" ]; do sleep 0.02; done'
 

@@ -26,9 +26,9 @@ from torch_topoopt.control import jobs as j
 from torch_topoopt.control.partition import cables_of, ports_needed
 from torch_topoopt.control.processes import LocalProcesses
 from torch_topoopt.control.store import Store
-from torch_topoopt.fabric.cluster_file import load_cluster
-from torch_topoopt.fabric.switch import cable_circuits
-from torch_topoopt.fabric.switches import open_switch
+from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.switch import cable_circuits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,10 +18,10 @@ from torch_topoopt.control.scheduler import (
     fits,
     may_start,
 )
-from torch_topoopt.fabric.selector import SIDES
+from torch_topoopt.fabric.switches.selector import SIDES
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.selector import Side
+    from torch_topoopt.fabric.switches.selector import Side
 
 BOTH: dict[Side, int] = {"switch": 2, "lookahead": 2}
 ONE: dict[Side, int] = {"switch": 2, "lookahead": 0}

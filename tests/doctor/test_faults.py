@@ -17,8 +17,8 @@ from torch_topoopt.doctor.diagnosis import diagnose
 from torch_topoopt.doctor.findings import Finding, Site
 from torch_topoopt.doctor.repair import apply_repairs, plan_repairs
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.host_script import setup_script
-from torch_topoopt.fabric.host_setup import host_setup
+from torch_topoopt.fabric.hosts.host_script import setup_script
+from torch_topoopt.fabric.hosts.host_setup import host_setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric import netns_kernel
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import netns_kernel
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.topology_finder import find_network
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.circuits import Circuit
+from torch_topoopt.fabric.switches.circuits import Circuit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

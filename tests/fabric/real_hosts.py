@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.circuits import Circuit
+from torch_topoopt.fabric.switches.circuits import Circuit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

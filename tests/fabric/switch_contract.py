@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference, Fence, reconcile
-from torch_topoopt.fabric.configure import Snapshot, configure, preview, restore
-from torch_topoopt.fabric.switch import NotSettled, SwitchError, cable_circuits
+from torch_topoopt.fabric.switches.circuits import (
+    Circuit,
+    CircuitError,
+    Difference,
+    Fence,
+    reconcile,
+)
+from torch_topoopt.fabric.switches.configure import Snapshot, configure, preview, restore
+from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError, cable_circuits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from torch_topoopt.fabric.switch import CircuitSwitch
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
 LIMIT_S = 20.0
 

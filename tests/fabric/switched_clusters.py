@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry, SwitchEntry
-from torch_topoopt.fabric.cluster_switches import Switches
-from torch_topoopt.fabric.memory_switch import MemorySwitch
+from torch_topoopt.fabric.cluster.cluster_file import (
+    ClusterFile,
+    PortEntry,
+    ServerEntry,
+    SwitchEntry,
+)
+from torch_topoopt.fabric.cluster.cluster_switches import Switches
+from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.fabric.circuits import Circuit
+    from torch_topoopt.fabric.switches.circuits import Circuit
 
 
 def switched_file(servers: int, ports: Sequence[int]) -> ClusterFile:

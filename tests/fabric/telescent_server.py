@@ -1,8 +1,9 @@
 """A Telescent panel for tests: its shell over real SSH, one robot with a queue, and faults.
 
-Speaks what the public CloudShell drivers show (see torch_topoopt/fabric/telescent.py). Where they
-show nothing, it does what is hardest for a driver: `connect` answers before the robot has moved,
-a port whose robot is under way has a status that is neither A nor U, and a removal takes a move.
+Speaks what the public CloudShell drivers show (torch_topoopt/fabric/switches/telescent.py). Where
+they show nothing, it does what is hardest for a driver: `connect` answers before the robot has
+moved, a port whose robot is under way has a status that is neither A nor U, and a removal takes a
+move.
 
 Time is a clock of the test's: the robot needs `move_s` of it per move, one move after the other.
 """

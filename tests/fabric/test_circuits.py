@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.fabric.circuits import (
+from torch_topoopt.fabric.switches.circuits import (
     Circuit,
     CircuitError,
     Difference,

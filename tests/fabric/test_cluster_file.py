@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, load_cluster
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
 
 if TYPE_CHECKING:

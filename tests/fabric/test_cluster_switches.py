@@ -10,14 +10,14 @@ from sonic_ocs_device import OcsDevice
 from sonic_ocs_server import OcsServer
 from switched_clusters import Memories, switched_file
 
-from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference
-from torch_topoopt.fabric.cluster_switches import Switches, save_snapshots
-from torch_topoopt.fabric.configure import Snapshot
+from torch_topoopt.fabric.cluster.cluster_switches import Switches, save_snapshots
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.switch import NotSettled, SwitchError
-from torch_topoopt.fabric.switched_plan import place_on_switches
-from torch_topoopt.fabric.switches import open_switch
+from torch_topoopt.fabric.switches.circuits import Circuit, CircuitError, Difference
+from torch_topoopt.fabric.switches.configure import Snapshot
+from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

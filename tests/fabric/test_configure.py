@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference, Fence, duplex_circuit
-from torch_topoopt.fabric.configure import Snapshot, configure, preview, restore
-from torch_topoopt.fabric.memory_switch import MemorySwitch
-from torch_topoopt.fabric.switch import NotSettled, SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches.circuits import (
+    Circuit,
+    CircuitError,
+    Difference,
+    Fence,
+    duplex_circuit,
+)
+from torch_topoopt.fabric.switches.configure import Snapshot, configure, preview, restore
+from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
+from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError, SwitchUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

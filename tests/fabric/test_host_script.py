@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from fabric.real_hosts import Hosts, cluster_of, real_hosts, skip_unless_possible, wait_until_up
 
-from torch_topoopt.fabric.host_script import buffer_bytes, setup_script, undo_script
-from torch_topoopt.fabric.host_setup import host_setup
+from torch_topoopt.fabric.hosts.host_script import buffer_bytes, setup_script, undo_script
+from torch_topoopt.fabric.hosts.host_setup import host_setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ from fabric.real_hosts import cluster_of
 from small_op_graphs import one_all_reduce
 
 from torch_topoopt import planner
-from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.host_setup import FORWARD_MAC, HostSetup, host_setup
-from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.fabric.hosts.host_setup import FORWARD_MAC, HostSetup, host_setup
 from torch_topoopt.plan import Cluster, Link, Plan, Route
 
 if TYPE_CHECKING:

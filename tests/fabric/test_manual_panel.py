@@ -16,13 +16,18 @@ import pytest
 from switch_contract import Bench, SwitchContract
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.circuits import Circuit, Difference, Fence, duplex_circuit
-from torch_topoopt.fabric.cluster_file import SwitchEntry
-from torch_topoopt.fabric.configure import configure
-from torch_topoopt.fabric.manual_panel import ManualPanel, PanelState, state_file
-from torch_topoopt.fabric.panel_work import AssumedPerson, PersonLeft, Sheet, TerminalPerson
-from torch_topoopt.fabric.switch import NotSettled, SwitchError
-from torch_topoopt.fabric.switches import open_switch
+from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence, duplex_circuit
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.manual_panel import ManualPanel, PanelState, state_file
+from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.panel_work import (
+    AssumedPerson,
+    PersonLeft,
+    Sheet,
+    TerminalPerson,
+)
+from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,11 +214,11 @@ def test_ctrl_c_undoes_nothing_and_says_what_is_believed(tmp_path: Path) -> None
     script = f"""
 import sys
 from pathlib import Path
-from torch_topoopt.fabric.circuits import Fence, duplex_circuit
+from torch_topoopt.fabric.switches.circuits import Fence, duplex_circuit
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.cluster_file import SwitchEntry
-from torch_topoopt.fabric.configure import configure
-from torch_topoopt.fabric.manual_panel import ManualPanel
+from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.manual_panel import ManualPanel
 panel = ManualPanel("1234", state=Path({str(tmp_path / "panel.json")!r}))
 cables = [duplex_circuit("1", "2"), duplex_circuit("3", "4")]
 configure(panel, cables, Fence(frozenset("1234")), timeout_s=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from switch_contract import Bench, SwitchContract
 
-from torch_topoopt.fabric.circuits import Circuit, Difference
-from torch_topoopt.fabric.memory_switch import MemorySwitch
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
+from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 
 
 @pytest.fixture(params=[False, True], ids=["simplex", "duplex"])

@@ -10,9 +10,13 @@ from polatis_device import PolatisDevice
 from polatis_netconf_server import PolatisNetconfServer
 
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.netconf import NetconfSession
-from torch_topoopt.fabric.ssh_shell import SshLogin
-from torch_topoopt.fabric.switch import AuthenticationFailed, SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches.netconf import NetconfSession
+from torch_topoopt.fabric.switches.ssh_shell import SshLogin
+from torch_topoopt.fabric.switches.switch import (
+    AuthenticationFailed,
+    SwitchError,
+    SwitchUnreachable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from netns_fixtures import a_name, make_plan, own_state, require_namespaces
 
-from torch_topoopt.fabric import netns_kernel, netns_state
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import NetnsFabric
-from torch_topoopt.fabric.netns_routes import chosen_routes
-from torch_topoopt.fabric.netns_split import forward_interface
+from torch_topoopt.fabric.netns import netns_kernel, netns_state
+from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+from torch_topoopt.fabric.netns.netns_routes import chosen_routes
+from torch_topoopt.fabric.netns.netns_shaper import paced_share
+from torch_topoopt.fabric.netns.netns_split import forward_interface
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +137,7 @@ def test_it_is_verified_written_down_and_removed() -> None:
     try:
         wiring = fabric.connect(plan)
         assert wiring.check(plan).fabric == "netns"
-        assert wiring.link_rates(plan)[0, 1] == 0.05
+        assert wiring.link_rates(plan)[0, 1] == pytest.approx(0.05 * paced_share(1500))
         record, kept_plan, kept_wiring = netns_state.load(name)
         assert (kept_plan, kept_wiring) == (plan, wiring)
         assert netns_state.owner_runs(record)

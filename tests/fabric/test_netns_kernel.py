@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from netns_fixtures import a_name, require_namespaces
 
-from torch_topoopt.fabric import netns_kernel
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns_layout import Layout
+from torch_topoopt.fabric.netns import netns_kernel
+from torch_topoopt.fabric.netns.netns_layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from netns_fixtures import a_name, make_plan, own_state, require_namespaces
 
-from torch_topoopt.fabric import netns_filters, netns_goodput, netns_shaper, netns_state
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import NetnsFabric
+from torch_topoopt.fabric.netns import netns_filters, netns_goodput, netns_shaper, netns_state
+from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ import pytest
 from netns_fixtures import a_name, require_namespaces
 from switch_contract import Bench, SwitchContract, ports_of
 
-from torch_topoopt.fabric import netns_kernel
-from torch_topoopt.fabric.circuits import Circuit, Difference
-from torch_topoopt.fabric.configure import configure
-from torch_topoopt.fabric.netns_layout import Layout
-from torch_topoopt.fabric.netns_switch import NetnsSwitch, socket_interface
-from torch_topoopt.fabric.switch import SwitchUnreachable, cable_circuits
+from torch_topoopt.fabric.netns import netns_kernel
+from torch_topoopt.fabric.netns.netns_layout import Layout
+from torch_topoopt.fabric.netns.netns_switch import NetnsSwitch, socket_interface
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.switch import SwitchUnreachable, cable_circuits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

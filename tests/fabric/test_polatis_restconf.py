@@ -15,26 +15,26 @@ from polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
 from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.circuits import Circuit, Difference
-from torch_topoopt.fabric.cluster_file import SwitchEntry
-from torch_topoopt.fabric.configure import configure
+from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.polatis_restconf import polatis_restconf
-from torch_topoopt.fabric.restconf import RestconfOptions
-from torch_topoopt.fabric.switch import (
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.polatis_restconf import polatis_restconf
+from torch_topoopt.fabric.switches.restconf import RestconfOptions
+from torch_topoopt.fabric.switches.switch import (
     AuthenticationFailed,
     NotSettled,
     SwitchError,
     SwitchUnreachable,
     cable_circuits,
 )
-from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from torch_topoopt.fabric.polatis import PolatisSwitch
+    from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 
 PASSWORD = "s3cret/päss word"
 C1, C2 = Circuit("1", "9"), Circuit("2", "10")

@@ -12,22 +12,22 @@ from polatis_scpi_server import PolatisScpiServer
 from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.circuits import Circuit, Difference
-from torch_topoopt.fabric.cluster_file import SwitchEntry
-from torch_topoopt.fabric.configure import configure
-from torch_topoopt.fabric.polatis_scpi import polatis_scpi
-from torch_topoopt.fabric.switch import (
+from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.polatis_scpi import polatis_scpi
+from torch_topoopt.fabric.switches.switch import (
     NotSettled,
     SwitchError,
     SwitchUnreachable,
     cable_circuits,
 )
-from torch_topoopt.fabric.switches import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.fabric.polatis import PolatisSwitch
+    from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from sonic_ocs_device import OcsDevice
 from sonic_ocs_server import OcsServer
 
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.restconf import RestconfOptions, RestconfSession
-from torch_topoopt.fabric.switch import SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches.restconf import RestconfOptions, RestconfSession
+from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.cluster_file import ClusterFile
-from torch_topoopt.fabric.selector import (
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+from torch_topoopt.fabric.switches.selector import (
     CommandSelector,
     MemorySelector,
     Selector,
@@ -17,7 +17,7 @@ from torch_topoopt.fabric.selector import (
     flip,
     open_selector,
 )
-from torch_topoopt.fabric.switch import SwitchError, SwitchUnreachable
+from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from sonic_ocs_device import OcsDevice
 from sonic_ocs_server import MEDIA_TYPE, OcsServer
 from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
-from torch_topoopt.fabric.circuits import Circuit, Difference
-from torch_topoopt.fabric.configure import Snapshot, configure, restore
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.restconf import RestconfOptions
-from torch_topoopt.fabric.sonic_ocs import SonicOcs
-from torch_topoopt.fabric.switch import (
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
+from torch_topoopt.fabric.switches.configure import Snapshot, configure, restore
+from torch_topoopt.fabric.switches.restconf import RestconfOptions
+from torch_topoopt.fabric.switches.sonic_ocs import SonicOcs
+from torch_topoopt.fabric.switches.switch import (
     AuthenticationFailed,
     NotSettled,
     SwitchError,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.static import StaticFabric
+from torch_topoopt.fabric.cluster.static_check import check_links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import check_hello, connections, send_hello
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
-from torch_topoopt.fabric.static import StaticFabric
-from torch_topoopt.fabric.static_check import check_links
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.rank_layout import RankLayout
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from conftest import RingPlan
 
-    from torch_topoopt.fabric.static import Heard
+    from torch_topoopt.fabric.cluster.static import Heard
     from torch_topoopt.plan import Plan
 
 RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
@@ -210,7 +210,7 @@ def test_a_link_that_fails_is_named_with_what_is_at_the_ends_of_its_cable(
         "h0:b": [("h2", "a")],
         "h2:a": [("h0", "b")],
     }
-    monkeypatch.setattr("torch_topoopt.fabric.static.listen", listen_elsewhere(file))
+    monkeypatch.setattr("torch_topoopt.fabric.cluster.static.listen", listen_elsewhere(file))
     outcomes = connect_all(drivers(file, board, hosts), ring_plan(3))
     assert len({str(outcome) for outcome in outcomes}) == 1
     message = str(outcomes[0])
@@ -237,7 +237,7 @@ def test_a_cable_that_is_right_points_to_addresses_and_firewalls(
     file, board = make_file(), Board()
     hosts = [addresses(file, server) for server in range(3)]
     board.hears = {"h0:a": [("h1", "b")], "h1:b": [("h0", "a")]}
-    monkeypatch.setattr("torch_topoopt.fabric.static.listen", listen_elsewhere(file))
+    monkeypatch.setattr("torch_topoopt.fabric.cluster.static.listen", listen_elsewhere(file))
     message = str(connect_all(drivers(file, board, hosts), ring_plan(3))[0])
     assert message.endswith(
         "it is plugged in as the file says, so look at the addresses, their prefix lengths and the "

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of, place
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.static_plan import cluster_of, network_of, place
 from torch_topoopt.plan import Demand, Plan, validate_network
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from switched_clusters import Memories, switched_file
 
-from torch_topoopt.fabric.circuits import Difference
+from torch_topoopt.fabric.cluster.static_plan import place
+from torch_topoopt.fabric.cluster.switched import SwitchedFabric
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.static_plan import place
-from torch_topoopt.fabric.switched import SwitchedFabric
-from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from conftest import RingPlan
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
-    from torch_topoopt.fabric.memory_switch import MemorySwitch
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
     from torch_topoopt.plan import Plan
 
 LIMIT_S = 20.0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from switched_clusters import switched_file
 
+from torch_topoopt.fabric.cluster.static_plan import place
+from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches, place_on_switches
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.static_plan import place
-from torch_topoopt.fabric.switched_plan import cluster_on_switches, place_on_switches
 from torch_topoopt.plan import Cluster, Demand, Link, Plan
 from torch_topoopt.topology.fixed_network import Cable, network_of_cables
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from conftest import RingPlan
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 
 
 def plan_of(servers: int, pairs: Sequence[tuple[int, int]], degree: int) -> Plan:

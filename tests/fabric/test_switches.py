@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.memory_switch import MemorySwitch
-from torch_topoopt.fabric.sonic_ocs import SonicOcs
-from torch_topoopt.fabric.switch import SwitchError
-from torch_topoopt.fabric.switches import DRIVERS, open_switch
+from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
+from torch_topoopt.fabric.switches.open_switch import DRIVERS, open_switch
+from torch_topoopt.fabric.switches.sonic_ocs import SonicOcs
+from torch_topoopt.fabric.switches.switch import SwitchError
 
 
 def _entry(kind: str, **fields: Any) -> SwitchEntry:
@@ -86,9 +86,9 @@ def test_no_protocol_library_is_imported_before_it_is_needed() -> None:
     script = f"""
 import sys
 import torch_topoopt.launcher.main, torch_topoopt.launcher.fabric
-import torch_topoopt.fabric.loopback, torch_topoopt.fabric.switches
-import torch_topoopt.fabric.sonic_ocs
-import torch_topoopt.fabric.telescent, torch_topoopt.fabric.manual_panel
+import torch_topoopt.fabric.loopback, torch_topoopt.fabric.switches.open_switch
+import torch_topoopt.fabric.switches.sonic_ocs
+import torch_topoopt.fabric.switches.telescent, torch_topoopt.fabric.switches.manual_panel
 loaded = [name for name in {libraries!r} if name in sys.modules]
 assert not loaded, loaded
 """

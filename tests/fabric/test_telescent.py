@@ -14,20 +14,20 @@ from switch_contract import Bench, SwitchContract
 from telescent_server import PASSWORD, USER, Panel, TelescentServer
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.circuits import Circuit, CircuitError, Difference, Fence
 from torch_topoopt.fabric.clock import HandClock
-from torch_topoopt.fabric.cluster_file import SwitchEntry
-from torch_topoopt.fabric.configure import configure, preview
+from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.ssh_shell import SshLogin, SshShell
-from torch_topoopt.fabric.switch import (
+from torch_topoopt.fabric.switches.circuits import Circuit, CircuitError, Difference, Fence
+from torch_topoopt.fabric.switches.configure import configure, preview
+from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.ssh_shell import SshLogin, SshShell
+from torch_topoopt.fabric.switches.switch import (
     AuthenticationFailed,
     NotSettled,
     SwitchError,
     SwitchUnreachable,
 )
-from torch_topoopt.fabric.switches import open_switch
-from torch_topoopt.fabric.telescent import TelescentPanel, _host_and_port
+from torch_topoopt.fabric.switches.telescent import TelescentPanel, _host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import COMMAND
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from plain_hosts import Hosts, make_hosts, remove_hosts, skip_unless_possible
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

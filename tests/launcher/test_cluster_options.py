@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import run_options
 from torch_topoopt.launcher.cluster_site import ClusterSite

@@ -23,7 +23,12 @@ from plain_hosts import (
     within,
 )
 
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, ServerEntry, load_cluster
+from torch_topoopt.fabric.cluster.cluster_file import (
+    ClusterFile,
+    PortEntry,
+    ServerEntry,
+    load_cluster,
+)
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 

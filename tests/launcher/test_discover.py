@@ -21,7 +21,7 @@ from plain_hosts import (
     within,
 )
 
-from torch_topoopt.fabric.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster.cluster_file import load_cluster
 from torch_topoopt.launcher.discover_agents import split_address
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torch_topoopt.fabric import netns_goodput, netns_kernel, netns_shaper, netns_state
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_shaper, netns_state
 from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.circuits import duplex_circuit
-from torch_topoopt.fabric.manual_panel import PanelState
+from torch_topoopt.fabric.switches.circuits import duplex_circuit
+from torch_topoopt.fabric.switches.manual_panel import PanelState
 
 if TYPE_CHECKING:
     from pathlib import Path

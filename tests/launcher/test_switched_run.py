@@ -15,11 +15,11 @@ import pytest
 from plain_hosts import Hosts, ip, make_hosts, remove_hosts, skip_unless_possible, up, wait_until_up
 from test_cluster_run import check_trained, error_of, run_everywhere
 
-from torch_topoopt.fabric.circuits import Circuit
-from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, SwitchEntry
-from torch_topoopt.fabric.cluster_switches import Switches
+from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, SwitchEntry
+from torch_topoopt.fabric.cluster.cluster_switches import Switches
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.fabric.switches.circuits import Circuit
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:

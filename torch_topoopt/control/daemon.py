@@ -25,8 +25,8 @@ from torch_topoopt.control.partition import (
 )
 from torch_topoopt.control.scheduler import Waiting, assign, holdings_of, may_start
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.selector import flip
-from torch_topoopt.fabric.switch import SwitchError
+from torch_topoopt.fabric.switches.selector import flip
+from torch_topoopt.fabric.switches.switch import SwitchError
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from torch_topoopt.control.processes import LocalProcesses
     from torch_topoopt.control.store import Store
     from torch_topoopt.control.switch_work import Changes, SwitchWork
-    from torch_topoopt.fabric.cluster_file import ClusterFile
-    from torch_topoopt.fabric.selector import Selector
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.switches.selector import Selector
 
 _MOST_RETRY_S = 60.0
 _START_AGAIN_S = 10.0  # a supervisor that has not said who it is by then never will

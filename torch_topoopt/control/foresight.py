@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.control.jobs import Job, Layout
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.plan import Plan
 
 _NEW = 0  # no job of the database has this number

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from torch_topoopt.data_model import Document, DocumentError
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.selector import Side
+    from torch_topoopt.fabric.switches.selector import Side
 
 QUEUED = "queued"  # no servers yet
 PREPARING = "preparing"  # has servers and a side; its circuits are being set there

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.control.jobs import Job
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 
 _FIRST_PORT = 29500  # torchrun's; jobs that share a machine must not share it
 _PORTS = 2000

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.control.jobs import Connection, Layout
 from torch_topoopt.control.scheduler import ServerSides, Waiting, fits
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.selector import SIDES
-from torch_topoopt.fabric.switched_plan import place_on_switches
+from torch_topoopt.fabric.switches.selector import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch_topoopt.fabric.cluster_file import ClusterFile, PortEntry, SwitchEntry
-    from torch_topoopt.fabric.selector import Side
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, SwitchEntry
+    from torch_topoopt.fabric.switches.selector import Side
     from torch_topoopt.plan import Plan
 
 

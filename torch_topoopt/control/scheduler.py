@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.control.jobs import CLEARING, FINAL
-from torch_topoopt.fabric.selector import SIDES
+from torch_topoopt.fabric.switches.selector import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch_topoopt.control.jobs import Job
-    from torch_topoopt.fabric.selector import Side
+    from torch_topoopt.fabric.switches.selector import Side
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.control.daemon import Daemon
     from torch_topoopt.control.store import Event, Store
-    from torch_topoopt.fabric.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 
 _LOCK = "daemon.lock"
 _LOOK_S = 0.1  # for what commands have written, and for processes that have ended

@@ -12,15 +12,15 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster_switches import Switches
-from torch_topoopt.fabric.switches import open_switch
+from torch_topoopt.fabric.cluster.cluster_switches import Switches
+from torch_topoopt.fabric.switches.open_switch import open_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch_topoopt.fabric.circuits import Difference
-    from torch_topoopt.fabric.cluster_file import ClusterFile, SwitchEntry
-    from torch_topoopt.fabric.switch import CircuitSwitch
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.switches.circuits import Difference
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
     Changes = dict[str, Difference]
     Cables = Mapping[str, Sequence[tuple[str, str]]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.findings import Finding, Site, set_sysctl
 from torch_topoopt.doctor.firewall import accept_rule
-from torch_topoopt.fabric.host_script import buffer_bytes
+from torch_topoopt.fabric.hosts.host_script import buffer_bytes
 from torch_topoopt.rates import rate_text
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.doctor.facts import InterfaceFacts
 
-_SECOND = "topofwd"  # beginning of the names of second interfaces, see fabric/host_setup.py
+_SECOND = "topofwd"  # beginning of the names of second interfaces, see fabric/hosts/host_setup.py
 _SET_UP_WHY = "without it, the port carries nothing"
 _RELAY_WHY = "packets that come by a relay enter at another port than answers leave from"
 

@@ -1,0 +1,1 @@
+"""Real clusters: the file that describes them, and the drivers of cables and circuits in it."""

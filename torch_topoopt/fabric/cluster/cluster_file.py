@@ -1,0 +1,316 @@
+"""The cluster file: what a person, or `topoopt discover`, says about machines that exist.
+
+Servers with their management addresses, ports with their addresses and speeds, and what the ports
+are plugged into: a cable to another port, or a socket of a circuit switch.
+
+    version: 1
+    name: lab
+    servers:
+      - name: h0
+        management: 10.200.0.1
+        ports:
+          - {name: p0, address: 10.201.0.1/30, bandwidth: 25Mbps}
+    cables:
+      - [h0:p0, h1:p1]
+
+Reading is as strict as that of the other documents (see data_model): what is unknown, missing,
+doubled or contradictory is a DocumentError that names the field by its path.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from torch_topoopt.data_model import DocumentError, write_text_atomically
+from torch_topoopt.fabric.cluster import strict_yaml
+from torch_topoopt.fabric.cluster.cluster_rules import check_cluster
+from torch_topoopt.fabric.cluster.strict_yaml import Fields, list_at, text_at
+from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.fabric.switches.selector import SelectorEntry
+from torch_topoopt.rates import parse_gbps, rate_text
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+VERSION = 1
+
+CableEnds = tuple[str, str]  # "server:port", twice
+
+
+@dataclass(frozen=True)
+class PortEntry:
+    """A port of a server. `address` is IPv4 with its prefix length: 10.201.0.1/30.
+
+    `gbps` is the speed per direction (None: not known), `mtu` in bytes. `switch` is the socket of a
+    circuit switch that the port is plugged into, "ocs0:3"; with a 1x2 switch in front of the port,
+    `lookahead` is the socket that it reaches on the other side.
+    """
+
+    name: str
+    address: str
+    gbps: float | None = None
+    interface: str | None = None
+    mac: str | None = None
+    mtu: int | None = None
+    switch: str | None = None
+    lookahead: str | None = None
+
+    @property
+    def ip(self) -> str:
+        """The address without its prefix length."""
+        return self.address.partition("/")[0]
+
+    @property
+    def subnet(self) -> ipaddress.IPv4Network:
+        return ipaddress.IPv4Interface(self.address).network
+
+
+@dataclass(frozen=True)
+class ServerEntry:
+    """A server. `management` (an address or host name) is for control traffic, never for data.
+
+    Several servers on one machine (a MIG slice or a NUMA node each) name the same `host`.
+    """
+
+    name: str
+    management: str
+    accelerators: int = 1
+    host: str | None = None
+    ports: tuple[PortEntry, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """Equal for the servers of one machine."""
+        return self.host or self.name
+
+
+@dataclass(frozen=True)
+class SwitchEntry:
+    """A circuit switch. `kind` names its driver, which gets `options` as they are.
+
+    `sockets` are the sockets of this cluster: nothing else on the switch is ever touched.
+    """
+
+    name: str
+    kind: str
+    address: str
+    user: str | None = None
+    password: PasswordSource | None = None
+    sockets: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class ClusterFile:
+    """A whole cluster. `cables` are pairs of "server:port", `selector` its 1x2 switches."""
+
+    version: int
+    name: str
+    servers: tuple[ServerEntry, ...]
+    cables: tuple[CableEnds, ...] = ()
+    switches: tuple[SwitchEntry, ...] = ()
+    selector: SelectorEntry | None = None
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError naming the first rule that is broken."""
+        check_cluster(self)
+        return self
+
+    @cached_property
+    def ports(self) -> dict[str, tuple[int, PortEntry]]:
+        """ "h0:p0" -> number of the server, and the port."""
+        return {
+            f"{server.name}:{port.name}": (number, port)
+            for number, server in enumerate(self.servers)
+            for port in server.ports
+        }
+
+    def server_number(self, name: str) -> int:
+        """The position of a server in the file; raises DocumentError for an unknown name."""
+        for number, server in enumerate(self.servers):
+            if server.name == name:
+                return number
+        known = ", ".join(server.name for server in self.servers)
+        raise DocumentError(f"{name!r} is not a server of cluster {self.name} (these are: {known})")
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """Parses and validates; raises DocumentError."""
+        return cls._from_value(strict_yaml.parse(text))
+
+    @classmethod
+    def _from_value(cls, value: object) -> Self:
+        fields = Fields(value, "", ("version", "name", "servers", "cables", "switches", "selector"))
+        version = fields.integer("version")
+        if not 1 <= version <= VERSION:
+            raise DocumentError(
+                f"version: {version} is not {VERSION}, the only one that this torch_topoopt reads"
+            )
+        return cls(
+            version=version,
+            name=fields.text("name"),
+            servers=fields.list("servers", _read_server, required=True),
+            cables=fields.list("cables", _read_cable),
+            switches=fields.list("switches", _read_switch),
+            selector=_read_selector(fields.raw("selector")) if fields.has("selector") else None,
+        ).validate()
+
+    def to_yaml(self) -> str:
+        """The text of this file: one port, cable or switch per line."""
+        return "\n".join(_written(self)) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file, whole or not at all; raises OSError."""
+        write_text_atomically(path, self.to_yaml())
+
+
+def load_cluster(path: str | os.PathLike[str]) -> ClusterFile:
+    """Reads a cluster file, or an MLX hostfile; raises DocumentError prefixed with the path."""
+    from torch_topoopt.fabric.cluster.mlx_hostfile import cluster_of_hostfile, is_hostfile
+
+    try:
+        value = strict_yaml.parse(Path(path).read_text(encoding="utf-8"))
+        if is_hostfile(value):
+            return cluster_of_hostfile(value, Path(path).stem)
+        return ClusterFile._from_value(value)
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot read this cluster file: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DocumentError(f"{path}: not a text file") from None
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from None
+
+
+def _read_server(value: object, path: str) -> ServerEntry:
+    fields = Fields(value, path, ("name", "management", "accelerators", "host", "ports"))
+    return ServerEntry(
+        name=fields.text("name"),
+        management=fields.text("management"),
+        accelerators=fields.integer("accelerators", 1),
+        host=fields.optional_text("host"),
+        ports=fields.list("ports", _read_port),
+    )
+
+
+def _read_port(value: object, path: str) -> PortEntry:
+    known = ("name", "address", "bandwidth", "interface", "mac", "mtu", "switch", "lookahead")
+    fields = Fields(value, path, known)
+    gbps = None
+    if fields.has("bandwidth"):
+        try:
+            gbps = parse_gbps(fields.text("bandwidth"))
+        except ValueError as error:
+            raise DocumentError(f"{path}.bandwidth: {error}") from None
+    mac = fields.optional_text("mac")
+    return PortEntry(
+        name=fields.text("name"),
+        address=fields.text("address"),
+        gbps=gbps,
+        interface=fields.optional_text("interface"),
+        mac=mac.lower() if mac else None,
+        mtu=fields.integer("mtu") if fields.has("mtu") else None,
+        switch=fields.optional_text("switch"),
+        lookahead=fields.optional_text("lookahead"),
+    )
+
+
+def _read_selector(value: object) -> SelectorEntry:
+    fields = Fields(value, "selector", ("kind", "program", "timeout_s"))
+    return SelectorEntry(
+        kind=fields.text("kind"),
+        program=fields.list("program", lambda element, where: text_at(where, element)),
+        timeout_s=fields.integer("timeout_s", SelectorEntry.timeout_s),
+    )
+
+
+def _read_cable(value: object, path: str) -> CableEnds:
+    ends = list_at(path, value, lambda element, where: text_at(where, element))
+    if len(ends) != 2:
+        raise DocumentError(f"{path}: a cable has two ends, [h0:p0, h1:p1], not {len(ends)}")
+    return ends[0], ends[1]
+
+
+def _read_switch(value: object, path: str) -> SwitchEntry:
+    known = ("name", "kind", "address", "user", "password", "sockets", "options")
+    fields = Fields(value, path, known)
+    options = fields.raw("options") if fields.has("options") else {}
+    if not isinstance(options, dict):
+        raise DocumentError(f"{path}.options: expected an object, got {strict_yaml.told(options)}")
+    return SwitchEntry(
+        name=fields.text("name"),
+        kind=fields.text("kind"),
+        address=fields.text("address"),
+        user=fields.optional_text("user"),
+        password=_read_secret(fields.raw("password"), f"{path}.password")
+        if fields.has("password")
+        else None,
+        sockets=fields.list("sockets", lambda element, where: text_at(where, element)),
+        options=options,
+    )
+
+
+def _read_secret(value: object, path: str) -> PasswordSource:
+    if not isinstance(value, dict):  # whose text may be the password, so it is not shown
+        raise DocumentError(
+            f"{path}: a password is not written into a cluster file; say where it is, "
+            "{env: NAME} or {file: PATH}"
+        )
+    fields = Fields(value, path, ("env", "file"))
+    secret = PasswordSource(fields.optional_text("env"), fields.optional_text("file"))
+    if (secret.env is None) == (secret.file is None):
+        raise DocumentError(f"{path}: needs one of env and file")
+    return secret
+
+
+def _written(cluster: ClusterFile) -> Iterator[str]:
+    scalar, flow = strict_yaml.scalar, strict_yaml.flow
+    yield f"version: {cluster.version}"
+    yield f"name: {scalar(cluster.name)}"
+    yield "servers:"
+    for server in cluster.servers:
+        yield f"  - name: {scalar(server.name)}"
+        yield f"    management: {scalar(server.management)}"
+        yield f"    accelerators: {server.accelerators}"
+        if server.host is not None:
+            yield f"    host: {scalar(server.host)}"
+        if server.ports:
+            yield "    ports:"
+        for port in server.ports:
+            rate = None if port.gbps is None else rate_text(port.gbps)
+            fields = {"name": port.name, "address": port.address, "bandwidth": rate}
+            rest = ("interface", "mac", "mtu", "switch", "lookahead")
+            yield f"      - {flow(fields | {name: getattr(port, name) for name in rest})}"
+    if cluster.cables:
+        yield "cables:"
+    for cable in cluster.cables:
+        ends = (end if end[0].isalpha() else f'"{end}"' for end in cable)
+        yield f"  - [{', '.join(ends)}]"
+    if cluster.switches:
+        yield "switches:"
+    for switch in cluster.switches:
+        secret = switch.password
+        yield "  - " + flow(
+            {
+                "name": switch.name,
+                "kind": switch.kind,
+                "address": switch.address,
+                "user": switch.user,
+                "password": strict_yaml.nested(flow(vars(secret))) if secret else None,
+                "sockets": list(switch.sockets),
+                "options": switch.options or None,
+            }
+        )
+    if cluster.selector is not None:
+        selector = cluster.selector
+        yield "selector: " + flow(
+            {
+                "kind": selector.kind,
+                "program": list(selector.program) or None,
+                "timeout_s": selector.timeout_s,
+            }
+        )

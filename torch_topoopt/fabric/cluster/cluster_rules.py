@@ -1,0 +1,180 @@
+"""The rules of a cluster file beyond the types of its fields: what is unique, exists and fits."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING
+
+from torch_topoopt.data_model import DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_MTU = range(68, 65536)  # RFC 791: what every IPv4 link can carry, and the most a packet can be
+
+
+def check_cluster(cluster: ClusterFile) -> None:
+    """Raises DocumentError naming the first rule that is broken."""
+    _check_name("name", cluster.name)
+    if not cluster.servers:
+        raise DocumentError("servers: a cluster has at least one server")
+    names, addresses, macs = _Unique(), _Unique(), _Unique()
+    managements: dict[str, tuple[str, str]] = {}
+    for i, server in enumerate(cluster.servers):
+        path = f"servers[{i}]"
+        _check_name(f"{path}.name", server.name)
+        names.add(server.name, f"{path}.name")
+        machine, first = managements.setdefault(server.management, (server.machine, path))
+        if machine != server.machine:
+            raise DocumentError(
+                f"{path}.management: {server.management!r} is already {first}.management; servers "
+                "of one machine say so with the same host"
+            )
+        if server.accelerators < 1:
+            raise DocumentError(f"{path}.accelerators: {server.accelerators} is not at least 1")
+        port_names = _Unique()
+        for j, port in enumerate(server.ports):
+            where = f"{path}.ports[{j}]"
+            _check_port(port, where)
+            port_names.add(port.name, f"{where}.name")
+            addresses.add(port.ip, f"{where}.address")
+            if port.mac:
+                macs.add(port.mac, f"{where}.mac")
+    plugged = dict(_check_cables(cluster))
+    _check_switches(cluster, plugged)
+
+
+class _Unique:
+    """What may be there once only: remembers the path where it was first."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, str] = {}
+
+    def add(self, value: str, path: str) -> None:
+        first = self._paths.setdefault(value, path)
+        if first != path:
+            raise DocumentError(f"{path}: {value!r} is already {first}")
+
+
+def _check_name(path: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DocumentError(
+            f"{path}: {name!r} is not a name: letters, digits, '.', '_' and '-', first a letter or "
+            "digit"
+        )
+
+
+def _check_port(port: PortEntry, path: str) -> None:
+    _check_name(f"{path}.name", port.name)
+    try:
+        address = ipaddress.IPv4Interface(port.address)
+    except ValueError:
+        address = None
+    if address is None or "/" not in port.address:
+        raise DocumentError(
+            f"{path}.address: {port.address!r} is not an IPv4 address with its prefix length, such "
+            "as 10.201.0.1/30"
+        )
+    network = address.network
+    if network.prefixlen < 31 and address.ip in (
+        network.network_address,
+        network.broadcast_address,
+    ):
+        raise DocumentError(
+            f"{path}.address: {port.address} is the network or broadcast address of its subnet"
+        )
+    if port.gbps is not None and not port.gbps > 0:
+        raise DocumentError(f"{path}.bandwidth: {port.gbps} Gb/s is not greater than 0")
+    if port.mac is not None and not _MAC.fullmatch(port.mac):
+        raise DocumentError(f"{path}.mac: {port.mac!r} is not an address such as 02:00:5e:10:00:01")
+    if port.mtu is not None and port.mtu not in _MTU:
+        raise DocumentError(f"{path}.mtu: {port.mtu} is not in {_MTU[0]}..{_MTU[-1]}")
+
+
+def _check_cables(cluster: ClusterFile) -> Iterator[tuple[str, str]]:
+    """The ends of all cables, each with the path where it is."""
+    used = _Unique()
+    for i, cable in enumerate(cluster.cables):
+        path = f"cables[{i}]"
+        for j, end in enumerate(cable):
+            _find_port(cluster, end, f"{path}[{j}]")
+            used.add(end, f"{path}[{j}]")
+            yield end, f"{path}[{j}]"
+        (a_server, a), (b_server, b) = (cluster.ports[end] for end in cable)
+        if a_server == b_server:
+            raise DocumentError(f"{path}: both ends are ports of {cluster.servers[a_server].name}")
+        for near, far in ((a, b), (b, a)):
+            if ipaddress.IPv4Address(far.ip) not in near.subnet:
+                raise DocumentError(
+                    f"{path}: {cable[0]} ({a.address}) and {cable[1]} ({b.address}) are not in one "
+                    "subnet, so they cannot talk over their cable"
+                )
+
+
+def _find_port(cluster: ClusterFile, end: str, path: str) -> None:
+    if end in cluster.ports:
+        return
+    server, colon, _ = end.partition(":")
+    if not colon:
+        raise DocumentError(f"{path}: {end!r} is not a port; write server:port, such as h0:p0")
+    for entry in cluster.servers:
+        if entry.name == server:
+            known = ", ".join(port.name for port in entry.ports) or "none"
+            raise DocumentError(f"{path}: {end!r}: {server} has no such port (it has: {known})")
+    raise DocumentError(f"{path}: {end!r}: there is no server {server!r}")
+
+
+def _check_switches(cluster: ClusterFile, plugged: dict[str, str]) -> None:
+    """`plugged`: ports that are in a cable, each with the path where it is."""
+    names, used = _Unique(), _Unique()
+    sockets: dict[str, tuple[str, ...]] = {}
+    for i, switch in enumerate(cluster.switches):
+        _check_name(f"switches[{i}].name", switch.name)
+        names.add(switch.name, f"switches[{i}].name")
+        own = _Unique()
+        for j, socket in enumerate(switch.sockets):
+            own.add(socket, f"switches[{i}].sockets[{j}]")
+        sockets[switch.name] = switch.sockets
+    if cluster.selector is not None:
+        cluster.selector.validate()
+    for i, server in enumerate(cluster.servers):
+        for j, port in enumerate(server.ports):
+            where = f"servers[{i}].ports[{j}]"
+            for path, plug in (
+                (f"{where}.switch", port.switch),
+                (f"{where}.lookahead", port.lookahead),
+            ):
+                if plug is None:
+                    continue
+                _check_socket(plug, sockets, path)
+                used.add(plug, path)
+                if cable := plugged.get(f"{server.name}:{port.name}"):
+                    raise DocumentError(f"{path}: {plug!r}, but the port is already {cable}")
+            if port.lookahead is not None:
+                _check_lookahead(cluster, port, f"{where}.lookahead")
+
+
+def _check_socket(plug: str, sockets: dict[str, tuple[str, ...]], path: str) -> None:
+    name, _, socket = plug.partition(":")
+    if name not in sockets:
+        raise DocumentError(f"{path}: {plug!r}: there is no switch {name!r}")
+    if socket not in sockets[name]:
+        raise DocumentError(
+            f"{path}: {plug!r}: {socket!r} is not in the sockets of {name} (these are: "
+            f"{', '.join(sockets[name]) or 'none'})"
+        )
+
+
+def _check_lookahead(cluster: ClusterFile, port: PortEntry, path: str) -> None:
+    if port.switch is None:
+        raise DocumentError(f"{path}: {port.lookahead!r} without a switch; it is the second socket")
+    if cluster.selector is None:
+        raise DocumentError(
+            f"{path}: {port.lookahead!r}: something has to flip the 1x2 switch of this port; add "
+            "selector: {kind: command, program: [...]} to the file"
+        )

@@ -1,0 +1,112 @@
+"""Hostfiles of MLX (`mlx.launch`), read as cluster files.
+
+Such a file lists hosts: how ssh finds each, and the addresses at which it listens for the host
+before it in the ring (the last one, for the first). `mlx.distributed_config` gives every cable a
+subnet of its own with two addresses (/30), so each address says which cable it is on, and, where
+the file has only one end of a cable, what the other end's address is. Speeds are not in the file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.fabric.cluster.cluster_file import (
+    VERSION,
+    CableEnds,
+    ClusterFile,
+    PortEntry,
+    ServerEntry,
+)
+from torch_topoopt.fabric.cluster.strict_yaml import Fields, list_at, text_at, told
+
+_PREFIX_LENGTH = 30
+_REMEDY = "find out how the hosts are connected with `topoopt discover --hostfile FILE`"
+
+_End = tuple[int, ipaddress.IPv4Address]  # host, its address on the cable
+
+
+def is_hostfile(value: object) -> bool:
+    """Whether a parsed file has the shape of a hostfile rather than of a cluster file."""
+    return isinstance(value, list) or (
+        isinstance(value, dict) and "hosts" in value and "servers" not in value
+    )
+
+
+def ssh_names(value: object) -> list[str]:
+    """How ssh finds the hosts, in their order; raises DocumentError."""
+    return [ssh for ssh, _ in _hosts(value)]
+
+
+def cluster_of_hostfile(value: object, name: str) -> ClusterFile:
+    """The cluster of a ring hostfile; raises DocumentError where it does not say what is cabled."""
+    hosts = _hosts(value)
+    if len(hosts) < 2:
+        raise DocumentError(f"hosts: {len(hosts)} host(s) have no cable")
+    ports: list[list[PortEntry]] = [[] for _ in hosts]
+    names = [ssh.rpartition("@")[2] for ssh, _ in hosts]
+    cables: list[CableEnds] = []
+    for ends in _cables(hosts):
+        cable = []
+        for host, address in ends:
+            port = f"p{len(ports[host])}"
+            ports[host].append(PortEntry(port, f"{address}/{_PREFIX_LENGTH}"))
+            cable.append(f"{names[host]}:{port}")
+        cables.append((cable[0], cable[1]))
+    servers = tuple(
+        ServerEntry(host, host, ports=tuple(own)) for host, own in zip(names, ports, strict=True)
+    )
+    return ClusterFile(VERSION, name, servers, tuple(cables)).validate()
+
+
+def _hosts(value: object) -> list[tuple[str, tuple[ipaddress.IPv4Address, ...]]]:
+    where = ""
+    if isinstance(value, dict):  # with what to launch, which is not about the network
+        fields = Fields(value, "", ("backend", "envs", "hosts"))
+        value, where = fields.raw("hosts"), "hosts"
+    return list(list_at(where, value, _host))
+
+
+def _host(value: object, path: str) -> tuple[str, tuple[ipaddress.IPv4Address, ...]]:
+    fields = Fields(value, path, ("ssh", "ips", "rdma"))
+    return fields.text("ssh"), fields.list("ips", _address)
+
+
+def _address(value: object, path: str) -> ipaddress.IPv4Address:
+    try:
+        return ipaddress.IPv4Address(text_at(path, value))
+    except ipaddress.AddressValueError:
+        raise DocumentError(f"{path}: {told(value)} is not an IPv4 address") from None
+
+
+def _cables(
+    hosts: list[tuple[str, tuple[ipaddress.IPv4Address, ...]]],
+) -> list[tuple[_End, _End]]:
+    """Both ends of every cable, in the order of the file."""
+    by_subnet: dict[ipaddress.IPv4Network, list[_End]] = {}
+    for host, (ssh, addresses) in enumerate(hosts):
+        if not addresses:
+            raise DocumentError(f"[{host}].ips: {ssh} has no address; {_REMEDY}")
+        for i, address in enumerate(addresses):
+            subnet = ipaddress.IPv4Network((address, _PREFIX_LENGTH), strict=False)
+            if address not in subnet.hosts():
+                raise DocumentError(
+                    f"[{host}].ips[{i}]: {address} is no host's address in a subnet of one cable "
+                    f"(/{_PREFIX_LENGTH}); {_REMEDY}"
+                )
+            by_subnet.setdefault(subnet, []).append((host, address))
+    listed = 2 if len(hosts) == 2 else 1
+    cables = []
+    for subnet, ends in by_subnet.items():
+        if len(ends) != listed or len({host for host, _ in ends}) != listed:
+            told_ends = ", ".join(f"{address} of {hosts[host][0]}" for host, address in ends)
+            raise DocumentError(
+                f"ips: subnet {subnet} has {told_ends}, but in a ring of {len(hosts)} hosts with "
+                f"one subnet for each cable it would have {listed}; {_REMEDY}"
+            )
+        if listed == 1:
+            host, address = ends[0]
+            (other,) = (a for a in subnet.hosts() if a != address)
+            ends = [((host - 1) % len(hosts), other), ends[0]]
+        cables.append((ends[0], ends[1]))
+    return cables

@@ -1,0 +1,189 @@
+"""Tries the links of a plan from one host, and makes one verdict of what all hosts found.
+
+A link is tried as it will be used, by a TCP connection with a hello and then full-size packets from
+both ends, but never
+through a gateway: a cable that is unplugged must not go unnoticed because the hosts also reach
+each other over their management network.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric import links
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.plan import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster.static import Heard
+    from torch_topoopt.fabric.cluster.static_plan import PortNames
+    from torch_topoopt.fabric.wiring import PortAddress, Wiring
+    from torch_topoopt.plan import Plan
+
+_LOAD_BYTES = 64 << 10  # several packets of any size that a link may have
+
+Failures = dict[Link, str]  # link -> why it does not work
+
+
+def ends_of(link: Link) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(server, port) of both ends."""
+    return (link.source, link.source_port), (link.target, link.target_port)
+
+
+def check_links(
+    plan: Plan,
+    wiring: Wiring,
+    server: int,
+    listeners: Mapping[tuple[int, int], socket.socket],
+    timeout_s: float,
+) -> Failures:
+    """Tries the links of `server`, all at once, and returns those that fail within `timeout_s`.
+
+    `listeners` ((server, port) -> socket) are open already, as are those of all other hosts.
+    """
+    deadline = time.monotonic() + timeout_s
+    ports = wiring.by_port()
+    attempts: dict[Link, Callable[[], str]] = {}
+    for link in links.connections(plan):
+        near, far = (ports[end] for end in ends_of(link))
+        job = (link, wiring.plan_digest, deadline)
+        if link.source == server:
+            attempts[link] = partial(_call, *job, near, far, wiring.tcp_port_of(far))
+        elif link.target == server:
+            attempts[link] = partial(_answer, *job, listeners[link.target, link.target_port])
+    if not attempts:
+        return {}
+    with ThreadPoolExecutor(len(attempts)) as pool:
+        tried = {link: pool.submit(attempt) for link, attempt in attempts.items()}
+        return {link: why for link, future in tried.items() if (why := future.result())}
+
+
+def _call(
+    link: Link, digest: str, deadline: float, near: PortAddress, far: PortAddress, tcp_port: int
+) -> str:
+    """Why this end does not reach the other; "" if it does."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+        try:
+            connection.settimeout(links.time_left(deadline))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+            connection.bind((near.address, 0))
+            connection.connect((far.address, tcp_port))
+            links.send_hello(connection, digest, link)
+            links.check_hello(connection, digest, link)
+            _send_load(connection)
+            _receive_load(connection)
+        except TimeoutError:
+            return f"{far.address} does not answer"
+        except ConnectionRefusedError:
+            return f"{far.address} refuses connections to TCP port {tcp_port}"
+        except OSError as error:
+            return f"{far.address}: {error.strerror or error}"
+        except FabricError as error:
+            return f"{far.address}: {str(error).partition(': ')[2]}"
+    return ""
+
+
+def _answer(link: Link, digest: str, deadline: float, listener: socket.socket) -> str:
+    """Why nobody right has connected to this end; "" if the right one has."""
+    why = "nobody has connected"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            listener.settimeout(left)
+            connection, peer = listener.accept()
+        except OSError:
+            return why
+        with connection:
+            try:
+                connection.settimeout(links.time_left(deadline))
+                links.check_hello(connection, digest, link)
+                links.send_hello(connection, digest, link)
+                _receive_load(connection)
+                _send_load(connection)
+            except (OSError, FabricError) as error:
+                why = f"{peer[0]} has connected, but: {str(error).rpartition(': ')[2]}"
+                continue
+            return ""
+    return why
+
+
+def _send_load(connection: socket.socket) -> None:
+    connection.sendall(bytes(_LOAD_BYTES))
+
+
+def _receive_load(connection: socket.socket) -> None:
+    """Raises FabricError if small packets arrive and big ones do not."""
+    left = _LOAD_BYTES
+    try:
+        while left and (part := connection.recv(left)):
+            left -= len(part)
+    except TimeoutError:
+        raise FabricError(
+            f"load: answers, but {left} of {_LOAD_BYTES} bytes do not arrive; is the MTU of both "
+            "ends, and of all between them, the same?"
+        ) from None
+    if left:
+        raise FabricError("load: the other end has given up")
+
+
+def told(failures: Failures, heard: Heard) -> dict[str, Any]:
+    """What one host tells the others, as JSON can carry it."""
+    return {
+        "failures": [
+            [link.source, link.source_port, link.target, link.target_port, why]
+            for link, why in failures.items()
+        ],
+        "heard": {port: sorted(map(list, ends)) for port, ends in heard.items()},
+    }
+
+
+def verdict(
+    file: ClusterFile, plan: Plan, placed: PortNames, outcomes: Sequence[dict[str, Any]]
+) -> str:
+    """What is wrong with the cables, from what all servers have `told`; "" if nothing is.
+
+    The end that connects knows best why a link does not work; what is at the other end of a cable
+    is what its own end hears.
+    """
+    reasons: dict[Link, dict[int, str]] = {}
+    heard: dict[str, set[str]] = {}
+    for server, outcome in enumerate(outcomes):
+        for *ends, why in outcome["failures"]:
+            reasons.setdefault(Link(*ends), {})[server] = why
+        for port, others in outcome["heard"].items():
+            heard[f"{file.servers[server].name}:{port}"] = {":".join(end) for end in others}
+    problems = []
+    for link in links.connections(plan):
+        if link not in reasons:
+            continue
+        source, target = (placed[end] for end in ends_of(link))
+        why = reasons[link].get(link.source) or reasons[link][link.target]
+        found = _at_the_other_ends(source, target, heard)
+        problems.append(f"cable {source} - {target} ({links.describe(link)}): {why}; {found}")
+    if len(problems) > 1:
+        problems.insert(0, f"{len(problems)} of the planned cables do not work:")
+    return "\n  ".join(problems)
+
+
+def _at_the_other_ends(source: str, target: str, heard: Mapping[str, set[str]]) -> str:
+    if target in heard.get(source, ()) and source in heard.get(target, ()):
+        return (
+            "it is plugged in as the file says, so look at the addresses, their prefix lengths and "
+            "the firewalls of both hosts"
+        )
+    parts = []
+    for near, far in ((source, target), (target, source)):
+        others = sorted(heard.get(near, set()) - {far})
+        if far in heard.get(near, ()):
+            parts.append(f"{near} hears {far}")
+        elif others:
+            parts.append(f"the cable at {near} goes to {', '.join(others)}")
+        else:
+            parts.append(f"nobody answers at the other end of {near}")
+    return "; ".join(parts)

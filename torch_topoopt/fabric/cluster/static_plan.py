@@ -1,0 +1,135 @@
+"""Cluster files as networks to plan on, and Plans on the cables of cluster files. Pure functions.
+
+Servers keep the numbers that they have in the file. A Plan numbers the ports of a server as it
+likes; what counts is that there is a cable between the two servers for each one that it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.plan import Cluster, Link, Network
+from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
+from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.plan import Plan
+
+# Server and port of a Plan -> "server:port" of the cluster file
+PortNames = dict[tuple[int, int], str]
+
+
+def cluster_of(file: ClusterFile) -> Cluster:
+    """The servers of `file`: as many ports as the most that a server has cables, all as fast as the
+    slowest cable. Raises FabricError where there is no such Cluster.
+    """
+    cabled = [0] * len(file.servers)
+    for cable in file.cables:
+        for end in cable:
+            cabled[file.ports[end][0]] += 1
+    return Cluster(
+        servers=len(file.servers),
+        degree=max(1, *cabled),
+        link_gbps=min((_gbps(file, cable) for cable in file.cables), default=UNKNOWN_GBPS),
+        accelerators_per_server=accelerators_of(file),
+    ).validate(any_degree=True)
+
+
+def accelerators_of(file: ClusterFile) -> int:
+    """How many every server has; raises FabricError if some have more than others."""
+    few = min(file.servers, key=lambda server: server.accelerators)
+    many = max(file.servers, key=lambda server: server.accelerators)
+    if few.accelerators != many.accelerators:
+        raise FabricError(
+            f"accelerators: {few.name} has {few.accelerators} and {many.name} has "
+            f"{many.accelerators}; a job has equally many ranks on every server"
+        )
+    return few.accelerators
+
+
+def network_of(file: ClusterFile) -> Network:
+    """Rings and routes on all cables of `file`; raises FabricError if they do not join everybody.
+
+    Port k of a server is the k-th of its ports that has a cable, in the order of the file.
+    """
+    used = [0] * len(file.servers)
+    numbers: dict[str, int] = {}
+    plugged = {end for cable in file.cables for end in cable}
+    for end, (server, _) in file.ports.items():
+        if end in plugged:
+            numbers[end] = used[server]
+            used[server] += 1
+    links: list[Link] = []
+    cables: list[Cable] = []
+    for a, b in file.cables:
+        link = Link(file.ports[a][0], numbers[a], file.ports[b][0], numbers[b])
+        links += [link, link.reverse]
+        low, high = sorted((a, b), key=lambda end: file.ports[end][0])
+        pair = (file.ports[low][0], file.ports[high][0])
+        cables.append(Cable(pair, (low, high), _gbps(file, (a, b))))
+    _check_connected(file, links)
+    return network_of_cables(len(file.servers), tuple(links), cables)
+
+
+def place(plan: Plan, file: ClusterFile) -> PortNames:
+    """Which port of the cluster file each port of `plan` is.
+
+    Raises FabricError naming the first cable that the plan needs and the file does not have.
+    """
+    if plan.cluster.servers != len(file.servers):
+        raise FabricError(
+            f"the plan is for {plan.cluster.servers} servers, but cluster {file.name} has "
+            f"{len(file.servers)}"
+        )
+    if plan.cluster.ports != "duplex":
+        raise FabricError("the plan is for simplex ports, but a cable carries both directions")
+    free: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for a, b in file.cables:
+        low, high = sorted((a, b), key=lambda end: file.ports[end][0])
+        pair = (file.ports[low][0], file.ports[high][0])
+        free.setdefault(pair, []).append((low, high))
+    placed: PortNames = {}
+    for link in plan.network.links:
+        if link.source > link.target:
+            continue  # the other direction of a cable
+        cables = free.get((link.source, link.target))
+        if not cables:
+            raise FabricError(_missing_cable(link, plan, file))
+        placed[link.source, link.source_port], placed[link.target, link.target_port] = cables.pop(0)
+    return placed
+
+
+def _gbps(file: ClusterFile, cable: tuple[str, str]) -> float:
+    return min(file.ports[end][1].gbps or UNKNOWN_GBPS for end in cable)
+
+
+def _check_connected(file: ClusterFile, links: list[Link]) -> None:
+    count = len(file.servers)
+    distances = hop_distances(neighbours(count, [(k.source, k.target) for k in links]), 0)
+    lost = [file.servers[server].name for server in range(count) if distances[server] < 0]
+    if lost:
+        raise FabricError(
+            f"cables: {', '.join(lost)} and {file.servers[0].name} are not connected, not even "
+            f"through other servers of cluster {file.name}"
+        )
+
+
+def _missing_cable(link: Link, plan: Plan, file: ClusterFile) -> str:
+    ends = (link.source, link.target)
+    source, target = (file.servers[server].name for server in ends)
+    needed = sum((k.source, k.target) == ends for k in plan.network.links)
+    there = sum({file.ports[a][0], file.ports[b][0]} == set(ends) for a, b in file.cables)
+    others = [
+        file.servers[file.ports[far][0]].name
+        for cable in file.cables
+        for near, far in (cable, cable[::-1])
+        if file.ports[near][0] == link.source
+    ]
+    return (
+        f"the plan needs {'a cable' if needed == 1 else f'{needed} cables'} between {source} and "
+        f"{target} (server {link.source} port {link.source_port}, server {link.target} port "
+        f"{link.target_port}), but cluster {file.name} has {there or 'none'}; the cables of "
+        f"{source} go to {', '.join(sorted(set(others))) or 'nobody'}"
+    )

@@ -1,0 +1,125 @@
+"""The fabric of a cluster whose ports hang on circuit switches.
+
+It makes the circuits of a Plan; then what is true of plugged cables is true of the cluster, so that
+each link is verified from the hosts' side in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric.cluster.cluster_switches import Switches
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, with_cables
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.switches.open_switch import open_switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.cluster.cluster_switches import SwitchProgress
+    from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.fabric.rank_links import Meeting
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Plan
+
+_OTHERS_S = 4 * 3600.0  # a robot may need hours, and says how far it is on server 0
+
+
+class SwitchedFabric:
+    """Driver of the fabric "switched", on every host; server 0's configures the switches.
+
+    `verify` makes the driver that verifies plugged cables, for the cluster file as it is once the
+    circuits are there. `folder`, `timeout_s` and `progress` are those of Switches.configure; one
+    may set `progress` later.
+    """
+
+    name = "switched"
+
+    def __init__(
+        self,
+        file: ClusterFile,
+        server: int,
+        meeting: Meeting,
+        verify: Callable[[ClusterFile], FabricDriver],
+        *,
+        open_switch: Callable[[SwitchEntry], CircuitSwitch] = open_switch,
+        timeout_s: float | None = None,
+        folder: Path | None = None,
+        progress: SwitchProgress | None = None,
+    ) -> None:
+        self._file = file
+        self._server = server
+        self._meeting = meeting
+        self._verify = verify
+        self._open = open_switch
+        self._timeout_s = timeout_s
+        self._folder = folder
+        self.progress = progress
+        self._verified: FabricDriver | None = None
+
+    def connect(self, plan: Plan) -> Wiring:
+        """Makes the circuits, verifies every link from the hosts, and returns where the ports are.
+
+        Raises FabricError, on all hosts alike; the circuits from before are restored then.
+        """
+        if self._verified is not None:
+            raise FabricError("switched: this driver has wired a plan already; close() it first")
+        if self._server != 0:
+            return self._verify_on(with_cables(self._file, self._hear()), plan)
+        with ExitStack() as stack:
+            try:
+                switches = stack.enter_context(Switches(self._file, open_switch=self._open))
+                placed = place_on_switches(plan, self._file, switches.plugged())
+                before = switches.snapshots()
+                switches.configure(
+                    placed.cables,
+                    timeout_s=self._timeout_s,
+                    folder=self._folder,
+                    progress=self.progress,
+                )
+            except BaseException as error:
+                self._tell({"error": str(error) or type(error).__name__})
+                raise
+            self._tell({"cables": placed.file.cables[len(self._file.cables) :]})
+            try:
+                return self._verify_on(placed.file, plan)
+            except BaseException as error:
+                told = switches.go_back(before, self._timeout_s)
+                if isinstance(error, FabricError):
+                    error.args = (f"{error}{told}", *error.args[1:])
+                raise
+
+    def close(self) -> None:
+        """Ends what verifying has opened. The circuits stay, for the next job of the same plan."""
+        if self._verified is not None:
+            self._verified.close()
+            self._verified = None
+
+    def _verify_on(self, file: ClusterFile, plan: Plan) -> Wiring:
+        driver = self._verify(file)
+        try:
+            wiring = driver.connect(plan)
+        except BaseException:
+            driver.close()
+            raise
+        self._verified = driver
+        return replace(wiring, fabric=self.name)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._meeting.publish("switches", json.dumps(message))
+
+    def _hear(self) -> list[list[str]]:
+        """The cables that server 0 has made; raises FabricError if it could not."""
+        told = self._meeting.collect("switches", [0], time.monotonic() + _OTHERS_S)
+        message = json.loads(told[0])
+        if error := message.get("error"):
+            raise FabricError(error)
+        cables: list[list[str]] = message["cables"]
+        return cables

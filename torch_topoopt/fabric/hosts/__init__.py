@@ -1,0 +1,1 @@
+"""Shell scripts that set up a real host for a plan, and take exactly that back."""

@@ -1,0 +1,1 @@
+"""Emulated servers with a real kernel network: namespaces, cables with rates, kernel relays."""

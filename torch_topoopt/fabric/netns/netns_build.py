@@ -1,0 +1,219 @@
+"""Builds one fabric of namespaces: hosts, the management network, cables, rates and routes."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric import links
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import netns_kernel, netns_routes, netns_shaper, netns_split
+from torch_topoopt.fabric.netns.netns_layout import (
+    BLOCKS,
+    LAUNCHER,
+    Layout,
+    port_interface,
+    socket_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.fabric.netns.netns_state import FabricRecord
+    from torch_topoopt.plan import Link, Plan
+
+_EXISTS = 17  # EEXIST
+
+
+class Builder:
+    """Makes the namespaces of `record` for `plan`; whoever calls removes them if it fails."""
+
+    def __init__(self, plan: Plan, record: FabricRecord) -> None:
+        self._plan = plan
+        self._record = record
+        self._layout = record.layout
+        self._servers = range(plan.cluster.servers)
+        self._routes: dict[int, Any] = {}  # an IPRoute per server
+        self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
+
+    def build(self, progress: Callable[[str], None]) -> None:
+        with contextlib.ExitStack() as stack:
+            progress("hosts")
+            for server in self._servers:
+                self._host(server)
+                route = netns_kernel.open_route(self._layout.namespace(server))
+                self._routes[server] = stack.enter_context(route)
+            self._management()
+            progress("cables")
+            if self._record.switch_delay_s is None:
+                for cable in links.connections(self._plan):
+                    self._cable(cable)
+            else:
+                self._plug_into_switch()
+            for server in self._servers:
+                progress(f"server {server}")
+                self._set_up_ports(server)
+            progress("routes")
+            hops = netns_routes.hops_by_server(self._plan)
+            split = self._record.forwarding == "split"
+            for server in self._servers:
+                route, ports = self._routes[server], self._ports[server]
+                if split:
+                    mtu, classifier = self._record.mtu, self._record.classifier
+                    netns_split.divide(route, self._layout, server, ports, mtu, classifier)
+                    netns_split.name_neighbours(route, self._layout, self._from(server), ports)
+                netns_routes.add(route, self._layout, server, hops[server], ports, split=split)
+
+    def _host(self, server: int) -> None:
+        namespace = self._layout.namespace(server)
+        netns_kernel.create(namespace)
+        netns_kernel.inside(namespace, _set_kernel_up)
+
+    def _management(self) -> None:
+        """Every server on one bridge, and an address of its own that the cables lead to."""
+        layout = self._layout
+        with netns_kernel.open_route(layout.management_namespace) as route:
+            bridge = route.link_lookup(ifname="bridge")[0]
+            for server in self._servers:
+                inside = self._routes[server]
+                here = f"host{server}"
+                far = {"ifname": "management", "net_ns_fd": layout.namespace(server)}
+                route.link("add", ifname=here, kind="veth", peer=far)
+                route.link(
+                    "set", index=route.link_lookup(ifname=here)[0], master=bridge, state="up"
+                )
+                address = layout.management_address(server)
+                _up(inside, "management", address, 24)
+                # A pair whose far end nobody uses: an interface with a name, for programs that
+                # want one.
+                inside.link("add", ifname="host", kind="veth", peer={"ifname": "host-end"})
+                _up(inside, "host-end")
+                _up(inside, "host", layout.server_address(server), 32)
+                _up(inside, "lo")
+
+    def _cable(self, cable: Link) -> None:
+        near = self._end(cable.source, cable.source_port)
+        far = self._end(cable.target, cable.target_port)
+        far["net_ns_fd"] = self._layout.namespace(cable.target)
+        self._routes[cable.source].link("add", kind="veth", peer=far, **near)
+
+    def _plug_into_switch(self) -> None:
+        namespace = self._layout.switch_namespace
+        degree = self._plan.cluster.degree
+        netns_kernel.create(namespace)
+        netns_kernel.inside(namespace, _set_kernel_up)
+        with netns_kernel.open_route(namespace) as route:
+            for link in self._plan.network.links:
+                socket = socket_name(link.source, link.source_port, degree)
+                far = self._end(link.source, link.source_port)
+                far["net_ns_fd"] = self._layout.namespace(link.source)
+                mtu = self._record.mtu
+                route.link("add", ifname=f"socket{socket}", kind="veth", mtu=mtu, peer=far)
+                (index,) = route.link_lookup(ifname=f"socket{socket}")
+                route.link("set", index=index, state="up")
+                route.tc("add", "clsact", index=index)
+
+    def _end(self, server: int, port: int) -> dict[str, Any]:
+        return {
+            "ifname": port_interface(port),
+            "mtu": self._record.mtu,
+            "address": self._layout.port_mac(server, port),
+        }
+
+    def _from(self, server: int) -> list[Link]:
+        return [link for link in self._plan.network.links if link.source == server]
+
+    def _set_up_ports(self, server: int) -> None:
+        route, layout, record = self._routes[server], self._layout, self._record
+        self._ports[server] = {}
+        for link in self._from(server):
+            (index,) = route.link_lookup(ifname=port_interface(link.source_port))
+            self._ports[server][link.source_port] = index
+            route.addr(
+                "add",
+                index=index,
+                local=layout.port_address(server, link.source_port),
+                address=layout.port_address(link.target, link.target_port),
+                prefixlen=32,
+            )
+            route.link("set", index=index, state="up")
+            if record.gbps is not None:
+                netns_shaper.limit(route, index, record.gbps, record.mtu, record.shaper)
+
+
+def reserve_block(name: str) -> int:
+    """Makes the management network of a fabric; its block of addresses is ours from then on.
+
+    Making this machine's interface on it, whose name is that of the block, is what reserves it.
+    Raises FabricError if all blocks are taken.
+    """
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    management = Layout(name).management_namespace
+    netns_kernel.create(management)
+    netns_kernel.inside(management, _set_kernel_up)
+    with netns_kernel.open_route(management) as inside, netns_kernel.open_route() as outside:
+        used = _used_networks(outside)
+        for block in range(BLOCKS):
+            layout = Layout(name, block)
+            network = ipaddress.ip_network(layout.management_network)
+            if any(network.overlaps(other) for other in used):
+                continue
+            peer = {"ifname": "launcher", "net_ns_fd": management}
+            try:
+                outside.link("add", ifname=layout.launcher_interface, kind="veth", peer=peer)
+            except NetlinkError as error:
+                if error.code == _EXISTS:
+                    continue
+                raise
+            inside.link("add", ifname="bridge", kind="bridge")
+            (bridge,) = inside.link_lookup(ifname="bridge")
+            inside.link("set", index=bridge, state="up")
+            (launcher,) = inside.link_lookup(ifname="launcher")
+            inside.link("set", index=launcher, master=bridge, state="up")
+            address = layout.management_address(LAUNCHER)
+            _up(outside, layout.launcher_interface, address, network.prefixlen)
+            return block
+    raise FabricError(
+        f"netns: all {BLOCKS} blocks of addresses are in use (198.18.0.0/24 to "
+        f"198.18.{BLOCKS - 1}.0/24); `topoopt fabric list` shows the fabrics that there are"
+    )
+
+
+def _used_networks(route: Any) -> list[ipaddress.IPv4Network]:
+    """Networks that this machine routes to already, the default route aside."""
+    return [
+        ipaddress.IPv4Network((message.get_attr("RTA_DST"), message["dst_len"]))
+        for message in route.get_routes(family=2)
+        if message.get_attr("RTA_DST")
+    ]
+
+
+def _up(route: Any, name: str, address: str | None = None, prefix: int = 32) -> None:
+    (index,) = route.link_lookup(ifname=name)
+    if address is not None:
+        route.addr("add", index=index, address=address, prefixlen=prefix)
+    route.link("set", index=index, state="up")
+
+
+def _set_kernel_up() -> None:
+    """Forwarding on and reverse-path filters off: a relayed packet's way back may be another.
+
+    No IPv6, whose own traffic would blur the counters. Not BBR: on a cable, whose round trip is
+    nearly nothing, acknowledgements that wait behind data of the other direction starve it.
+    """
+    ipv4 = Path("/proc/sys/net/ipv4")
+    (ipv4 / "ip_forward").write_text("1")
+    for scope in ("all", "default"):
+        (ipv4 / "conf" / scope / "rp_filter").write_text("0")
+        (ipv4 / "conf" / scope / "send_redirects").write_text("0")
+        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+            Path("/proc/sys/net/ipv6/conf", scope, "disable_ipv6").write_text("1")
+    control = ipv4 / "tcp_congestion_control"
+    for better in ("cubic", "reno"):  # the first may be kept from namespaces (EPERM)
+        if control.read_text().strip() != "bbr":
+            break
+        with contextlib.suppress(OSError):
+            control.write_text(better)

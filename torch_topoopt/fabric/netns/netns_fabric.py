@@ -1,0 +1,267 @@
+"""The fabric of network namespaces on one Linux machine, as root: a real kernel network.
+
+Every server is a namespace `topoopt-NAME-S`, which `ip netns exec` enters; every cable a veth pair
+whose two ends are limited to the bandwidth. Beside its ports a server has the interface
+`management`, on a bridge that all share with this machine (control traffic does not touch the
+fabric), and an address of its own that every other server reaches over the cables, forwarded by the
+kernels in between along the plan's routes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.fabric import links, verify_link
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import (
+    netns_build,
+    netns_filters,
+    netns_kernel,
+    netns_shaper,
+    netns_state,
+)
+from torch_topoopt.fabric.netns.netns_layout import (
+    LAUNCHER,
+    MAX_DEGREE,
+    MAX_SERVERS,
+    Layout,
+    check_name,
+    port_interface,
+    socket_name,
+)
+from torch_topoopt.fabric.netns.netns_shaper import paced_share
+from torch_topoopt.fabric.netns.netns_switch import NetnsSwitch
+from torch_topoopt.fabric.switches.circuits import Circuit, Fence
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.fabric.netns.netns_state import FabricRecord
+    from torch_topoopt.plan import Link, Plan
+
+_TCP_PORT = 20000
+_MAX_DELAY_S = 600.0
+_MIN_MTU, _MAX_MTU = 576, 65521
+
+
+class NetnsFabric:
+    """Driver of the fabric "netns".
+
+    `fabric` is its name among those of this machine. `gbps` limits every link per direction (None:
+    as fast as the machine is); `shaper` does that ("tbf", "htb"; None: the first that there is).
+    `forwarding`: how relays tell what they forward from what is for them, "routes" (by its
+    address) or "split" (by its MAC address, Appendix I). `relay`: whether the ranks relay ("user")
+    or leave it to the hosts ("kernel"). With `switch_delay_s` the cables run through an emulated
+    optical switch whose mirrors take that long to move. With `keep` the fabric outlives this
+    process; otherwise it belongs to it, and `close()` removes it. Raises FabricError where this
+    machine cannot do it.
+    """
+
+    name = "netns"
+
+    def __init__(
+        self,
+        fabric: str,
+        *,
+        gbps: float | None = None,
+        mtu: int = 1500,
+        shaper: str | None = None,
+        forwarding: Literal["routes", "split"] = "routes",
+        relay: Literal["user", "kernel"] = "user",
+        switch_delay_s: float | None = None,
+        keep: bool = False,
+        timeout_s: float = 5.0,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        netns_kernel.require()
+        check_name(fabric)
+        if not _MIN_MTU <= mtu <= _MAX_MTU:
+            raise FabricError(f"mtu: {mtu} is not in {_MIN_MTU}..{_MAX_MTU}")
+        if switch_delay_s is not None and not 0 <= switch_delay_s <= _MAX_DELAY_S:
+            raise FabricError(
+                f"switch-delay-s: {switch_delay_s:g} is not in 0..{_MAX_DELAY_S:g} seconds"
+            )
+        if gbps is not None:
+            netns_shaper.check_rate(gbps)
+        self._fabric = fabric
+        self._gbps = gbps
+        self._mtu = mtu
+        self._shaper = shaper
+        self._forwarding = forwarding
+        self._relay = relay
+        self._switch_delay_s = switch_delay_s
+        self._keep = keep
+        self._timeout_s = timeout_s
+        self._progress = progress
+        self._reserved: netns_state.Reservation | None = None
+        self._layout: Layout | None = None
+
+    def connect(self, plan: Plan) -> Wiring:
+        """Builds the fabric and verifies each link from both ends; raises FabricError.
+
+        Whatever goes wrong, nothing of it is left.
+        """
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        if self._reserved is not None:
+            raise FabricError("netns: this driver has wired a plan already; close() it first")
+        _check(plan)
+        self._reserved = netns_state.reserve(self._fabric)
+        try:
+            record = self._record(plan)
+            self._layout = record.layout
+            netns_build.Builder(plan, record).build(self._progress)
+            self._set_circuits(plan)
+            wiring = self._wiring(plan)
+            self._progress("verifying")
+            for link in links.connections(plan):
+                self._verify(link, wiring)
+            netns_state.save(self._reserved.path, record, plan, wiring)
+            self._reserved.release()
+        except NetlinkError as error:
+            self.close()
+            raise FabricError(f"netns: the kernel refused: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+        return wiring
+
+    def close(self) -> None:
+        """Kills what runs in the namespaces and removes the fabric; harmless if there is none."""
+        if self._reserved is not None:
+            netns_state.take_down(self._fabric)
+            self._reserved.release()
+            self._reserved = self._layout = None
+
+    @property
+    def layout(self) -> Layout:
+        """Names and addresses; raises FabricError unless a plan is wired."""
+        if self._layout is None:
+            raise FabricError("netns: no plan is wired")
+        return self._layout
+
+    @property
+    def management_address(self) -> str:
+        """Where the servers reach this machine."""
+        return self.layout.management_address(LAUNCHER)
+
+    def switch(self) -> NetnsSwitch:
+        """The switch that the cables run through; raises FabricError if they do not."""
+        if self._switch_delay_s is None:
+            raise FabricError("netns: the cables of this fabric do not run through a switch")
+        return NetnsSwitch(
+            self.layout.switch_namespace, name=self._fabric, delay_s=self._switch_delay_s
+        )
+
+    def _set_circuits(self, plan: Plan) -> None:
+        if self._switch_delay_s is None:
+            return
+        self._progress("circuits")
+        switch = self.switch()
+        degree = plan.cluster.degree
+        circuits = [
+            Circuit(
+                socket_name(link.source, link.source_port, degree) + "A",
+                socket_name(link.target, link.target_port, degree) + "B",
+            )
+            for link in plan.network.links
+        ]
+        fence = Fence(frozenset(switch.capabilities().ports))
+        limit_s = self._switch_delay_s + self._timeout_s
+        with contextlib.closing(switch):
+            configure(switch, circuits, fence, timeout_s=limit_s)
+
+    def _record(self, plan: Plan) -> FabricRecord:
+        split = self._forwarding == "split"
+        owner = 0 if self._keep else os.getpid()
+        return netns_state.FabricRecord(
+            version=netns_state.FabricRecord.VERSION,
+            name=self._fabric,
+            servers=plan.cluster.servers,
+            degree=plan.cluster.degree,
+            gbps=self._gbps,
+            mtu=self._mtu,
+            shaper=""
+            if self._gbps is None
+            else netns_shaper.choose(() if self._shaper is None else (self._shaper,)),
+            forwarding=self._forwarding,
+            classifier=netns_filters.choose() if split else "",
+            switch_delay_s=self._switch_delay_s,
+            owner=owner,
+            owner_start=netns_state.process_start(owner) if owner else 0,
+            block=netns_build.reserve_block(self._fabric),
+        )
+
+    def _wiring(self, plan: Plan) -> Wiring:
+        """The sockets send no faster than the interfaces can without dropping."""
+        paced = None if self._gbps is None else self._gbps * paced_share(self._mtu)
+        ends = sorted({(link.source, link.source_port) for link in plan.network.links})
+        return (
+            Wiring(
+                version=Wiring.VERSION,
+                fabric=self.name,
+                plan_digest=plan.digest(),
+                tcp_port=_TCP_PORT,
+                ports=tuple(
+                    PortAddress(
+                        server,
+                        port,
+                        self.layout.port_address(server, port),
+                        paced,
+                        speed_gbps=self._gbps,
+                        interface=port_interface(port),
+                    )
+                    for server, port in ends
+                ),
+                forwarded=tuple(
+                    ServerAddress(server, self.layout.server_address(server))
+                    for server in range(plan.cluster.servers)
+                    if self._relay == "kernel"
+                ),
+            )
+            .validate()
+            .check(plan)
+        )
+
+    def _verify(self, link: Link, wiring: Wiring) -> None:
+        ports = wiring.by_port()
+        near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
+        source, target = self.layout.namespace(link.source), self.layout.namespace(link.target)
+        try:
+            listener = netns_kernel.inside(
+                target, lambda: links.listen(far.address, wiring.tcp_port)
+            )
+        except OSError as error:
+            raise FabricError(f"{links.describe(link)}: {error.strerror or error}") from None
+        with contextlib.closing(listener):
+            verify_link.both_ways(
+                link,
+                wiring,
+                listener,
+                lambda: netns_kernel.inside(
+                    source, lambda: links.connect(near, far, wiring.tcp_port, self._timeout_s)
+                ),
+                self._timeout_s,
+            )
+
+
+def _check(plan: Plan) -> None:
+    cluster = plan.cluster
+    if cluster.ports != "duplex":
+        raise FabricError(
+            f"ports: {cluster.ports!r} cannot be a veth pair, which carries both directions; use "
+            "'duplex'"
+        )
+    for name, value, limit in (
+        ("servers", cluster.servers, MAX_SERVERS),
+        ("degree", cluster.degree, MAX_DEGREE),
+    ):
+        if value > limit:
+            raise FabricError(
+                f"{name}: {value} is more than {limit}, the most that the netns fabric has "
+                "addresses for"
+            )

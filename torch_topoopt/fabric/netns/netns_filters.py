@@ -1,0 +1,161 @@
+"""Traffic-control filters at the ingress of an interface that redirect frames to another one.
+
+The messages are built here byte by byte: pyroute2 knows neither `flower` nor a `u32` match on the
+Ethernet header, which lies before the offset that u32 counts from. Layouts are those of
+<linux/pkt_cls.h>, <linux/pkt_sched.h> and <linux/tc_act/tc_mirred.h>.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns.netns_kernel import inside, scratch_interface
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INGRESS = 0xFFFFFFF2  # where a filter for arriving frames hangs, once there is a clsact
+CLASSIFIERS = ("flower", "u32")  # in the order of preference
+
+_ADD, _DELETE = 44, 45  # RTM_NEWTFILTER, RTM_DELTFILTER
+_REQUEST, _ACK, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x200, 0x400
+_ERROR = 2  # NLMSG_ERROR
+_HEADER, _TC = struct.Struct("=IHHII"), struct.Struct("=BBHiIII")
+_NESTED = 0x8000
+_KIND, _OPTIONS = 1, 2
+_ETH_P_ALL = 0x0003
+_STOLEN, _EGRESS_REDIRECT = 4, 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What arrives at interface `ingress` leaves through `egress`; None: nothing happens to it yet.
+
+    `mac` restricts the rule to frames with that destination. `tag` is the owner's, for finding the
+    rule again; `priority` orders the rules of an interface and is unique there.
+    """
+
+    ingress: int
+    egress: int | None
+    tag: int
+    priority: int = 1
+    mac: str | None = None
+
+
+def add(namespace: str, rule: Rule, classifier: str = "u32") -> None:
+    """Adds a rule; raises OSError with what the kernel answers (ENOENT: no such classifier)."""
+    options = _flower(rule) if classifier == "flower" else _u32(rule)
+    body = _tc_message(rule.ingress, rule.priority)
+    body += _attribute(_KIND, classifier.encode() + b"\0") + _attribute(_OPTIONS | _NESTED, options)
+    _request(namespace, _ADD, _CREATE | _EXCLUSIVE, body)
+
+
+def delete(namespace: str, ingress: int, priority: int = 1) -> None:
+    """Removes the rule of that priority; raises OSError (ENOENT: there is none)."""
+    _request(namespace, _DELETE, 0, _tc_message(ingress, priority))
+
+
+def present(route: Any, ingress: int) -> list[Rule]:
+    """The u32 rules of an interface, without their MAC addresses."""
+    found = []
+    for message in route.get_filters(index=ingress, parent=INGRESS):
+        options = message.get_attr("TCA_OPTIONS")
+        tag = options.get_attr("TCA_U32_CLASSID") if options else None
+        if tag is not None:
+            found.append(Rule(ingress, _target(options), tag, message["info"] >> 16))
+    return found
+
+
+def _target(options: Any) -> int | None:
+    actions = options.get_attr("TCA_U32_ACT")
+    action = actions.get_attr("TCA_ACT_PRIO_1") if actions else None
+    if action is None:
+        return None
+    return int(action.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_MIRRED_PARMS")["ifindex"])
+
+
+def _u32(rule: Rule) -> bytes:
+    keys = [(0, 0, 0)]  # mask, value, offset from the network header
+    if rule.mac is not None:
+        mac = _mac(rule.mac)
+        keys = [
+            (0x0000FFFF, int.from_bytes(mac[:2]), -16),
+            (0xFFFFFFFF, int.from_bytes(mac[2:]), -12),
+        ]
+    selector = struct.pack("=BBBxHHhhI", 1, 0, len(keys), 0, 0, 0, 0, 0)
+    for mask, value, offset in keys:
+        selector += struct.pack("!II", mask, value) + struct.pack("=ii", offset, 0)
+    options = _attribute(1, struct.pack("=I", rule.tag)) + _attribute(5, selector)
+    return options + (_attribute(7 | _NESTED, _redirect(rule.egress)) if rule.egress else b"")
+
+
+def _flower(rule: Rule) -> bytes:
+    options = _attribute(1, struct.pack("=I", rule.tag))
+    if rule.mac is not None:
+        options += _attribute(4, _mac(rule.mac)) + _attribute(5, b"\xff" * 6)
+    return options + (_attribute(3 | _NESTED, _redirect(rule.egress)) if rule.egress else b"")
+
+
+def _redirect(egress: int | None) -> bytes:
+    parameters = struct.pack("=IIiiiiI", 0, 0, _STOLEN, 0, 0, _EGRESS_REDIRECT, egress)
+    action = _attribute(1, b"mirred\0") + _attribute(2 | _NESTED, _attribute(2, parameters))
+    return _attribute(1 | _NESTED, action)
+
+
+def _mac(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
+
+
+def _tc_message(index: int, priority: int) -> bytes:
+    info = priority << 16 | socket.htons(_ETH_P_ALL)
+    return _TC.pack(socket.AF_UNSPEC, 0, 0, index, 0, INGRESS, info)
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    size = 4 + len(value)
+    return struct.pack("=HH", size, kind) + value + b"\0" * (-size % 4)
+
+
+def _request(namespace: str, kind: int, flags: int, body: bytes) -> None:
+    """Sends one request and waits for its acknowledgement."""
+
+    def open_socket() -> socket.socket:
+        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+
+    with inside(namespace, open_socket) as kernel:
+        kernel.settimeout(5.0)
+        size = _HEADER.size + len(body)
+        kernel.send(_HEADER.pack(size, kind, _REQUEST | _ACK | flags, 1, 0) + body)
+        answer = kernel.recv(65536)
+    answered = _HEADER.unpack_from(answer)[1]
+    (code,) = struct.unpack_from("=i", answer, _HEADER.size)
+    if answered != _ERROR or code > 0:
+        raise FabricError(f"netns: the kernel answered a filter with message {answered}")
+    if code:
+        raise OSError(-code, os.strerror(-code))
+
+
+def choose(choice: Sequence[str] = CLASSIFIERS) -> str:
+    """The first classifier by which this kernel redirects frames of one MAC address; tries them.
+
+    Raises FabricError saying what was tried if there is none.
+    """
+    tried = []
+    with scratch_interface() as (route, namespace, index):
+        route.tc("add", "clsact", index=index)
+        for classifier in choice:
+            try:
+                add(namespace, Rule(index, index, 0, mac="02:00:00:00:00:01"), classifier)
+            except OSError as error:
+                tried.append(f"{classifier}: {error.strerror}")
+            else:
+                return classifier
+    raise FabricError(
+        f"netns: this kernel cannot tell frames apart by MAC address ({'; '.join(tried)}); load "
+        "the modules cls_flower or cls_u32, and act_mirred, or forward by routes alone"
+    )

@@ -1,0 +1,120 @@
+"""Limits the rate of an interface with a queueing discipline: tbf, or htb where there is no tbf.
+
+Both count whole frames (the payload of a TCP segment and its headers, Ethernet's included), as a
+link does. The queue before the limit holds what the link carries in 20 ms, as a switch's would.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns.netns_kernel import scratch_interface
+from torch_topoopt.plan import BYTES_PER_GBPS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FRAME_HEADER_BYTES = 14  # Ethernet's
+TCP_HEADERS_BYTES = 52  # IPv4, TCP and the time stamps that Linux sends
+
+_ROOT, _CLASS, _LEAF = 0x10000, 0x10001, 0x20000
+_QUEUE_S = 0.02
+_MIN_BURST_BYTES = 16 << 10  # what TCP's pacing releases at a time, and some
+_TIMER_HZ = 250
+_MAX_GBPS = 32.0  # the rate is 32 bits of bytes per second
+
+
+def goodput_share(mtu: int) -> float:
+    """The part of a link's rate that one TCP connection's payload can have."""
+    return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES)
+
+
+def paced_share(mtu: int) -> float:
+    """What sockets may send of a port's rate while as much comes in: TCP's part beside the answers.
+
+    A NIC makes its senders wait; tbf and htb drop what their queue cannot hold, and a dropped last
+    packet is missed only after a long time. Linux acknowledges every second segment.
+    """
+    acknowledgement_bytes = (TCP_HEADERS_BYTES + FRAME_HEADER_BYTES) / 2
+    return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES + acknowledgement_bytes)
+
+
+def check_rate(gbps: float) -> None:
+    """Raises FabricError for a rate that a queueing discipline cannot hold."""
+    if gbps > _MAX_GBPS:
+        raise FabricError(
+            f"bandwidth: {gbps:g} Gb/s is more than {_MAX_GBPS:g} Gb/s, the most that the netns "
+            "fabric can limit a link to"
+        )
+
+
+def _burst_bytes(bytes_per_s: float, mtu: int) -> int:
+    return max(_MIN_BURST_BYTES, 2 * (mtu + FRAME_HEADER_BYTES), round(bytes_per_s / _TIMER_HZ))
+
+
+def _queue_bytes(bytes_per_s: float, mtu: int) -> int:
+    return max(2 * _burst_bytes(bytes_per_s, mtu), round(bytes_per_s * _QUEUE_S))
+
+
+def _tbf(route: Any, index: int, bytes_per_s: float, mtu: int) -> None:
+    route.tc(
+        "add",
+        "tbf",
+        index=index,
+        handle=_ROOT,
+        rate=round(bytes_per_s),
+        burst=_burst_bytes(bytes_per_s, mtu),
+        limit=_queue_bytes(bytes_per_s, mtu),
+    )
+
+
+def _htb(route: Any, index: int, bytes_per_s: float, mtu: int) -> None:
+    route.tc("add", "htb", index=index, handle=_ROOT, default=1)
+    burst = _burst_bytes(bytes_per_s, mtu)
+    route.tc(
+        "add-class",
+        "htb",
+        index=index,
+        handle=_CLASS,
+        parent=_ROOT,
+        rate=round(bytes_per_s),
+        burst=burst,
+        cburst=burst,
+        mtu=mtu + FRAME_HEADER_BYTES,
+    )
+    packets = max(8, _queue_bytes(bytes_per_s, mtu) // (mtu + FRAME_HEADER_BYTES))
+    route.tc("add", "pfifo", index=index, handle=_LEAF, parent=_CLASS, limit=packets)
+
+
+SHAPERS = {"tbf": _tbf, "htb": _htb}
+
+
+def choose(choice: Sequence[str] = ()) -> str:
+    """The first of `choice` (default: all) that this kernel has; tries them.
+
+    Raises FabricError saying what was tried if there is none.
+    """
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    tried = []
+    with scratch_interface() as (route, _, index):
+        for shaper in choice or SHAPERS:
+            if shaper not in SHAPERS:
+                raise FabricError(f"shaper: {shaper!r} is not one of {', '.join(SHAPERS)}")
+            try:
+                SHAPERS[shaper](route, index, 1e6, 1500)
+            except NetlinkError as error:
+                tried.append(f"{shaper}: {os.strerror(error.code)}")
+            else:
+                return shaper
+    raise FabricError(
+        f"netns: this kernel cannot limit the rate of a link ({'; '.join(tried)}); load the module "
+        "sch_tbf or sch_htb, or leave the bandwidth out"
+    )
+
+
+def limit(route: Any, index: int, gbps: float, mtu: int, shaper: str) -> None:
+    """Limits what interface `index` sends to `gbps`, frames and all."""
+    SHAPERS[shaper](route, index, gbps * BYTES_PER_GBPS, mtu)

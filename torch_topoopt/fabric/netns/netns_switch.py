@@ -1,0 +1,242 @@
+"""An emulated optical switch: circuits between veth ends in a namespace, moved while hosts run.
+
+Each host's port is a veth whose far end `socketN` lies in the switch's namespace. A simplex circuit
+3A-5B is a rule at the ingress of `socket3` that redirects every frame to `socket5`; without a rule
+frames end in the dark. As with mirrors, a circuit is first set (a rule that leads nowhere yet) and
+carries light once the reconfiguration delay is over. All of it is kept by the kernel: the driver
+remembers nothing, and one that comes later finds the circuits that are there and finishes those
+that were being moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric.clock import Clock, SystemClock
+from torch_topoopt.fabric.netns import netns_filters, netns_kernel
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference, circuit_order
+from torch_topoopt.fabric.switches.switch import (
+    Capabilities,
+    NotSettled,
+    SwitchError,
+    SwitchUnreachable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch_topoopt.fabric.switches.switch import Progress
+
+_POLL_S = 0.005
+_UP = 1  # IFF_UP
+_SOCKET = re.compile(r"socket(\d+)")
+
+
+def socket_interface(socket: str) -> str:
+    """The interface of a socket in the switch's namespace."""
+    return f"socket{socket}"
+
+
+class NetnsSwitch:
+    """The switch in `namespace`; it has the sockets whose interfaces are there.
+
+    `delay_s` is what a mirror takes to move. Raises SwitchUnreachable if there is no namespace.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        name: str = "netns",
+        delay_s: float = 0.025,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.delay_s = delay_s
+        self._namespace = namespace
+        self._clock = SystemClock() if clock is None else clock
+        self._moving = threading.Lock()
+        self._timers: set[threading.Timer] = set()
+        dark = [circuit for circuit, lit in self._read().items() if not lit]
+        self._light_later(dark)
+
+    def capabilities(self) -> Capabilities:
+        sockets = sorted(self._sockets(), key=int)
+        ingress, egress = [f"{s}A" for s in sockets], [f"{s}B" for s in sockets]
+        return Capabilities(
+            ports=(*ingress, *egress),
+            ingress=frozenset(ingress),
+            egress=frozenset(egress),
+            duplex=False,
+            bulk=False,
+            atomic=False,
+            persistent=False,
+            power=False,
+            settle_s=self.delay_s,
+        )
+
+    def fibres(self, port: str) -> tuple[str, str]:
+        if port not in self._sockets():
+            raise SwitchError(f"{self.name}: port {port!r} is not one of its sockets")
+        return f"{port}A", f"{port}B"
+
+    def circuits(self) -> frozenset[Circuit]:
+        return frozenset(self._read())
+
+    def apply(self, difference: Difference, progress: Progress | None = None) -> None:
+        steps = (*difference.remove, *difference.add)
+        added = []
+        try:
+            with self._moving:
+                sockets, used = self._sockets(), set(self._read())
+                for done, circuit in enumerate(steps):
+                    ingress, _ = self._ends(circuit, sockets)
+                    if circuit in difference.remove:
+                        self._remove(circuit, ingress, used)
+                    elif self._set(circuit, ingress, used):
+                        added.append(circuit)
+                    if progress is not None:
+                        progress(done + 1, len(steps), str(circuit))
+        finally:
+            self._light_later(added)
+
+    def wait_settled(
+        self, circuits: Iterable[Circuit], timeout_s: float, progress: Progress | None = None
+    ) -> None:
+        wanted = set(circuits)
+        deadline = self._clock.now() + timeout_s
+        while True:
+            lit = {circuit for circuit, lit in self._read().items() if lit}
+            dark = wanted - lit
+            if progress is not None:
+                progress(len(wanted) - len(dark), len(wanted), "settling")
+            if not dark:
+                return
+            if self._clock.now() >= deadline:
+                names = ", ".join(str(c) for c in sorted(dark, key=circuit_order))
+                raise NotSettled(f"{self.name}: no light on {names} after {timeout_s:g} s", dark)
+            self._clock.sleep(_POLL_S)
+
+    def power_dbm(self, port: str) -> float | None:
+        return None
+
+    def close(self) -> None:
+        """Lets mirrors that are moving arrive first."""
+        for timer in tuple(self._timers):
+            timer.join()
+
+    @contextlib.contextmanager
+    def _device(self) -> Iterator[Any]:
+        """An IPRoute in the switch's namespace; what goes wrong there is the switch's error."""
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        if not netns_kernel.exists(self._namespace):
+            raise SwitchUnreachable(f"{self.name}: there is no namespace {self._namespace}")
+        try:
+            with netns_kernel.open_route(self._namespace) as route:
+                yield route
+        except (NetlinkError, OSError) as error:
+            raise SwitchUnreachable(f"{self.name}: {error}") from None
+
+    def _sockets(self) -> dict[str, tuple[int, bool]]:
+        """Socket -> (index of its interface, whether it is up)."""
+        with self._device() as route:
+            return _sockets(route)
+
+    def _read(self) -> dict[Circuit, bool]:
+        """Circuits -> whether they carry light: the mirror has arrived and both fibres are in."""
+        with self._device() as route:
+            sockets = _sockets(route)
+            numbers = {index: socket for socket, (index, _) in sockets.items()}
+            found = {}
+            for socket, (index, up) in sockets.items():
+                for rule in netns_filters.present(route, index):
+                    far = str(rule.tag)
+                    arrived = rule.egress is not None and numbers.get(rule.egress) == far
+                    both_in = up and far in sockets and sockets[far][1]
+                    found[Circuit(f"{socket}A", f"{far}B")] = arrived and both_in
+            return found
+
+    def _set(self, circuit: Circuit, ingress: int, used: set[Circuit]) -> bool:
+        """Sets a circuit that is dark yet; False if it is there already."""
+        if circuit in used:
+            return False
+        for port in circuit.ports:
+            if any(port in other.ports for other in used):
+                raise SwitchError(f"{self.name}: port {port} is in use")
+        with self._device():
+            self._add_rule(netns_filters.Rule(ingress, None, _number(circuit.egress)))
+        used.add(circuit)
+        return True
+
+    def _remove(self, circuit: Circuit, ingress: int, used: set[Circuit]) -> None:
+        if circuit in used:
+            with self._device():
+                self._delete_rule(ingress)
+            used.discard(circuit)
+
+    def _light_later(self, circuits: Iterable[Circuit]) -> None:
+        """The device goes on by itself, whether or not anybody waits for it."""
+        circuits = list(circuits)
+        if not circuits:
+            return
+
+        def arrive() -> None:
+            try:
+                with contextlib.suppress(SwitchError), self._moving:
+                    sockets = self._sockets()
+                    for circuit in circuits:
+                        self._light(circuit, sockets)
+            finally:
+                self._timers.discard(timer)
+
+        timer = threading.Timer(self.delay_s, arrive)
+        timer.daemon = True
+        self._timers.add(timer)
+        timer.start()
+
+    def _light(self, circuit: Circuit, sockets: dict[str, tuple[int, bool]]) -> None:
+        """Unless it has been removed meanwhile, or lit by another."""
+        ingress, egress = self._ends(circuit, sockets)
+        tag = _number(circuit.egress)
+        with self._device() as route:
+            rules = netns_filters.present(route, ingress)
+            if any(rule.tag == tag and rule.egress is None for rule in rules):
+                self._delete_rule(ingress)
+                self._add_rule(netns_filters.Rule(ingress, egress, tag))
+
+    def _ends(self, circuit: Circuit, sockets: dict[str, tuple[int, bool]]) -> tuple[int, int]:
+        """The interfaces of a circuit; raises SwitchError if it is none of this switch."""
+        near, far = circuit.ingress.removesuffix("A"), circuit.egress.removesuffix("B")
+        of_sockets = near in sockets and far in sockets
+        if not of_sockets or circuit != Circuit(f"{near}A", f"{far}B"):
+            raise SwitchError(f"{self.name}: {circuit} is not a circuit from ingress to egress")
+        return sockets[near][0], sockets[far][0]
+
+    def _add_rule(self, rule: netns_filters.Rule) -> None:
+        netns_filters.add(self._namespace, rule)
+
+    def _delete_rule(self, ingress: int) -> None:
+        try:
+            netns_filters.delete(self._namespace, ingress)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+
+def _sockets(route: Any) -> dict[str, tuple[int, bool]]:
+    found = {}
+    for link in route.get_links():
+        match = _SOCKET.fullmatch(link.get_attr("IFLA_IFNAME"))
+        if match:
+            found[match[1]] = (link["index"], bool(link["flags"] & _UP))
+    return found
+
+
+def _number(port: str) -> int:
+    """Of the socket that a port (3A, 3B) belongs to."""
+    return int(port[:-1])

@@ -1,0 +1,1 @@
+"""Devices with circuits: one contract, safe changes, and a driver per protocol."""

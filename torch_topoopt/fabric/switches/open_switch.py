@@ -1,0 +1,85 @@
+"""From an entry of the cluster file to the driver of that switch.
+
+To add a kind: a line in DRIVERS, and a function `from_entry(entry) -> CircuitSwitch` in the module
+it names, which raises DocumentError (see `read_options`) for options that it does not know. Modules
+are imported when a switch of their kind is opened: their libraries may not be installed everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from torch_topoopt.data_model import DocumentError
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
+
+# kind -> module of torch_topoopt.fabric
+DRIVERS = {
+    "sonic-ocs": "sonic_ocs",
+    "polatis-restconf": "polatis_restconf",
+    "polatis-netconf": "polatis_netconf",
+    "polatis-scpi": "polatis_scpi",
+    "telescent": "telescent",
+    "manual": "manual_panel",
+    "memory": "memory_switch",
+}
+
+_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def open_switch(entry: SwitchEntry) -> CircuitSwitch:
+    """The driver of `entry`, which connects when it first must.
+
+    Raises DocumentError for an unknown kind or bad options, SwitchError for a bad address.
+    """
+    if entry.kind not in DRIVERS:
+        near = difflib.get_close_matches(entry.kind, DRIVERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DocumentError(
+            f"switch {entry.name}: kind: {entry.kind!r} is not one of {', '.join(DRIVERS)}{hint}"
+        )
+    module = importlib.import_module(f"torch_topoopt.fabric.switches.{DRIVERS[entry.kind]}")
+    switch: CircuitSwitch = module.from_entry(entry)
+    return switch
+
+
+def read_options(entry: SwitchEntry, known: dict[str, type]) -> dict[str, Any]:
+    """The options of `entry`, those that are given; raises DocumentError naming a wrong one.
+
+    `known`: name -> str, int, float or bool. A number may be written without decimals. A name in
+    `_s` is a time, which is greater than 0.
+    """
+    options: dict[str, Any] = {}
+    for name, value in entry.options.items():
+        where = f"switch {entry.name}: options.{name}"
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise DocumentError(f"{where}: {entry.kind} has no such option (known: {names})")
+        kind = known[name]
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits:
+            raise DocumentError(f"{where}: {value!r} is not {_NAMES[kind]}")
+        if name.endswith("_s") and not 0 < float(value) < float("inf"):
+            raise DocumentError(f"{where}: {value!r} is not a time in seconds greater than 0")
+        options[name] = kind(value)
+    return options
+
+
+def host_and_port(entry: SwitchEntry, default_port: int) -> tuple[str, int]:
+    """Of an address "host", "host:port" or "[2001:db8::9]:port"; raises DocumentError."""
+    try:
+        parts = urlsplit(f"//{entry.address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or parts.netloc != entry.address or "@" in entry.address or port == 0:
+        raise DocumentError(
+            f"switch {entry.name}: address: {entry.address!r} is not a host or host:port "
+            f"(default port {default_port})"
+        )
+    return host, default_port if port is None else port
