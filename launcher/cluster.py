@@ -1,12 +1,8 @@
-"""`topoopt cluster`: finds the sub-verb and runs it; each is a module `cluster_<sub-verb>`."""
+"""`topoopt cluster`: its sub-verbs, each a module `cluster_<sub-verb>`."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import sys
-
-from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+from torch_topoopt.launcher import sub_verbs
 
 SUB_VERBS: dict[str, str] = {
     "submit": "put a job at the end of the queue",
@@ -36,18 +32,4 @@ Jobs are in a queue on disk: nothing is lost while no daemon runs, or when it is
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    if not argv or argv[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:<9}{text}" for name, text in SUB_VERBS.items())
-        print(_HELP.format(sub_verbs=lines))
-        if argv:
-            sys.exit(OK)
-        return BAD_INPUT
-    name, *rest = argv
-    if name not in SUB_VERBS:
-        near = difflib.get_close_matches(name, SUB_VERBS, n=1)
-        known = f"sub-verbs: {', '.join(SUB_VERBS)}"
-        hint = f"did you mean `topoopt cluster {near[0]}`?" if near else known
-        raise InputError(f"{name!r} is not a sub-verb of `topoopt cluster`; {hint}")
-    module = importlib.import_module(f"torch_topoopt.launcher.cluster_{name}")
-    code: int = module.main(rest)
-    return code
+    return sub_verbs.run("cluster", SUB_VERBS, _HELP, argv)

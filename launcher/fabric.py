@@ -1,15 +1,11 @@
-"""`topoopt fabric`: finds the sub-verb and runs it; each is a module `fabric_<sub-verb>`.
+"""`topoopt fabric`: its sub-verbs, each a module `fabric_<sub-verb>`.
 
 To add one: a line in SUB_VERBS, and a module with `main(argv) -> exit code`.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import sys
-
-from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+from torch_topoopt.launcher import sub_verbs
 
 SUB_VERBS: dict[str, str] = {
     "up": "makes a fabric of network namespaces that stays",
@@ -40,18 +36,4 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    if not argv or argv[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:<9}{text}" for name, text in SUB_VERBS.items())
-        print(_HELP.format(sub_verbs=lines))
-        if argv:
-            sys.exit(OK)
-        return BAD_INPUT
-    name, *rest = argv
-    if name not in SUB_VERBS:
-        near = difflib.get_close_matches(name, SUB_VERBS, n=1)
-        known = f"sub-verbs: {', '.join(SUB_VERBS)}"
-        hint = f"did you mean `topoopt fabric {near[0]}`?" if near else known
-        raise InputError(f"{name!r} is not a sub-verb of `topoopt fabric`; {hint}")
-    module = importlib.import_module(f"torch_topoopt.launcher.fabric_{name}")
-    code: int = module.main(rest)
-    return code
+    return sub_verbs.run("fabric", SUB_VERBS, _HELP, argv)
