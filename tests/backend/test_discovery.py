@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from network_namespaces import HostsFactory, skip_unless_possible
+from network_namespaces import HostsFactory
 from ranks import run_bare_ranks, values
 
 from torch_topoopt import backend
@@ -13,10 +13,8 @@ from torch_topoopt import backend
 
 @pytest.fixture
 def hosts():
-    skip_unless_possible()
-    factory = HostsFactory()
-    yield factory
-    factory.close()
+    with HostsFactory() as factory:
+        yield factory
 
 
 def use_and_describe(rank: int, world: int) -> dict:

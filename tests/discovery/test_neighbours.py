@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
 
 import pytest
+from plain_namespaces import End, Namespaces, ip, up
 
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.fabric.driver import FabricError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Tells what the port hears, and goes on saying its name until the end of its input.
 SCRIPT = """
@@ -33,41 +29,21 @@ with (
 """
 
 
-@contextmanager
-def namespace(name: str) -> Iterator[str]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, timeout=20)
-    if made.returncode != 0:
-        pytest.skip(f"this machine makes no network namespaces: {made.stderr.strip()}")
-    try:
-        yield name
-    finally:
-        subprocess.run(["ip", "netns", "del", name], check=True, timeout=20)
-
-
-def run(command: str, given: str | None = None) -> None:
-    subprocess.run(
-        command.split(), input=given, check=True, stdout=subprocess.DEVNULL, text=True, timeout=20
-    )
-
-
 @pytest.mark.parametrize("kind", ["IPv4", "IPv6"])
 def test_both_ends_of_a_cable_hear_each_other_and_no_other_job(kind: str) -> None:
     """The addresses do not fit together, and with IPv6 there are none but those of the link."""
     with ExitStack() as stack:
-        ends = [stack.enter_context(namespace(f"topoopt-ears-{os.getpid()}-{i}")) for i in range(2)]
+        namespaces = stack.enter_context(Namespaces())
+        ends = [namespaces.add() for _ in range(2)]
         for name in ends:
             setting = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
-            run(f"ip netns exec {name} tee {setting}", given=str(int(kind == "IPv4")))
-        run(f"ip link add ear netns {ends[0]} type veth peer name mouth netns {ends[1]}")
+            ip(f"netns exec {name} tee {setting}", given=str(int(kind == "IPv4")))
+        namespaces.cable(End(ends[0], "ear"), End(ends[1], "mouth"))
         for name, interface, address in (
             (ends[0], "ear", "10.1.0.1/30"),
             (ends[1], "mouth", "10.77.0.1/24"),
         ):
-            run(f"ip -n {name} link set {interface} up")
-            if kind == "IPv4":
-                run(f"ip -n {name} addr add {address} dev {interface}")
+            up(name, interface, address if kind == "IPv4" else None)
         processes = [
             stack.enter_context(
                 subprocess.Popen(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from doctor.sites import InNamespace, examine
-from fabric.real_hosts import Hosts, cluster_of, real_hosts, skip_unless_possible, wait_until_up
+from fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
 
 from torch_topoopt.doctor.cluster_checks import reach_matrix
 from torch_topoopt.doctor.diagnosis import diagnose
@@ -33,7 +33,6 @@ _ELSEWHERE = {"buffers", "congestion", "governor", "firewall-unknown", "offloads
 @pytest.fixture
 def hosts(ring_plan: RingPlan, tmp_path: Path) -> Iterator[Hosts]:
     """Four hosts in a ring, set up by their scripts."""
-    skip_unless_possible()
     plan = ring_plan(4)
     with real_hosts(plan, tmp_path) as made:
 
@@ -153,7 +152,6 @@ def test_an_address_that_the_neighbour_claims_is_found_by_arp(hosts: Hosts) -> N
 
 
 def test_cables_in_wrong_ports_are_told_from_both_ends(ring_plan: RingPlan, tmp_path: Path) -> None:
-    skip_unless_possible()
     plan = ring_plan(4)
     meant = cluster_of(plan)
     ends = {end: cable for cable in meant.cables for end in cable}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from doctor.sites import in_namespace
-from fabric.real_hosts import run, skip_unless_possible
+from plain_namespaces import Namespaces, run
 
 from torch_topoopt.doctor.facts import ChainFacts
 from torch_topoopt.doctor.firewall import accept_rule, iptables_chains, nft_chains, read_firewall
@@ -82,13 +81,8 @@ def test_rules_of_nft() -> None:
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    skip_unless_possible()
-    name = f"tod{os.getpid()}firewall"
-    run("ip", "netns", "add", name)
-    try:
-        yield name
-    finally:
-        run("ip", "netns", "del", name)
+    with Namespaces("nsenter") as namespaces:
+        yield namespaces.add()
 
 
 def _inside(namespace: str, *command: str) -> str:

@@ -6,18 +6,14 @@ gets through comes by the cables. `state` is all that a script may change, to co
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import re
-import shutil
 import subprocess
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
+from plain_namespaces import LIMIT_S, End, Namespaces, ip, run, wait_for_carrier
 
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Plan
 
-LIMIT_S = 60
 # What the kernel changes by itself: caches, counters, IPv6 where a link goes up.
 _OF_ITS_OWN = ("/neigh/", "random_secret", "ipv4/fib_", "ipv4/route/", "fe80:", "::")
 # What follows from the carrier, which the kernel notices up to a second later.
@@ -45,28 +40,6 @@ for name in $(ip -o link show | sed 's/^[0-9]*: \([^:@]*\).*/\1/'); do
 done
 cd /proc/sys/net && show grep -rs . ipv4 core/rmem_max core/wmem_max
 """
-_counter = itertools.count()
-
-
-def run(*command: str, given: str | None = None, check: bool = True) -> str:
-    done = subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
-def skip_unless_possible(*programs: str) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    for program in ("ip", "tc", "nsenter", *programs):
-        if shutil.which(program) is None:
-            pytest.skip(f"this needs the program {program}")
-    name = f"tod{os.getpid()}probe"
-    probe = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, timeout=20)
-    if probe.returncode != 0:
-        pytest.skip(f"this machine makes no network namespaces: {probe.stderr.strip()}")
-    run("ip", "netns", "del", name)
 
 
 @dataclass
@@ -153,41 +126,25 @@ def cluster_of(plan: Plan, *, gbps: float = 1.0, mtu: int | None = 1500) -> Clus
 def real_hosts(plan: Plan, folder: Path, file: ClusterFile | None = None) -> Iterator[Hosts]:
     """Namespaces with the plan's cables; interfaces are down and have nothing but their MAC."""
     file = file or cluster_of(plan)
-    mark = f"tod{os.getpid()}x{next(_counter)}"
-    names = [f"{mark}h{server}" for server in range(plan.cluster.servers)]
-    made = []
-    try:
-        for name in names:
-            run("ip", "netns", "add", name)
-            made.append(name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-        for a, b in file.cables:
-            ends = []
-            for end in (a, b):
-                server, port = file.ports[end]
-                ends.append(
-                    ["name", port.interface, "netns", names[server], "address", port.mac or ""]
-                )
-            run(
-                *("ip", "link", "add", *map(str, ends[0]), "type", "veth", "peer"),
-                *map(str, ends[1]),
-            )
-        for number, name in enumerate(names):  # as after a start: the queueing is the default's
-            ports = file.servers[number].ports
-            lines = [f"link set dev {p.interface} {way}" for way in ("up", "down") for p in ports]
-            run("ip", "-n", name, "-batch", "-", given="\n".join(lines))
+    with Namespaces("tc", "nsenter") as namespaces:
+        names = [namespaces.add() for _ in range(plan.cluster.servers)]
+        for cable in file.cables:
+            ports = (file.ports[end] for end in cable)
+            ends = (End(names[server], str(port.interface), port.mac) for server, port in ports)
+            namespaces.cable(*ends)
+        for name, server in zip(names, file.servers, strict=True):
+            # as after a start: the queueing is the default's
+            lines = [
+                f"link set dev {p.interface} {way}" for way in ("up", "down") for p in server.ports
+            ]
+            ip(f"-n {name} -batch -", given="\n".join(lines))
         yield Hosts(names, file, folder)
-    finally:
-        for name in made:
-            run("ip", "netns", "del", name)
 
 
 def wait_until_up(hosts: Hosts) -> None:
-    """Returns when every cable has carrier, which the kernel may take a second to say."""
-    deadline = time.monotonic() + 20
-    for server, entry in enumerate(hosts.file.servers):
-        for port in entry.ports:
-            show = ("ip", "-o", "link", "show", "dev", str(port.interface))
-            while "LOWER_UP" not in (shown := hosts.on(server, *show)) or "state UP" not in shown:
-                assert time.monotonic() < deadline, f"{entry.name}:{port.name} has no carrier"
-                time.sleep(0.02)
+    """Returns when every cable has carrier."""
+    wait_for_carrier(
+        (hosts.names[number], str(port.interface))
+        for number, server in enumerate(hosts.file.servers)
+        for port in server.ports
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fabric.real_hosts import Hosts, cluster_of, real_hosts, skip_unless_possible, wait_until_up
+from fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
 
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes, setup_script, undo_script
 from torch_topoopt.fabric.hosts.host_setup import host_setup
@@ -50,7 +50,6 @@ def plan(ring_plan: RingPlan) -> Plan:
 
 @pytest.fixture
 def hosts(plan: Plan, tmp_path: Path) -> Iterator[Hosts]:
-    skip_unless_possible()
     with real_hosts(plan, tmp_path) as made:
         yield made
 
@@ -159,7 +158,6 @@ def test_the_checks_of_other_interfaces_stay_as_strict(hosts: Hosts, plan: Plan)
 
 
 def test_socket_buffers_are_raised_and_never_lowered(plan: Plan, tmp_path: Path) -> None:
-    skip_unless_possible()
     file = cluster_of(plan, gbps=400)
     with real_hosts(plan, tmp_path, file) as hosts:
         before = hosts.on(1, "cat", "/proc/sys/net/ipv4/tcp_rmem").split()

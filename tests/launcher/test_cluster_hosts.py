@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from plain_hosts import Hosts, make_hosts, remove_hosts, skip_unless_possible
+from plain_hosts import Hosts, make_hosts
+from plain_namespaces import Namespaces
 
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
 
@@ -30,12 +31,8 @@ dist.destroy_process_group()
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    skip_unless_possible()
-    hosts = Hosts()
-    try:
-        yield make_hosts(2, [(0, 1)], hosts)
-    finally:
-        remove_hosts(hosts)
+    with Namespaces() as namespaces:
+        yield make_hosts(2, [(0, 1)], Hosts(namespaces))
 
 
 def _shared(hosts: Hosts) -> ClusterFile:

@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import COMMAND
-from plain_hosts import (
-    TOKEN,
-    Hosts,
-    ip,
-    make_hosts,
-    remove_hosts,
-    skip_unless_possible,
-    start_agents,
-    within,
-)
+from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
+from plain_namespaces import Namespaces, ip
 
 from torch_topoopt.fabric.cluster.cluster_file import (
     ClusterFile,
@@ -79,10 +71,8 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    skip_unless_possible()
-    made = Hosts()
-    yield made
-    remove_hosts(made)
+    with Namespaces() as namespaces:
+        yield Hosts(namespaces)
 
 
 def run_everywhere(

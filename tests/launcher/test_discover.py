@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import COMMAND
-from plain_hosts import (
-    TOKEN,
-    Hosts,
-    ip,
-    make_hosts,
-    remove_hosts,
-    skip_unless_possible,
-    start_agents,
-    up,
-    within,
-)
+from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
+from plain_namespaces import Namespaces, ip, up
 
 from torch_topoopt.fabric.cluster.cluster_file import load_cluster
 from torch_topoopt.launcher.discover_agents import split_address
@@ -58,10 +49,8 @@ SSH_CONNECTION="192.0.2.77 4242 $address 22" exec ip netns exec "$host" sh -c "$
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    skip_unless_possible()
-    made = Hosts()
-    yield made
-    remove_hosts(made)
+    with Namespaces() as namespaces:
+        yield Hosts(namespaces)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -14,7 +14,6 @@ from fabric.real_hosts import (
     Hosts,
     cluster_of,
     real_hosts,
-    skip_unless_possible,
     wait_until_up,
 )
 
@@ -43,7 +42,6 @@ exec nsenter --net=/run/netns/"$name" sh -c "$*"
 @pytest.fixture
 def hosts(ring_plan: RingPlan, tmp_path: Path) -> Iterator[Hosts]:
     """Two hosts and a cable; p0 of h1 is up and has its address, that of h0 is down."""
-    skip_unless_possible()
     plan = ring_plan(2)
     with real_hosts(plan, tmp_path, cluster_of(plan, gbps=1)) as made:
         made.file.save(tmp_path / "lab.yaml")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from plain_hosts import Hosts, ip, make_hosts, remove_hosts, skip_unless_possible, up, wait_until_up
+from plain_hosts import Hosts, make_hosts
+from plain_namespaces import Namespaces, ip, wait_for_carrier
 from test_cluster_run import check_trained, error_of, run_everywhere
 
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, SwitchEntry
@@ -39,8 +40,7 @@ PLANES = 2
 class Lab:
     """Hosts with a port on each of two switches; host k has socket k + 1."""
 
-    hosts: Hosts = field(default_factory=Hosts)
-    bridges: list[str] = field(default_factory=list)
+    hosts: Hosts
     servers: list[OcsServer] = field(default_factory=list)
     file: ClusterFile | None = None
 
@@ -49,40 +49,28 @@ class Lab:
 def lab(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lab]:
-    skip_unless_possible()
-    lab = Lab()
-    try:
-        make_hosts(request.param, [], lab.hosts)
-        network = lab.hosts.managements[0].rsplit(".", 2)[0]
+    with Namespaces() as namespaces:
+        lab = Lab(make_hosts(request.param, [], Hosts(namespaces)))
+        network = namespaces.network
         devices = f"{network}.0.254"
         ip(f"addr add {devices}/24 dev {lab.hosts.bridge}")
         for plane in range(PLANES):
-            _join(lab, plane, network)
+            _join(namespaces, plane)
         certificate = write_certificate(tmp_path / "device.pem", devices)
         lab.servers = [OcsServer(OcsDevice(), certificate, devices) for _ in range(PLANES)]
         lab.file = _cluster_file(lab, network, certificate)
         monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
         with lab.servers[0], lab.servers[1]:
             yield lab
-    finally:
-        remove_hosts(lab.hosts)
-        for bridge in lab.bridges:
-            ip(f"link del {bridge}")
 
 
-def _join(lab: Lab, plane: int, network: str) -> None:
+def _join(namespaces: Namespaces, plane: int) -> None:
     """Gives every host an interface `nic<plane>` in one subnet."""
-    bridge = f"{lab.hosts.bridge}.{plane}"
-    ip(f"link add {bridge} type bridge")
-    lab.bridges.append(bridge)
-    ip(f"link set {bridge} up")
-    for host, name in enumerate(lab.hosts.names):
-        outside = f"{bridge.replace('tof', 'top')}{host}"
-        ip(f"link add {outside} type veth peer name nic{plane} netns {name}")
-        lab.hosts.outside.append(outside)
-        ip(f"link set {outside} master {bridge} up")
-        up(name, f"nic{plane}", f"{network}.{plane + 1}.{host + 1}/24")
-        wait_until_up(name, f"nic{plane}")
+    bridge = namespaces.bridge()
+    for host, name in enumerate(namespaces.names):
+        address = f"{namespaces.network}.{plane + 1}.{host + 1}/24"
+        namespaces.plug(bridge, name, f"nic{plane}", address)
+    wait_for_carrier((name, f"nic{plane}") for name in namespaces.names)
 
 
 def _cluster_file(lab: Lab, network: str, certificate: Path) -> ClusterFile:
