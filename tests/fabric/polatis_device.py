@@ -12,10 +12,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from device_server import DeviceServer
+
 from torch_topoopt.fabric.switches.circuits import Circuit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 LASER_DBM = -3.0
 LOSS_DB = 1.25
@@ -216,6 +219,18 @@ class PolatisDevice:
     def put_back(self, saved: dict[tuple[int, int], float]) -> None:
         with self.lock:
             self._ready_at = dict(saved)
+
+
+class PolatisServer(DeviceServer):
+    """What serves a PolatisDevice on one of its protocols. `mute`: reads on, answers nothing."""
+
+    def __init__(self, device: PolatisDevice, certificate: Path | None = None) -> None:
+        self.device = device
+        self.mute = False
+        super().__init__(certificate)
+
+    def is_away(self) -> bool:
+        return self.device.is_away()
 
 
 def data_tree(device: PolatisDevice, user: str) -> dict[str, Any]:

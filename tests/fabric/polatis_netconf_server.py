@@ -6,19 +6,20 @@ filters (RFC 6241, section 6) and rpc-error. The SSH server is paramiko's.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
-import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import paramiko
 from lxml import etree
-from polatis_device import ConnectionCut, DeviceError, data_tree
+from polatis_device import ConnectionCut, DeviceError, PolatisServer, data_tree
 from subtree_filter import OPSW, elements, filtered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import socket
+    from collections.abc import Iterator
 
     from polatis_device import PolatisDevice
 
@@ -30,8 +31,8 @@ logging.getLogger(_LOG).addHandler(logging.NullHandler())
 _NC = f"{{{BASE}}}"
 
 
-class PolatisNetconfServer:
-    """Listens at `address`. `requests` are the RPCs, as XML; `mute`: reads on, answers nothing."""
+class PolatisNetconfServer(PolatisServer):
+    """`requests` are the RPCs, as XML."""
 
     def __init__(
         self,
@@ -42,34 +43,18 @@ class PolatisNetconfServer:
         can_lock: bool = True,
         can_roll_back: bool = True,
     ) -> None:
-        self.device = device
         self.host_key = host_key
         self.versions = versions
         self.can_lock = can_lock
         self.can_roll_back = can_roll_back
         self.authorized_keys: dict[str, paramiko.PKey] = {}
         self.requests: list[str] = []
-        self.mute = False
         self.locked_by: int | None = None
-        self.sessions = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._transports: list[paramiko.Transport] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        self._numbers = itertools.count(1)
+        super().__init__(device)
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.drop()
-        for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
-
-    def drop(self) -> None:
-        """Ends every connection, as a device that restarts does."""
-        for transport in self._transports:
-            transport.close()
+    def serve(self, connection: socket.socket) -> None:
+        _Session(self, connection, next(self._numbers)).serve()
 
     def capabilities(self) -> list[str]:
         revision = "2017-02-09" if self.device.old_yang else "2018-03-22"
@@ -78,24 +63,6 @@ class PolatisNetconfServer:
         if self.can_roll_back:
             found.append(f"{_CAPABILITY}rollback-on-error:1.0")
         return [*found, f"{OPSW}?module=optical-switch&revision={revision}"]
-
-    def _start(self, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if self.device.is_away():
-                connection.close()
-                continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.sessions += 1
-            self._start(_Session(self, connection, self.sessions).serve)
 
 
 class _Login(paramiko.ServerInterface):
@@ -144,7 +111,6 @@ class _Session:
         transport = paramiko.Transport(self._connection)
         transport.set_log_channel(_LOG)
         transport.add_server_key(self._server.host_key)
-        self._server._transports.append(transport)
         login = _Login(self._server)
         try:
             transport.start_server(server=login)
@@ -160,7 +126,6 @@ class _Session:
             if self._server.locked_by == self._number:
                 self._server.locked_by = None
             transport.close()
-            self._connection.close()
 
     def _talk(self) -> None:
         hello = etree.Element(f"{_NC}hello", nsmap={None: BASE})

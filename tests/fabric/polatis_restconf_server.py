@@ -12,14 +12,13 @@ import contextlib
 import http.server
 import json
 import re
-import ssl
-import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from polatis_device import ConnectionCut, DeviceError, data_tree
+from polatis_device import ConnectionCut, DeviceError, PolatisServer, data_tree
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
     from polatis_device import PolatisDevice
@@ -38,61 +37,41 @@ _HTTP_STATUS = {
 }
 
 
-class PolatisRestconfServer:
+class PolatisRestconfServer(PolatisServer):
     """Listens at `address`. `asked` are the requests; `answer_all`: this instead of an answer."""
 
     def __init__(self, device: PolatisDevice, certificate: Path | None = None) -> None:
-        self.device = device
         self.tags = True
         self.asked: list[str] = []
         self.answer_all: tuple[int, str, bytes] | None = None
-        self._server = _Listener(("127.0.0.1", 0), _Handler)
-        self._server.owner = self
-        scheme = "http"
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
-            scheme = "https"
-        self.address = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
+        super().__init__(device, certificate)
+        self.address = f"http{'' if certificate is None else 's'}://127.0.0.1:{self.port}"
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join(10)
-        self._server.server_close()
-
-
-class _Listener(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    owner: PolatisRestconfServer
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go away are part of the tests."""
+    def serve(self, connection: socket.socket) -> None:
+        _Handler(connection, connection.getpeername(), self)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet
-    server: _Listener
+    server: PolatisRestconfServer
     user: str
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
     def _serve(self) -> None:
-        owner = self.server.owner
+        server = self.server
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
-            if owner.device.is_away():
+            if server.device.is_away():
                 raise ConnectionCut
-            owner.asked.append(f"{self.command} {self.path}")
-            owner.device.before_request(owner.asked[-1])
-            if owner.answer_all is not None:
-                self._answer(*owner.answer_all)
+            server.asked.append(f"{self.command} {self.path}")
+            server.device.before_request(server.asked[-1])
+            if server.mute:
+                return
+            if server.answer_all is not None:
+                self._answer(*server.answer_all)
             elif self._log_in():
                 self._route(content)
         except DeviceError as error:
@@ -107,7 +86,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _log_in(self) -> bool:
         kind, _, pair = self.headers.get("Authorization", "").partition(" ")
         user, _, password = base64.b64decode(pair).decode().partition(":")
-        if kind == "Basic" and self.server.owner.device.users.get(user) == password:
+        if kind == "Basic" and self.server.device.users.get(user) == password:
             self.user = user
             return True
         # a careless device says what it was given
@@ -132,7 +111,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._write(names, key, content)
 
     def _get(self, names: list[str], key: str | None) -> None:
-        node: Any = data_tree(self.server.owner.device, self.user)
+        node: Any = data_tree(self.server.device, self.user)
         for name in names:
             node = node.get(name) if isinstance(node, dict) else None
         if isinstance(node, list) and key is not None:
@@ -141,9 +120,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._error(404, "invalid-value", "Instance does not exist")
             return
         tag = None
-        if self.server.owner.tags:
+        if self.server.tags:
             tag = self._pair_tag(int(key)) if key and names[0] == "cross-connects" else None
-            tag = tag or f'"{self.server.owner.device.revision}"'
+            tag = tag or f'"{self.server.device.revision}"'
         if tag is not None and self.headers.get("If-None-Match") == tag:
             self._answer(304, MEDIA_TYPE, b"", tag)
             return
@@ -152,7 +131,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200, MEDIA_TYPE, body, tag)
 
     def _write(self, names: list[str], key: str | None, content: bytes) -> None:
-        device = self.server.owner.device
+        device = self.server.device
         if names[1:] not in ([], ["pairs" if device.old_yang else "pair"]):
             raise DeviceError("unknown-element", f"Unknown element {names[-1]}")
         with device.lock:
@@ -179,7 +158,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(201 if new and self.command != "PATCH" else 204, MEDIA_TYPE, b"")
 
     def _delete(self, key: str | None) -> None:
-        device = self.server.owner.device
+        device = self.server.device
         for ingress in [int(key)] if key else list(device.pairs(self.user)):
             if key and not self._holds(ingress):
                 return
@@ -190,7 +169,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _holds(self, ingress: int) -> bool:
         """Whether If-Match and If-None-Match allow the request; answers 412 otherwise."""
-        if not self.server.owner.tags:
+        if not self.server.tags:
             return True
         tag = self._pair_tag(ingress)
         if self.headers.get("If-Match") not in (None, "*", tag) or (
@@ -201,13 +180,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return True
 
     def _pair_tag(self, ingress: int) -> str | None:
-        made_at = self.server.owner.device.made_at(ingress)
+        made_at = self.server.device.made_at(ingress)
         return None if made_at is None else f'"{ingress}-{made_at}"'
 
     def _read_pairs(self, names: list[str], content: bytes) -> list[tuple[int, int]]:
         if not re.fullmatch(rf"{re.escape(MEDIA_TYPE)}(;.*)?", self.headers["Content-Type"] or ""):
             raise DeviceError("malformed-message", "Content-Type must be yang-data+json")
-        list_name = "pairs" if self.server.owner.device.old_yang else "pair"
+        list_name = "pairs" if self.server.device.old_yang else "pair"
         try:
             body = json.loads(content)
             if names[1:] == [] and self.command != "POST":

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
-import threading
 from typing import TYPE_CHECKING
 
-from polatis_device import ConnectionCut, DeviceError
+from polatis_device import ConnectionCut, DeviceError, PolatisServer
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from polatis_device import PolatisDevice
@@ -30,51 +29,18 @@ class ScpiError(Exception):
 _CODES = {"in-use": (-221, "Settings conflict"), "invalid-value": (-222, "Data out of range")}
 
 
-class PolatisScpiServer:
-    """Listens at `address`. `lines` are those that arrived; `mute`: reads on, answers nothing."""
+class PolatisScpiServer(PolatisServer):
+    """Listens at `address`. `lines` are those that arrived."""
 
     def __init__(self, device: PolatisDevice, line_end: bytes = b"\r\n") -> None:
-        self.device = device
         self.lines: list[str] = []
         self.errors: list[tuple[int, str]] = []
-        self.mute = False
         self._line_end = line_end
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._listener.getsockname()
-        self._connections: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        super().__init__(device)
+        self.address = ("127.0.0.1", self.port)
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.drop()
-        for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
-
-    def drop(self) -> None:
-        """Ends every connection, as a device that restarts does."""
-        for connection in self._connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _start(self, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if self.device.is_away():
-                connection.close()
-                continue
-            self._connections.append(connection)
-            self._start(_Session(self, connection, self._line_end).serve)
+    def serve(self, connection: socket.socket) -> None:
+        _Session(self, connection, self._line_end).serve()
 
 
 class _Session:
@@ -90,7 +56,7 @@ class _Session:
         self._errors = server.errors
 
     def serve(self) -> None:
-        with self._connection, contextlib.suppress(OSError, ConnectionCut):
+        with contextlib.suppress(ConnectionCut):
             for raw in self._connection.makefile("rb"):
                 if self._device.is_away():
                     return

@@ -11,14 +11,15 @@ Time is a clock of the test's: the robot needs `move_s` of it per move, one move
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import paramiko
+from device_server import DeviceServer
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
     from torch_topoopt.fabric.clock import Clock
@@ -168,57 +169,23 @@ class Panel:
         return f"{letters}{self.outputs[output]:04d}\x1b[0m"
 
 
-class TelescentServer:
-    """Listens on a free loopback port; `with TelescentServer(panel, folder) as server`."""
+class TelescentServer(DeviceServer):
+    """Its host key is in `known_hosts`; `with TelescentServer(panel, folder) as server`."""
 
     def __init__(self, panel: Panel, folder: Path, client_key: paramiko.PKey | None = None) -> None:
         self.panel = panel
         self.client_key = client_key
         self.host_key = paramiko.ECDSAKey.generate()
         self.logins = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        super().__init__()
         self.known_hosts = folder / "known_hosts"
         self.known_hosts.write_text(
             f"[127.0.0.1]:{self.port} {self.host_key.get_name()} {self.host_key.get_base64()}\n"
         )
-        self._transports: list[paramiko.Transport] = []
-        self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> TelescentServer:
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.hang_up()
-        for thread in self._threads:
-            thread.join(20)
-            assert not thread.is_alive()
-
-    def hang_up(self) -> None:
-        for transport in self._transports:
-            transport.close()
-
-    def _start(self, what: Any, *arguments: Any) -> None:
-        thread = threading.Thread(target=what, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._start(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def serve(self, connection: socket.socket) -> None:
         transport = paramiko.Transport(connection)
         transport.set_log_channel("torch_topoopt.ssh")  # silent: broken connections are the point
-        self._transports.append(transport)
         transport.add_server_key(self.host_key)
         wishes = _Wishes(self.client_key)
         try:

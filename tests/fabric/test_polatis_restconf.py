@@ -6,122 +6,99 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from certificates import write_certificate
-from polatis_device import PolatisDevice, Subswitch
+from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
 from polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
-from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
-from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.polatis_restconf import polatis_restconf
 from torch_topoopt.fabric.switches.restconf import RestconfOptions
-from torch_topoopt.fabric.switches.switch import (
-    AuthenticationFailed,
-    NotSettled,
-    SwitchError,
-    SwitchUnreachable,
-    cable_circuits,
-)
+from torch_topoopt.fabric.switches.switch import SwitchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from polatis_contract import Connect
+    from polatis_device import PolatisDevice, PolatisServer
 
     from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 
-PASSWORD = "s3cret/päss word"
-C1, C2 = Circuit("1", "9"), Circuit("2", "10")
-
 
 @pytest.fixture
-def device() -> PolatisDevice:
-    return PolatisDevice(users={"admin": PASSWORD, "alice": PASSWORD, "bob": PASSWORD})
+def device(monkeypatch: pytest.MonkeyPatch) -> PolatisDevice:
+    return device_with_users(monkeypatch)
 
 
 @pytest.fixture
 def server(device: PolatisDevice) -> Iterator[PolatisRestconfServer]:
-    server = PolatisRestconfServer(device)
-    yield server
-    server.close()
+    with PolatisRestconfServer(device) as server:
+        yield server
 
 
 @pytest.fixture
-def connect(
-    server: PolatisRestconfServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., PolatisSwitch]]:
-    monkeypatch.setenv("POLATIS_PASSWORD", PASSWORD)
-    opened: list[PolatisSwitch] = []
+def connect() -> Iterator[Connect]:
+    with ExitStack() as opened:
 
-    def connect(user: str = "admin", **options: Any) -> PolatisSwitch:
-        address = options.pop("address", server.address)
-        check_light = options.pop("check_light", True)
-        switch = polatis_restconf(
+        def connect(
+            server: PolatisRestconfServer,
+            user: str = "admin",
+            *,
+            restart_s: float = 5.0,
+            check_light: bool = True,
+            **options: Any,
+        ) -> PolatisSwitch:
+            switch = polatis_restconf(
+                "ocs0",
+                server.address,
+                user=user,
+                password=PasswordSource(env="POLATIS_PASSWORD"),
+                options=RestconfOptions(patience_s=restart_s, **{"insecure": True} | options),
+                check_light=check_light,
+            )
+            return opened.enter_context(closing(switch))
+
+        yield connect
+
+
+@pytest.fixture
+def switch(server: PolatisRestconfServer, connect: Connect) -> PolatisSwitch:
+    return connect(server)
+
+
+class TestPolatisRestconf(PolatisYangContract):
+    bulk = False
+    forbidden = r"'bob' may not PUT .*may only read"
+
+    def entry(self, server: PolatisServer) -> SwitchEntry:
+        assert isinstance(server, PolatisRestconfServer)
+        return SwitchEntry(
             "ocs0",
-            address,
-            user=user,
+            "polatis-restconf",
+            server.address,
+            user="admin",
             password=PasswordSource(env="POLATIS_PASSWORD"),
-            options=RestconfOptions(**{"insecure": True, "patience_s": 5.0} | options),
-            check_light=check_light,
+            options={"insecure": True, "check_light": False, "patience_s": 5},
         )
-        opened.append(switch)
-        return switch
 
-    yield connect
-    for switch in opened:
-        switch.close()
-
-
-@pytest.fixture
-def switch(connect: Callable[..., PolatisSwitch]) -> PolatisSwitch:
-    return connect()
+    def test_a_port_in_use_is_never_taken_from_a_device_without_tags_either(
+        self, server: PolatisRestconfServer, device: PolatisDevice, switch: PolatisSwitch
+    ) -> None:
+        server.tags = False
+        self.test_a_port_in_use_by_another_job_is_never_taken(device, switch)
 
 
-@pytest.fixture
-def bench(switch: PolatisSwitch, device: PolatisDevice) -> Bench:
-    def cut_after(count: int) -> None:
-        device.cut_after = count
-
-    def ignore() -> None:
-        device.ignores = True
-
-    return Bench(switch, device.circuits, device.brake, cut_after, ignore)
-
-
-class TestPolatisRestconf(SwitchContract):
-    pass
-
-
-def test_its_ports_and_what_a_restart_does_are_the_device_s(
-    device: PolatisDevice, connect: Callable[..., PolatisSwitch]
-) -> None:
-    capabilities = connect().capabilities()
-    assert capabilities.ingress == {str(port) for port in range(1, 9)}
-    assert capabilities.egress == {str(port) for port in range(9, 17)}
-    assert capabilities.persistent
-    assert capabilities.power
-    device.preserves = device.monitors = False
-    capabilities = connect().capabilities()
-    assert not capabilities.persistent
-    assert not capabilities.power
-
-
-@pytest.mark.parametrize(
-    ("model", "error"),
-    [("N-VST-16xCC-LU1", "any port to any other"), ("MAX-DWDM", "does not say how many ports")],
-)
-def test_a_model_that_it_cannot_drive_is_an_error(
-    device: PolatisDevice, switch: PolatisSwitch, model: str, error: str
-) -> None:
-    device.model = model
-    with pytest.raises(SwitchError, match=error):
-        switch.circuits()
+def test_an_option_of_another_protocol_is_an_error() -> None:
+    with pytest.raises(DocumentError, match=r"options\.lock_s: .* no such option"):
+        open_switch(SwitchEntry("ocs0", "polatis-restconf", "ocs", options={"lock_s": 1}))
 
 
 def test_only_single_pairs_are_written(
@@ -132,19 +109,6 @@ def test_only_single_pairs_are_written(
     writes = [line for line in server.asked if not line.startswith("GET")]
     pair = "/api/data/optical-switch:cross-connects/pair"
     assert writes == [f"PUT {pair}=1", f"PUT {pair}=2", f"DELETE {pair}=1"]
-
-
-@pytest.mark.parametrize("tags", [True, False])
-def test_a_port_in_use_by_another_job_is_never_taken(
-    server: PolatisRestconfServer, device: PolatisDevice, switch: PolatisSwitch, tags: bool
-) -> None:
-    server.tags = tags
-    device.connect("admin", 5, 10)
-    changes = list(device.changes)
-    for circuit in (Circuit("1", "10"), Circuit("5", "9")):
-        with pytest.raises(SwitchError, match="in use by circuit 5-10; nothing was changed"):
-            switch.apply(Difference((), (Circuit("3", "12"), circuit)))
-    assert device.changes == changes
 
 
 def test_an_input_that_somebody_takes_between_reading_and_writing_stays_theirs(
@@ -183,108 +147,17 @@ def test_a_circuit_that_somebody_replaced_is_not_removed_in_its_place(
     assert device.circuits() == {Circuit("1", "12")}
 
 
-def test_the_older_yang_is_understood(device: PolatisDevice, switch: PolatisSwitch) -> None:
-    device.old_yang = True
-    fence = ports_of(switch, *"1234")
-    wanted = cable_circuits(switch, "1", "2")
-    configure(switch, wanted, fence, timeout_s=LIMIT_S)
-    assert device.circuits() == set(wanted)
-    assert switch.power_dbm("10") == pytest.approx(-4.25)
-    device.status[11] = "DISABLED"
-    with pytest.raises(NotSettled, match=r"port 11 is DISABLED.*are restored"):
-        configure(switch, cable_circuits(switch, "1", "3"), fence, timeout_s=0.2)
-    assert device.circuits() == set(wanted)
-
-
-@pytest.mark.parametrize("hides", [True, False])
-def test_a_user_controls_its_sub_switch_and_nothing_else(
-    device: PolatisDevice, connect: Callable[..., PolatisSwitch], hides: bool
-) -> None:
-    device.hides = hides
-    for name, sockets in (("alice", (1, 2, 3)), ("bob", (4, 5, 6))):
-        ports = frozenset(port for socket in sockets for port in (socket, 8 + socket))
-        device.subswitches[name] = Subswitch(frozenset({name}), ports)
-    device.connect("bob", 4, 13)
-    switch = connect("alice")
-    assert switch.capabilities().ports == ("1", "2", "3", "9", "10", "11")
-    with pytest.raises(SwitchError, match="port 4 belongs to others; this user controls ports 1"):
-        switch.fibres("4")
-    with pytest.raises(SwitchError, match="port 12 belongs to others"):
-        switch.apply(Difference((), (Circuit("1", "12"),)))
-    fence = ports_of(switch, "1", "2")
-    configure(switch, cable_circuits(switch, "1", "2"), fence, timeout_s=LIMIT_S)
-    configure(switch, (), fence, timeout_s=LIMIT_S)
-    assert device.circuits() == {Circuit("4", "13")}
-
-
-def test_a_user_who_may_only_read_is_told_so(
-    device: PolatisDevice, connect: Callable[..., PolatisSwitch]
-) -> None:
-    device.viewers.add("bob")
-    with pytest.raises(AuthenticationFailed, match=r"'bob' may not PUT .*may only read"):
-        connect("bob").apply(Difference((), (C1,)))
-
-
-def test_a_wrong_password_is_an_error_that_does_not_show_it(
-    device: PolatisDevice,
-    switch: PolatisSwitch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    device.users["admin"] = "another"
-    caplog.set_level("DEBUG")
-    with pytest.raises(AuthenticationFailed, match=r"user 'admin'.*\$POLATIS_PASSWORD") as caught:
-        switch.circuits()
-    basic = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
-    for secret in (PASSWORD, basic):
-        assert secret not in str(caught.value)
-        assert secret not in caplog.text
-
-
 def test_https_is_verified(
-    device: PolatisDevice, connect: Callable[..., PolatisSwitch], tmp_path: Path
+    device: PolatisDevice, server: PolatisRestconfServer, connect: Connect, tmp_path: Path
 ) -> None:
     certificate = write_certificate(tmp_path / "switch.pem")
-    server = PolatisRestconfServer(device, certificate)
-    try:
-        trusting = connect(address=server.address, insecure=False, ca_file=str(certificate))
+    with PolatisRestconfServer(device, certificate) as secure:
+        trusting = connect(secure, insecure=False, ca_file=str(certificate))
         assert trusting.circuits() == frozenset()
         with pytest.raises(SwitchError, match=r"certificate .* is not trusted"):
-            connect(address=server.address, insecure=False).circuits()
-    finally:
-        server.close()
+            connect(secure, insecure=False).circuits()
     with pytest.raises(SwitchError, match="insecure: true"):
-        connect(insecure=False)  # plain http
-
-
-@pytest.mark.parametrize("status", ["FAILED", "DISABLED"])
-def test_a_port_that_is_not_open_is_named_and_the_rest_undone(
-    device: PolatisDevice, switch: PolatisSwitch, status: str
-) -> None:
-    fence = ports_of(switch, *"1234")
-    before = cable_circuits(switch, "1", "2")
-    configure(switch, before, fence, timeout_s=LIMIT_S)
-    device.status[11] = status
-    wanted = cable_circuits(switch, "1", "3") + cable_circuits(switch, "2", "4")
-    with pytest.raises(NotSettled, match=f"port 11 is {status}.*are restored") as caught:
-        configure(switch, wanted, fence, timeout_s=0.2)
-    assert caught.value.circuits == {Circuit("1", "11")}
-    assert device.circuits() == set(before)
-
-
-@pytest.mark.parametrize("preserves", [True, False])
-def test_a_restart_in_the_middle_of_a_change_is_survived(
-    device: PolatisDevice, switch: PolatisSwitch, preserves: bool
-) -> None:
-    device.preserves = preserves
-    fence = ports_of(switch, *"1234")
-    before = cable_circuits(switch, "1", "2")
-    configure(switch, before, fence, timeout_s=LIMIT_S)
-    device.reboot_after = 3
-    wanted = cable_circuits(switch, "1", "3") + cable_circuits(switch, "2", "4")
-    with pytest.raises(SwitchUnreachable, match="the circuits from before are restored"):
-        configure(switch, wanted, fence, timeout_s=LIMIT_S)
-    assert device.boots == 1
-    assert device.circuits() == set(before)
+        connect(server, insecure=False)  # plain http
 
 
 @pytest.mark.parametrize(
@@ -303,25 +176,6 @@ def test_an_answer_that_makes_no_sense_is_an_error(
     server.answer_all = answer
     with pytest.raises(SwitchError, match=error):
         switch.circuits()
-
-
-def test_an_entry_of_a_cluster_file_becomes_the_driver(
-    server: PolatisRestconfServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POLATIS_PASSWORD", PASSWORD)
-    entry = SwitchEntry(
-        "ocs0",
-        "polatis-restconf",
-        server.address,
-        user="admin",
-        password=PasswordSource(env="POLATIS_PASSWORD"),
-        options={"insecure": True, "check_light": False, "patience_s": 5},
-    )
-    switch = open_switch(entry)
-    assert switch.fibres("3") == ("3", "11")
-    switch.close()
-    with pytest.raises(DocumentError, match=r"options\.lock_s: .* no such option"):
-        open_switch(SwitchEntry("ocs0", "polatis-restconf", "ocs", options={"lock_s": 1}))
 
 
 def test_the_test_server_keeps_the_rules_of_restconf(

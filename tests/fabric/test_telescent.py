@@ -322,7 +322,7 @@ def test_a_connection_that_the_panel_ended_meanwhile_is_made_again(
 ) -> None:
     shell = SshShell("panel", login)
     shell.run("switchstate", 20)
-    server.hang_up()
+    server.drop()
     give_up = time.monotonic() + 20
     while not shell._channel.closed:
         assert time.monotonic() < give_up
@@ -339,7 +339,7 @@ def test_a_connection_that_ends_at_any_moment_is_a_switch_error_or_none(
     told = []
     for _ in range(10):
         shell.run("unlock --force 1", 20)
-        hanging_up = threading.Thread(target=server.hang_up)
+        hanging_up = threading.Thread(target=server.drop)
         hanging_up.start()
         try:
             for _ in range(3):
@@ -359,7 +359,7 @@ def test_a_panel_that_restarts_and_forgets_its_queue_is_found(
 
     def restart(done: int, of: int, what: str) -> None:
         if what.startswith("the robot moves") and panel.clock.now() < 7 * MINUTES:
-            server.hang_up()
+            server.drop()
             panel.restart()
 
     wanted = [cable(1, 2), cable(3, 4)]
