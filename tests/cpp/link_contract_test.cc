@@ -299,6 +299,7 @@ TEST_P(LinkContract, AFlowThatRunsOutAgainAndAgainTakesTurns) {
     again();
   });
   const auto frames = b_->waitForFrames(kFrames + 20 * kFrames);
+  a_->on([](Link&) {});  // the last call of `again` has returned
   const auto last = std::find_if(frames.rbegin(), frames.rend(),
                                  [](const Frame& frame) { return frame.header.stream == 1; });
   // In turns of equal bytes, the last long frame comes before half of the short ones have.
