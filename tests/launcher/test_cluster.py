@@ -18,7 +18,7 @@ from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 from torch_topoopt.launcher.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch_topoopt.plan import Plan
@@ -190,6 +190,17 @@ def test_jobs_are_cancelled_and_ended_ones_are_an_error(
     assert [job["state"] for job in _json(capsys, "status")["jobs"]] == ["queued"]
 
 
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """After Interrupted a process ignores signals, as it is about to end; this one goes on."""
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {signum: signal.getsignal(signum) for signum in handled}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.mark.usefixtures("own_signals")
 def test_a_second_daemon_is_refused_and_a_signal_ends_the_first(
     lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
