@@ -39,10 +39,9 @@ from mpi import DATATYPES as MPI_DATATYPES
 from mpi import REDUCE_OPS as MPI_REDUCE_OPS
 from mpi import MpiClient, MpiError, mpi_ranks
 from operations import DATATYPES, IN_PLACE, OPERATIONS, REDUCE_OPS, REDUCING, ROOTED, Buffers, Case
-from rank_processes import RankError, call_in_processes
+from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, direct_fabric, loopback, shared_memory
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import parse_gbps
@@ -449,24 +448,21 @@ def setting_of_environment() -> Setting:
     )
 
 
+def benchmark(options: argparse.Namespace) -> None:
+    if options.on:
+        start_ranks(options)
+    elif "RANK" in os.environ:
+        run_rank(setting_of_environment(), options, None)
+    else:
+        raise InputError(
+            "--on: say where to start ranks (shared-memory, loopback or fabric), or start this "
+            "script with `topoopt run`"
+        )
+
+
 def main() -> int:
     options = parse_arguments()
-    try:
-        if options.on:
-            start_ranks(options)
-        elif "RANK" in os.environ:
-            run_rank(setting_of_environment(), options, None)
-        else:
-            raise InputError(
-                "--on: say where to start ranks (shared-memory, loopback or fabric), or start this "
-                "script with `topoopt run`"
-            )
-    except (FabricError, InputError, MpiError, RankError, ValueError) as error:
-        print(f"collectives: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code_of("collectives", lambda: benchmark(options), MpiError)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from rank_processes import RankError, call_in_processes
+from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, loopback, shared_memory
-
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
     import contextlib
@@ -240,26 +237,23 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def benchmark(options: argparse.Namespace) -> None:
+    print(f"# on {options.on}")
+    document: dict[str, Any] = {"version": 1, "on": options.on}
+    document["start_up"] = compare_start_up(options)
+    for backend in _BACKENDS:
+        with open_setting(options.on, options.ranks) as setting:
+            run = functools.partial(observe, setting, backend, options)
+            ranks = call_in_processes(options.ranks, run, limit_s=_RUN_LIMIT_S, fresh=True)
+        describe(backend, ranks, options)
+        document[backend] = ranks
+    if options.json:
+        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> int:
     options = parse_arguments()
-    try:
-        print(f"# on {options.on}")
-        document: dict[str, Any] = {"version": 1, "on": options.on}
-        document["start_up"] = compare_start_up(options)
-        for backend in _BACKENDS:
-            with open_setting(options.on, options.ranks) as setting:
-                run = functools.partial(observe, setting, backend, options)
-                ranks = call_in_processes(options.ranks, run, limit_s=_RUN_LIMIT_S, fresh=True)
-            describe(backend, ranks, options)
-            document[backend] = ranks
-        if options.json:
-            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
-    except (FabricError, InputError, RankError, ValueError) as error:
-        print(f"overhead: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code_of("overhead", lambda: benchmark(options))
 
 
 if __name__ == "__main__":

@@ -28,12 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from rank_processes import RankError, call_in_processes
+from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, direct_fabric, loopback
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import parse_gbps
 
 if TYPE_CHECKING:
@@ -208,29 +206,26 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def benchmark(options: argparse.Namespace) -> None:
+    gbps = parse_gbps(options.bandwidth)
+    degree = options.degree or min(2, options.ranks - 1)
+    opened = (
+        direct_fabric(options.ranks, degree, gbps, options.mtu)
+        if options.on == "fabric"
+        else loopback(options.ranks, degree, gbps)
+    )
+    with opened as setting:
+
+        def run(rank: int) -> None:
+            setting.become(rank)
+            run_rank(setting, options)
+
+        call_in_processes(setting.ranks, run, limit_s=_RUN_LIMIT_S)
+
+
 def main() -> int:
     options = parse_arguments()
-    try:
-        gbps = parse_gbps(options.bandwidth)
-        degree = options.degree or min(2, options.ranks - 1)
-        opened = (
-            direct_fabric(options.ranks, degree, gbps, options.mtu)
-            if options.on == "fabric"
-            else loopback(options.ranks, degree, gbps)
-        )
-        with opened as setting:
-
-            def run(rank: int) -> None:
-                setting.become(rank)
-                run_rank(setting, options)
-
-            call_in_processes(setting.ranks, run, limit_s=_RUN_LIMIT_S)
-    except (FabricError, InputError, RankError, ValueError) as error:
-        print(f"overlap: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code_of("overlap", lambda: benchmark(options))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,32 @@ import traceback
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.rank_main import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
+_BAD_INPUT, _INTERRUPTED = 2, 130
 _GRACE_S = 5.0  # for the others, once one has failed: they may know more about why
 
 
 class RankError(RuntimeError):
     """A process failed or was late; the message says which, and with what."""
+
+
+def exit_code_of(name: str, benchmark: Callable[[], None], *errors: type[Exception]) -> int:
+    """Runs a whole benchmark; what it cannot do, `errors` among it, is one line on stderr."""
+    try:
+        benchmark()
+    except (FabricError, InputError, RankError, ValueError, *errors) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return _BAD_INPUT
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
 
 
 def call_in_processes(
