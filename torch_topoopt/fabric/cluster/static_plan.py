@@ -73,11 +73,8 @@ def network_of(file: ClusterFile) -> Network:
     return network_of_cables(len(file.servers), tuple(links), cables)
 
 
-def place(plan: Plan, file: ClusterFile) -> PortNames:
-    """Which port of the cluster file each port of `plan` is.
-
-    Raises FabricError naming the first cable that the plan needs and the file does not have.
-    """
+def check_servers(plan: Plan, file: ClusterFile) -> None:
+    """Raises FabricError unless `plan` is for as many servers as `file` has, and for cables."""
     if plan.cluster.servers != len(file.servers):
         raise FabricError(
             f"the plan is for {plan.cluster.servers} servers, but cluster {file.name} has "
@@ -85,6 +82,14 @@ def place(plan: Plan, file: ClusterFile) -> PortNames:
         )
     if plan.cluster.ports != "duplex":
         raise FabricError("the plan is for simplex ports, but a cable carries both directions")
+
+
+def place(plan: Plan, file: ClusterFile) -> PortNames:
+    """Which port of the cluster file each port of `plan` is.
+
+    Raises FabricError naming the first cable that the plan needs and the file does not have.
+    """
+    check_servers(plan, file)
     free: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for a, b in file.cables:
         low, high = sorted((a, b), key=lambda end: file.ports[end][0])

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster.static_plan import accelerators_of
+from torch_topoopt.fabric.cluster.static_plan import accelerators_of, check_servers
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Cluster
 from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS
@@ -76,13 +76,7 @@ def place_on_switches(
     `present` are the cables that circuits make now: those that the plan has too stay as they are,
     unless the others would not fit then. Raises FabricError saying what does not fit.
     """
-    if plan.cluster.servers != len(file.servers):
-        raise FabricError(
-            f"the plan is for {plan.cluster.servers} servers, but cluster {file.name} has "
-            f"{len(file.servers)}"
-        )
-    if plan.cluster.ports != "duplex":
-        raise FabricError("the plan is for simplex ports, but a cable carries both directions")
+    check_servers(plan, file)
     planned = [(k.source, k.target) for k in plan.network.links if k.source < k.target]
     wanted = _without_plugged(planned, file)
     kept, rest = _keep(wanted, present, file)
