@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from netns_fixtures import a_name, own_state, require_namespaces
 from ranks import make_plan, run_bare_ranks, values
 
 from torch_topoopt import backend
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.netns import netns_kernel
 from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
 
 if TYPE_CHECKING:
@@ -53,13 +50,10 @@ def exchange(rank: int, world: int) -> dict[str, Any]:
 def test_servers_without_a_link_talk_through_whoever_relays(
     relay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        netns_kernel.require()
-    except FabricError as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
     plan = make_plan(6, 2)
-    fabric = NetnsFabric(f"test-{os.getpid()}-{secrets.token_hex(3)}", relay=relay)
+    fabric = NetnsFabric(a_name(), relay=relay)
     try:
         plan.save(tmp_path / "plan.json")
         fabric.connect(plan).save(tmp_path / "wiring.json")
