@@ -12,14 +12,13 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 from torch_topoopt.launcher.rank_main import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-_BAD_INPUT, _INTERRUPTED = 2, 130
 _GRACE_S = 5.0  # for the others, once one has failed: they may know more about why
 
 
@@ -33,10 +32,10 @@ def exit_code_of(name: str, benchmark: Callable[[], None], *errors: type[Excepti
         benchmark()
     except (FabricError, InputError, RankError, ValueError, *errors) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return _BAD_INPUT
+        return BAD_INPUT
     except KeyboardInterrupt:
-        return _INTERRUPTED
-    return 0
+        return 128 + signal.SIGINT
+    return OK
 
 
 def call_in_processes(
