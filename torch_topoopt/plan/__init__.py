@@ -1,0 +1,45 @@
+"""Plan: how a cluster is split, wired and routed for one training job.
+
+Algorithms write a Plan; simulators, fabric drivers, exporters and the backend read it. Servers and
+ports are numbered from 0. A `Link` is directed; on a duplex cluster a cable is two links that use
+the same two ports in opposite directions. Every producer calls `validate()` before it returns a
+Plan, and every consumer trusts a Plan that it has loaded.
+"""
+
+from __future__ import annotations
+
+from torch_topoopt.plan.checks import validate_network
+from torch_topoopt.plan.cluster import BYTES_PER_GBPS, Cluster
+from torch_topoopt.plan.demand import Demand, GroupDemand, PairDemand, validate_demand
+from torch_topoopt.plan.document import (
+    CostModel,
+    Placement,
+    Plan,
+    Prediction,
+    Round,
+    SearchSample,
+    digest_of,
+)
+from torch_topoopt.plan.network import Group, Link, Network, Ring, Route
+
+__all__ = [
+    "BYTES_PER_GBPS",
+    "Cluster",
+    "CostModel",
+    "Demand",
+    "Group",
+    "GroupDemand",
+    "Link",
+    "Network",
+    "PairDemand",
+    "Placement",
+    "Plan",
+    "Prediction",
+    "Ring",
+    "Round",
+    "Route",
+    "SearchSample",
+    "digest_of",
+    "validate_demand",
+    "validate_network",
+]

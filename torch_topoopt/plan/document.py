@@ -1,0 +1,163 @@
+"""The Plan: the document that algorithms write and everything else reads."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan.checks import check_servers, validate_network
+from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fields of Plan
+from torch_topoopt.plan.demand import Demand, validate_demand
+from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What messages cost beside the time of their bytes; collectives choose their algorithm by it.
+
+    A message takes `message_s` to hand over and take, and `hop_s` on every link of its way; adding
+    one tensor to another takes `reduce_s_per_byte`.
+    """
+
+    message_s: float
+    hop_s: float
+    reduce_s_per_byte: float
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError: field, value, and what would be right."""
+        if not 0 < self.message_s < math.inf:
+            raise DocumentError(
+                f"cost_model.message_s: {self.message_s} is not a finite number above 0"
+            )
+        for name, value in (("hop_s", self.hop_s), ("reduce_s_per_byte", self.reduce_s_per_byte)):
+            if not 0 <= value < math.inf:
+                raise DocumentError(f"cost_model.{name}: {value} is not a finite number from 0 on")
+        return self
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The servers that share one operator's batch (one server: the whole operator stays there)."""
+
+    operator: str
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of the alternating optimisation (paper section 4.1), in predicted seconds.
+
+    `strategy_s` is the cost after the strategy search on the old network, `network_s` after
+    TopologyFinder rewired for the new strategy; the other two are references for that strategy.
+    """
+
+    strategy_s: float
+    network_s: float
+    single_ring_s: float
+    ideal_switch_s: float
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class SearchSample:
+    """One point of the search curve: after `evaluations`, current and best predicted iteration."""
+
+    evaluations: int
+    current_s: float
+    best_s: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Flow-level prediction for this Plan; `link_bytes[i]` belongs to `network.links[i]`."""
+
+    iteration_s: float
+    compute_s: float
+    single_ring_s: float
+    ideal_switch_s: float
+    link_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan(Document):
+    """A complete, validated plan; `strategy_space` is what the search could choose from.
+
+    A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
+    found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
+    `cost_model`, a job measures one when it starts.
+    """
+
+    KIND: ClassVar[str] = "Plan"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    model: str
+    batch_size: int
+    seed: int
+    mode: Literal["paper", "fixed", "discovered"]
+    strategy_space: Literal["data-parallel", "full"]
+    cluster: Cluster
+    network: Network
+    demand: Demand
+    prediction: Prediction
+    rounds: tuple[Round, ...]
+    search: tuple[SearchSample, ...]
+    strategy: tuple[Placement, ...]
+    cost_model: CostModel | None = None
+
+    @classmethod
+    def of_network(
+        cls,
+        cluster: Cluster,
+        network: Network,
+        demand: Demand,
+        *,
+        model: str,
+        mode: Literal["paper", "fixed", "discovered"] = "paper",
+    ) -> Self:
+        """A plan that says how servers are wired and routed, and predicts nothing.
+
+        Raises DocumentError if the network does not fit the cluster.
+        """
+        return cls(
+            version=cls.VERSION,
+            model=model,
+            batch_size=1,
+            seed=0,
+            mode=mode,
+            strategy_space="data-parallel",
+            cluster=cluster,
+            network=network,
+            demand=demand,
+            prediction=Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(network.links)),
+            rounds=(),
+            search=(),
+            strategy=(),
+        ).validate()
+
+    def validate(self) -> Self:
+        self.cluster.validate(any_degree=self.mode != "paper")
+        if self.cost_model is not None:
+            self.cost_model.validate()
+        validate_network(self.cluster, self.network)
+        validate_demand(self.cluster, self.demand)
+        for i, placement in enumerate(self.strategy):
+            check_servers(f"strategy[{i}].servers", placement.servers, self.cluster.servers)
+        if len(self.prediction.link_bytes) != len(self.network.links):
+            raise DocumentError(
+                f"prediction.link_bytes: {len(self.prediction.link_bytes)} entries for "
+                f"{len(self.network.links)} links"
+            )
+        return self
+
+    def digest(self) -> str:
+        """A short fingerprint; ranks compare it when they connect, so no two plans ever mix."""
+        return digest_of(self.to_json())
+
+
+def digest_of(text: str) -> str:
+    """The digest of the plan whose canonical text this is."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
