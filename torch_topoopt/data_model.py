@@ -65,10 +65,14 @@ _Decode = Callable[[Any], Any]
 
 @functools.cache
 def _decoder(annotation: Any) -> _Decode:
-    """Converts parsed JSON to `annotation`, one of: scalar, dataclass, tuple[T, ...], T | None."""
+    """Converts parsed JSON to `annotation`, one of: scalar, dataclass, tuple[T, ...], T | None,
+    tuple[T, ...] | dataclass (a list or an object)."""
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
-        (other,) = [a for a in typing.get_args(annotation) if a is not type(None)]
+        options = [a for a in typing.get_args(annotation) if a is not type(None)]
+        if len(options) == 2:
+            return _list_or_object_decoder(*map(_decoder, options))
+        (other,) = options
         decode_other = _decoder(other)
         return lambda value: None if value is None else decode_other(value)
     if origin is typing.Literal:
@@ -78,6 +82,10 @@ def _decoder(annotation: Any) -> _Decode:
     if dataclasses.is_dataclass(annotation):
         return _dataclass_decoder(annotation)
     return _decode_float if annotation is float else _scalar_decoder(annotation)
+
+
+def _list_or_object_decoder(decode_list: _Decode, decode_object: _Decode) -> _Decode:
+    return lambda value: (decode_object if isinstance(value, dict) else decode_list)(value)
 
 
 def _literal_decoder(choices: tuple[Any, ...]) -> _Decode:
@@ -207,13 +215,17 @@ def _unique_fields(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], (dict, list))
+
+
 def _layout(value: Any, indent: int) -> str:
     """JSON with one element of a list of containers per line and everything deeper on that line."""
     pad = "  " * (indent + 1)
-    if isinstance(value, dict) and indent < 2:
+    if isinstance(value, dict) and (indent < 2 or any(map(_has_rows, value.values()))):
         rows = [f"{pad}{_to_json(k)}: {_layout(v, indent + 1)}" for k, v in value.items()]
         return "{\n" + ",\n".join(rows) + "\n" + "  " * indent + "}" if rows else "{}"
-    if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+    if _has_rows(value):
         rows = [f"{pad}{_to_json(item)}" for item in value]
         return "[\n" + ",\n".join(rows) + "\n" + "  " * indent + "]"
     return _to_json(value)

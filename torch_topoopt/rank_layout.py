@@ -170,7 +170,9 @@ def _by_slowest_link(plan: Plan, rings: list[Ring], rates: LinkRates) -> list[Ri
     ]
 
 
-def _links_of(ring: Ring, table: dict[tuple[int, int], tuple[Route, ...]]) -> list[tuple[int, int]]:
+def _links_of(
+    ring: Ring, table: Mapping[tuple[int, int], tuple[Route, ...]]
+) -> list[tuple[int, int]]:
     pairs = zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True)
     return [hop for pair in pairs for route in table[pair] for hop in pairwise(route.servers)]
 

@@ -20,7 +20,8 @@ from torch_topoopt.plan.document import (
     SearchSample,
     digest_of,
 )
-from torch_topoopt.plan.network import Group, Link, Network, Ring, Route
+from torch_topoopt.plan.network import Group, Link, Network, Ring
+from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
 
 __all__ = [
     "BYTES_PER_GBPS",
@@ -38,7 +39,9 @@ __all__ = [
     "Ring",
     "Round",
     "Route",
+    "RouteTable",
     "SearchSample",
+    "StrideRoute",
     "digest_of",
     "validate_demand",
     "validate_network",

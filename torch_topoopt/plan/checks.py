@@ -6,20 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.route_checks import validate_routes
+from torch_topoopt.plan.server_sets import check_servers
 
 if TYPE_CHECKING:
     from torch_topoopt.plan.cluster import Cluster
     from torch_topoopt.plan.network import Group, Link, Network
-
-
-def check_servers(where: str, servers: tuple[int, ...], count: int) -> None:
-    if not servers:
-        raise DocumentError(f"{where}: empty")
-    for server in servers:
-        if not 0 <= server < count:
-            raise DocumentError(f"{where}: server {server} is not in 0..{count - 1}")
-    if len(set(servers)) != len(servers):
-        raise DocumentError(f"{where}: {list(servers)} names a server twice")
 
 
 def _validate_links(cluster: Cluster, links: tuple[Link, ...]) -> None:
@@ -95,34 +87,6 @@ def _validate_groups(cluster: Cluster, groups: tuple[Group, ...]) -> None:
             raise DocumentError(f"{where}.rings: shares sum to {total}, not 1")
 
 
-def _validate_routes(network: Network, adjacent: set[tuple[int, int]], count: int) -> None:
-    weights: dict[tuple[int, int], float] = {}
-    for i, route in enumerate(network.routes):
-        where = f"network.routes[{i}]"
-        check_servers(f"{where}.servers", route.servers, count)
-        if len(route.servers) < 2:
-            raise DocumentError(f"{where}.servers: a route needs a source and a destination")
-        for hop in zip(route.servers, route.servers[1:], strict=False):
-            if hop not in adjacent:
-                raise DocumentError(f"{where}: there is no link from server {hop[0]} to {hop[1]}")
-        if not route.weight > 0:
-            raise DocumentError(f"{where}.weight: {route.weight} is not above 0")
-        pair = (route.servers[0], route.servers[-1])
-        weights[pair] = weights.get(pair, 0.0) + route.weight
-    for pair, total in weights.items():
-        if abs(total - 1) > 1e-9:
-            raise DocumentError(
-                f"network.routes: weights from server {pair[0]} to {pair[1]} sum to {total}, not 1"
-            )
-    for source in range(count):
-        for target in range(count):
-            pair = (source, target)
-            if source != target and pair not in adjacent and pair not in weights:
-                raise DocumentError(
-                    f"network.routes: no link and no route from server {source} to {target}"
-                )
-
-
 def validate_network(cluster: Cluster, network: Network) -> Network:
     """Returns `network`, or raises DocumentError for the first of these rules that is broken.
 
@@ -138,5 +102,5 @@ def validate_network(cluster: Cluster, network: Network) -> Network:
             f"network.links: disconnected, server {lost} and server 0 cannot reach each other"
         )
     _validate_groups(cluster, network.groups)
-    _validate_routes(network, adjacent, cluster.servers)
+    validate_routes(network.routes, adjacent, cluster.servers)
     return network

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.plan.checks import check_servers
+from torch_topoopt.plan.server_sets import check_servers
 
 if TYPE_CHECKING:
     from torch_topoopt.plan.cluster import Cluster

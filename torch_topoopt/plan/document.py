@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from torch_topoopt.data_model import Document, DocumentError
-from torch_topoopt.plan.checks import check_servers, validate_network
+from torch_topoopt.plan.checks import validate_network
 from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.demand import Demand, validate_demand
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
+from torch_topoopt.plan.server_sets import check_servers
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.plan.routes import Pair, PairRoutes, Route, RouteTable, routes_by_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -41,32 +47,27 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Route:
-    """A list of servers from source to destination; `weight` is its part of the pair's bytes."""
-
-    servers: tuple[int, ...]
-    weight: float
-
-
-@dataclass(frozen=True)
 class Network:
     """The network half of a Plan.
 
-    `routes` holds the routes of every ordered pair that has no link; a pair with a link and no
-    route entry uses its links, evenly.
+    `routes` holds the routes of every ordered pair that has no link, as a list or as the rules of a
+    RouteTable, which is a sequence of the same routes; a pair with a link and no route entry uses
+    its links, evenly.
     """
 
     links: tuple[Link, ...]
     groups: tuple[Group, ...]
-    routes: tuple[Route, ...]
+    routes: tuple[Route, ...] | RouteTable
 
-    def routes_by_pair(self) -> dict[tuple[int, int], tuple[Route, ...]]:
-        """All ordered pairs that can exchange bytes -> their routes, direct links included."""
-        table: dict[tuple[int, int], tuple[Route, ...]] = {}
-        for link in self.links:
-            table[link.source, link.target] = (Route((link.source, link.target), 1.0),)
-        listed: dict[tuple[int, int], list[Route]] = {}
-        for route in self.routes:
-            listed.setdefault((route.servers[0], route.servers[-1]), []).append(route)
-        table.update({pair: tuple(routes) for pair, routes in listed.items()})
+    def routes_by_pair(self) -> Mapping[Pair, tuple[Route, ...]]:
+        """All ordered pairs that can exchange bytes -> their routes, direct links included.
+
+        Of a RouteTable, a pair's routes are made when they are asked for.
+        """
+        linked = [(link.source, link.target) for link in self.links]
+        if isinstance(self.routes, RouteTable):
+            return PairRoutes(linked, self.routes)
+        table: dict[Pair, tuple[Route, ...]]
+        table = {pair: (Route(pair, 1.0),) for pair in linked}
+        table.update(routes_by_ends(self.routes))
         return table

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Link, Route
+from torch_topoopt.plan import Route, RouteTable, StrideRoute
 from torch_topoopt.topology.coin_change import coin_change, translate
 from torch_topoopt.topology.shortest_paths import (
     Pair,
@@ -14,6 +15,9 @@ from torch_topoopt.topology.shortest_paths import (
     least_loaded_paths,
     neighbours,
 )
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Group, Link
 
 
 def circulant_offsets(servers: int, adjacent: set[Pair]) -> tuple[int, ...]:
@@ -76,7 +80,7 @@ def plan_routes(
     *,
     coins: Sequence[int] = (),
     paths: int = 4,
-) -> tuple[Route, ...]:
+) -> tuple[Route, ...] | RouteTable:
     """Routes for all ordered pairs without a link, all of the least number of hops, sorted by pair.
 
     - A pair in `pair_bytes` (MP demand): up to `paths` shortest paths with equal weights.
@@ -85,19 +89,21 @@ def plan_routes(
       shorter one.
     - Any other pair (control and occasional traffic): one route.
     Where the links of all servers are alike (a circulant network), routes are found per offset and
-    moved to every source; elsewhere each choice takes the least loaded links so far.
+    moved to every source, as a RouteTable; elsewhere each choice takes the least loaded links so
+    far. Without a pair that needs a route, the result is ().
 
     Raises ValueError if `paths` is below 1 or some pair has no path.
     """
     if paths < 1:
         raise ValueError(f"paths: {paths} is not at least 1")
     adjacent = {(link.source, link.target) for link in links}
+    if len(adjacent) == servers * (servers - 1):
+        return ()
     offsets = circulant_offsets(servers, adjacent)
     if offsets:
-        chosen = _circulant_routes(servers, adjacent, offsets, pair_bytes, paths)
-    else:
-        router = _Router(servers, links)
-        chosen = router.routes(ring_bytes, pair_bytes, coins, paths)
+        return _circulant_routes(servers, adjacent, offsets, pair_bytes, paths)
+    router = _Router(servers, links)
+    chosen = router.routes(ring_bytes, pair_bytes, coins, paths)
     return tuple(
         Route(path, 1 / len(chosen[pair])) for pair in sorted(chosen) for path in chosen[pair]
     )
@@ -109,11 +115,13 @@ def _circulant_routes(
     offsets: Sequence[int],
     pair_bytes: Mapping[Pair, float],
     paths: int,
-) -> dict[Pair, list[tuple[int, ...]]]:
+) -> RouteTable:
     single = coin_change(servers, offsets)
     demand: defaultdict[int, float] = defaultdict(float)
+    pairs: Counter[int] = Counter()
     for (source, target), size_bytes in pair_bytes.items():
         demand[(target - source) % servers] += size_bytes
+        pairs[(target - source) % servers] += 1
     distance = hop_distances(neighbours(servers, adjacent), 0)
     incoming = neighbours(servers, {(b, a) for a, b in adjacent})
     load = _StrideLoad(servers)
@@ -129,19 +137,20 @@ def _circulant_routes(
         for sequence in spread[offset]:
             for coin in sequence:
                 load.by_stride[coin] += demand[offset] / len(found)
-    return {
-        (source, target): [
-            translate(sequence, source, servers)
-            for sequence in (
-                spread[(target - source) % servers]
-                if (source, target) in pair_bytes
-                else [single[(target - source) % servers]]
-            )
-        ]
-        for source in range(servers)
-        for target in range(servers)
-        if source != target and (source, target) not in adjacent
-    }
+    rules = []
+    for offset in range(1, servers):
+        if offset not in offsets:
+            everywhere = pairs[offset] == servers
+            sequences = spread[offset] if everywhere else [single[offset]]
+            rules += [StrideRoute(sequence, 1 / len(sequences)) for sequence in sequences]
+    some = sorted(pair for pair in pair_bytes if 0 < pairs[(pair[1] - pair[0]) % servers] < servers)
+    listed = [
+        StrideRoute(sequence, 1 / len(spread[offset])).from_server(source, servers)
+        for source, target in some
+        for offset in [(target - source) % servers]
+        for sequence in spread.get(offset, ())
+    ]
+    return RouteTable(servers, tuple(rules), (), tuple(listed))
 
 
 class _Router:

@@ -1,0 +1,158 @@
+"""Routes: which servers the bytes of a pair pass, as a list or as rules that stand for a list.
+
+A network of n servers has n (n - 1) ordered pairs, and most of their routes follow a rule. A
+`RouteTable` holds the rules and behaves like the sequence of the routes they stand for: on a
+network where all servers have links of the same strides one sequence of strides per offset serves
+every source, and elsewhere a table says the next hop from each server to each other one. Routes of
+pairs that follow no rule are listed beside them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A list of servers from source to destination; `weight` is its part of the pair's bytes."""
+
+    servers: tuple[int, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class StrideRoute:
+    """A route from every server: s, s + strides[0], s + strides[0] + strides[1] ... modulo n."""
+
+    strides: tuple[int, ...]
+    weight: float
+
+    def from_server(self, source: int, servers: int) -> Route:
+        """The route that starts at `source`, in a network of `servers` servers."""
+        way = tuple(stop % servers for stop in itertools.accumulate(self.strides, initial=source))
+        return Route(way, self.weight)
+
+
+@dataclass(frozen=True)
+class RouteTable(Sequence[Route]):
+    """Rules for the routes of `servers` servers; as a sequence, the routes, sorted by pair.
+
+    The routes of the pair (s, t) are those in `listed`, if it is there; else those of `by_offset`
+    whose strides sum to t - s modulo `servers`; else the walk that goes from s to next_hops[s][t]
+    and on from there, unless that is t itself, for a pair with a link needs no route.
+    `next_hops[s][s]` is s. An empty `by_offset` or `next_hops` is no rule.
+    """
+
+    servers: int
+    by_offset: tuple[StrideRoute, ...] = ()
+    next_hops: tuple[tuple[int, ...], ...] = ()
+    listed: tuple[Route, ...] = ()
+
+    @functools.cached_property
+    def _listed(self) -> dict[Pair, tuple[Route, ...]]:
+        return routes_by_ends(self.listed)
+
+    @functools.cached_property
+    def offset_routes(self) -> dict[int, tuple[StrideRoute, ...]]:
+        """(target - source) modulo n -> the routes of `by_offset` for it."""
+        table: dict[int, list[StrideRoute]] = {}
+        for route in self.by_offset:
+            table.setdefault(sum(route.strides) % self.servers, []).append(route)
+        return {offset: tuple(routes) for offset, routes in table.items()}
+
+    def of_pair(self, source: int, target: int) -> tuple[Route, ...]:
+        """The routes from `source` to another server; empty if the pair is left to its links."""
+        if (listed := self._listed.get((source, target))) is not None:
+            return listed
+        if rules := self.offset_routes.get((target - source) % self.servers):
+            return tuple(rule.from_server(source, self.servers) for rule in rules)
+        if not self.next_hops or self.next_hops[source][target] == target:
+            return ()
+        way = [source]
+        while way[-1] != target:
+            way.append(self.next_hops[way[-1]][target])
+        return (Route(tuple(way), 1.0),)
+
+    def __iter__(self) -> Iterator[Route]:
+        for source in range(self.servers):
+            for target in range(self.servers):
+                if source != target:
+                    yield from self.of_pair(source, target)
+
+    def __len__(self) -> int:
+        ruled = {offset: len(routes) for offset, routes in self.offset_routes.items()}
+        count = sum(ruled.values()) * self.servers
+        if self.next_hops and not ruled:
+            indirect = (
+                hop != target
+                for source, row in enumerate(self.next_hops)
+                for target, hop in enumerate(row)
+            )
+            count = sum(indirect)
+        for (source, target), routes in self._listed.items():
+            if ruled:
+                replaced = ruled.get((target - source) % self.servers, 0)
+            else:
+                replaced = bool(self.next_hops) and self.next_hops[source][target] != target
+            count += len(routes) - replaced
+        return count
+
+    @overload
+    def __getitem__(self, index: int) -> Route: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Route, ...]: ...
+    def __getitem__(self, index: int | slice) -> Route | tuple[Route, ...]:
+        if isinstance(index, int) and index >= 0:
+            for route in itertools.islice(self, index, None):
+                return route
+            raise IndexError(f"route {index} of {len(self)}")
+        return tuple(self)[index]
+
+
+class PairRoutes(Mapping[Pair, tuple[Route, ...]]):
+    """Ordered pairs that can exchange bytes -> their routes, made when asked for.
+
+    A pair of `adjacent` without a route has its link as the one route. Linked pairs come first.
+    """
+
+    def __init__(self, adjacent: Collection[Pair], table: RouteTable) -> None:
+        self._adjacent = dict.fromkeys(adjacent)
+        self._table = table
+
+    def __getitem__(self, pair: Pair) -> tuple[Route, ...]:
+        source, target = pair
+        inside = 0 <= source < self._table.servers and 0 <= target < self._table.servers
+        routes = self._table.of_pair(source, target) if inside and source != target else ()
+        if not routes:
+            if pair not in self._adjacent:
+                raise KeyError(pair)
+            return (Route(pair, 1.0),)
+        return routes
+
+    def __iter__(self) -> Iterator[Pair]:
+        yield from self._adjacent
+        for source in range(self._table.servers):
+            for target in range(self._table.servers):
+                linked = source == target or (source, target) in self._adjacent
+                if not linked and self._table.of_pair(source, target):
+                    yield source, target
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def routes_by_ends(routes: Sequence[Route]) -> dict[Pair, tuple[Route, ...]]:
+    """(source, destination) -> its routes, in the order in which they are listed."""
+    table: dict[Pair, list[Route]] = {}
+    for route in routes:
+        table.setdefault((route.servers[0], route.servers[-1]), []).append(route)
+    return {pair: tuple(of_pair) for pair, of_pair in table.items()}
