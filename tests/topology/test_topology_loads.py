@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import (
+    AllToAll,
     Cluster,
     Demand,
     Group,
@@ -12,15 +13,17 @@ from torch_topoopt.plan import (
     Link,
     Network,
     PairDemand,
+    PairTable,
     Ring,
     Route,
+    RouteTable,
 )
 from torch_topoopt.topology.loads import (
     bandwidth_tax,
     diameter,
     link_load_bytes,
     mean_hops,
-    pair_traffic_bytes,
+    traffic_matrix,
 )
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -67,12 +70,32 @@ def test_demands_of_the_same_pair_and_of_rings_add_up() -> None:
         (GroupDemand((0, 1, 2, 3), 8), GroupDemand((3, 2, 1, 0), 4)),
         (PairDemand(0, 1, 5), PairDemand(0, 1, 6)),
     )
-    assert pair_traffic_bytes(simplex_ring(4), demand) == {
-        (0, 1): 29.0,
-        (1, 2): 18.0,
-        (2, 3): 18.0,
-        (3, 0): 18.0,
-    }
+    assert traffic_matrix(simplex_ring(4), demand, 4).tolist() == [
+        [0, 29, 0, 0],
+        [0, 0, 18, 0],
+        [0, 0, 0, 18],
+        [18, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("pairs", [(), ((0, 5), (3, 1), (8, 2), (0, 1))])
+@pytest.mark.parametrize("sizes", [(10**6, 0), (10**3, 10**5)])
+def test_routes_by_rules_load_links_as_the_same_routes_one_by_one(
+    pairs: tuple[tuple[int, int], ...], sizes: tuple[int, int]
+) -> None:
+    # few MP bytes: a circulant network; many: matchings, and next hops for pairs without demand
+    listed = tuple(PairDemand(a, b, sizes[1] + 7) for a, b in pairs)
+    planned = Demand((GroupDemand(tuple(range(11)), sizes[0]),), listed)
+    network = find_network(Cluster(11, 4, 1.0), planned)
+    assert isinstance(network.routes, RouteTable)
+    one_by_one = Network(network.links, network.groups, tuple(network.routes))
+    some = AllToAll((1, 4, 5, 9), 300)
+    everyone = AllToAll(tuple(range(11)), 1000)
+    for table in (PairTable((), listed), PairTable((some,)), PairTable((everyone, some), listed)):
+        demand = Demand(planned.groups, table)
+        plain = Demand(planned.groups, tuple(table))
+        assert link_load_bytes(network, demand) == link_load_bytes(one_by_one, plain)
+        assert bandwidth_tax(demand, network) == pytest.approx(bandwidth_tax(plain, one_by_one))
 
 
 def test_distances_of_a_directed_ring() -> None:

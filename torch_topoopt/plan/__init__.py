@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from torch_topoopt.plan.checks import validate_network
 from torch_topoopt.plan.cluster import BYTES_PER_GBPS, Cluster
-from torch_topoopt.plan.demand import Demand, GroupDemand, PairDemand, validate_demand
+from torch_topoopt.plan.demand import (
+    AllToAll,
+    Demand,
+    DemandFile,
+    GroupDemand,
+    PairDemand,
+    PairTable,
+    validate_demand,
+)
 from torch_topoopt.plan.document import (
     CostModel,
     Placement,
@@ -25,14 +33,17 @@ from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
 
 __all__ = [
     "BYTES_PER_GBPS",
+    "AllToAll",
     "Cluster",
     "CostModel",
     "Demand",
+    "DemandFile",
     "Group",
     "GroupDemand",
     "Link",
     "Network",
     "PairDemand",
+    "PairTable",
     "Placement",
     "Plan",
     "Prediction",

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from torch_topoopt.plan import PairTable, RouteTable
+from torch_topoopt.topology.pair_bytes import demand_matrix
 from torch_topoopt.topology.routing import all_hop_distances, ring_pair_bytes
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Demand, Network
-    from torch_topoopt.topology.shortest_paths import Pair
+    from numpy.typing import NDArray
+
+    from torch_topoopt.plan import Demand, Network, Route
 
 
-def pair_traffic_bytes(network: Network, demand: Demand) -> dict[Pair, float]:
-    """Bytes that each ordered pair of servers exchanges: ring neighbours and MP together.
+def traffic_matrix(network: Network, demand: Demand, servers: int) -> NDArray[np.float64]:
+    """Bytes [source][target] that servers exchange: ring neighbours and MP together.
 
-    Raises ValueError if `network` has no rings for a group of `demand`.
+    A ring AllReduce of S bytes with share s among k members sends 2 (k - 1) / k * s * S bytes from
+    each member to the next. Raises ValueError if `network` has no rings for a group of `demand`.
     """
     sizes: dict[frozenset[int], int] = {}
     known = {frozenset(group.servers) for group in network.groups}
@@ -23,40 +29,112 @@ def pair_traffic_bytes(network: Network, demand: Demand) -> dict[Pair, float]:
         if len(members) > 1 and members not in known:
             raise ValueError(f"demand: the network has no rings for group {sorted(members)}")
         sizes[members] = sizes.get(members, 0) + group.size_bytes
-    traffic: dict[Pair, float] = dict(ring_pair_bytes(network.groups, sizes))
-    for pair in demand.pairs:
-        key = (pair.source, pair.target)
-        traffic[key] = traffic.get(key, 0) + pair.size_bytes
-    return traffic
+    matrix = demand_matrix(demand, servers).astype(np.float64)
+    for (source, target), size_bytes in ring_pair_bytes(network.groups, sizes).items():
+        matrix[source, target] += size_bytes
+    return matrix
 
 
-def _exact_link_bytes(network: Network, demand: Demand) -> list[float]:
-    hop_bytes: dict[Pair, float] = {}
-    routes = network.routes_by_pair()
-    for pair, size_bytes in pair_traffic_bytes(network, demand).items():
-        if pair not in routes:
-            raise ValueError(f"network: no link and no route from server {pair[0]} to {pair[1]}")
-        for route in routes[pair]:
-            for hop in zip(route.servers, route.servers[1:], strict=False):
-                hop_bytes[hop] = hop_bytes.get(hop, 0) + size_bytes * route.weight
-    parallel: dict[Pair, int] = {}
+def hop_bytes(network: Network, traffic: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bytes [a][b] that cross the links from a to b when `traffic` takes the network's routes.
+
+    Raises ValueError if a pair that exchanges bytes has neither link nor route.
+    """
+    servers = len(traffic)
+    sent = np.zeros_like(traffic)
+    rest = traffic.copy()
+    routes = network.routes
+    listed = routes.listed if isinstance(routes, RouteTable) else routes
+    _add_listed(sent, rest, listed)
+    if isinstance(routes, RouteTable):
+        if routes.by_offset:
+            _add_offsets(sent, rest, routes)
+        if routes.next_hops:
+            _add_walks(sent, rest, np.array(routes.next_hops))
+    linked = np.zeros((servers, servers), dtype=bool)
     for link in network.links:
-        parallel[link.source, link.target] = parallel.get((link.source, link.target), 0) + 1
-    return [
-        hop_bytes.get((link.source, link.target), 0) / parallel[link.source, link.target]
-        for link in network.links
-    ]
+        linked[link.source, link.target] = True
+    missing = np.argwhere((rest > 0) & ~linked)
+    if len(missing):
+        source, target = missing[0].tolist()
+        raise ValueError(f"network: no link and no route from server {source} to {target}")
+    return sent + rest
+
+
+def _add_listed(
+    sent: NDArray[np.float64], rest: NDArray[np.float64], routes: tuple[Route, ...]
+) -> None:
+    traffic = rest.copy()
+    for route in routes:
+        pair = route.servers[0], route.servers[-1]
+        if size_bytes := traffic[pair] * route.weight:
+            for hop in zip(route.servers, route.servers[1:], strict=False):
+                sent[hop] += size_bytes
+        rest[pair] = 0
+
+
+def _add_offsets(sent: NDArray[np.float64], rest: NDArray[np.float64], table: RouteTable) -> None:
+    """Routes by offset: all sources of one offset at once."""
+    sources = np.arange(table.servers)
+    for offset, routes in table.offset_routes.items():
+        targets = (sources + offset) % table.servers
+        size_bytes = rest[sources, targets]
+        if size_bytes.any():
+            for route in routes:
+                here = sources
+                for stride in route.strides:
+                    following = (here + stride) % table.servers
+                    sent[here, following] += size_bytes * route.weight
+                    here = following
+            rest[sources, targets] = 0
+
+
+def _add_walks(
+    sent: NDArray[np.float64], rest: NDArray[np.float64], next_hops: NDArray[np.int64]
+) -> None:
+    """Next hops: all pairs at once, one hop after the other."""
+    here, targets = np.nonzero(rest)
+    size_bytes = rest[here, targets]
+    rest[:] = 0
+    while len(here):
+        following = next_hops[here, targets]
+        np.add.at(sent, (here, following), size_bytes)
+        on_the_way = following != targets
+        here, targets = following[on_the_way], targets[on_the_way]
+        size_bytes = size_bytes[on_the_way]
+
+
+def link_bytes(network: Network, traffic: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bytes on each link, in the order of `network.links`; parallel links share evenly.
+
+    Weights split a pair's bytes over its routes. Raises ValueError as `hop_bytes` does.
+    """
+    sent = hop_bytes(network, traffic)
+    ends = np.array([(link.source, link.target) for link in network.links], dtype=np.int64)
+    ends = ends.reshape(-1, 2)
+    parallel = np.zeros(sent.shape)
+    np.add.at(parallel, (ends[:, 0], ends[:, 1]), 1)
+    return sent[ends[:, 0], ends[:, 1]] / parallel[ends[:, 0], ends[:, 1]]
+
+
+def _servers(network: Network, demand: Demand) -> int:
+    """One more than the highest number of a server that either names."""
+    pairs = demand.pairs
+    listed = pairs.listed if isinstance(pairs, PairTable) else pairs
+    sets = [(x.source, x.target) for x in (*network.links, *listed)]
+    sets += [group.servers for group in (*network.groups, *demand.groups)]
+    if isinstance(pairs, PairTable):
+        sets += [everyone.servers for everyone in pairs.all_to_all]
+    return 1 + max(map(max, sets), default=0)
 
 
 def link_load_bytes(network: Network, demand: Demand) -> tuple[int, ...]:
     """Bytes per iteration on each link, in the order of `network.links`, rounded to whole bytes.
 
-    A ring AllReduce of S bytes with share s among k members puts 2 (k - 1) / k * s * S on each hop.
-    Weights split a pair's bytes over its routes; parallel links share a hop's bytes evenly.
-
     Raises ValueError if a group has no rings in `network` or a pair neither link nor route.
     """
-    return tuple(round(size_bytes) for size_bytes in _exact_link_bytes(network, demand))
+    traffic = traffic_matrix(network, demand, _servers(network, demand))
+    return tuple(round(size_bytes) for size_bytes in link_bytes(network, traffic).tolist())
 
 
 def bandwidth_tax(demand: Demand, network: Network) -> float:
@@ -65,8 +143,9 @@ def bandwidth_tax(demand: Demand, network: Network) -> float:
     Asked for: every MP byte once, and 2 (k - 1) times the size of an AllReduce among k servers.
     1 for a demand of no bytes. Raises ValueError as `link_load_bytes` does.
     """
-    asked = sum(pair_traffic_bytes(network, demand).values())
-    return sum(_exact_link_bytes(network, demand)) / asked if asked else 1.0
+    traffic = traffic_matrix(network, demand, _servers(network, demand))
+    asked = float(traffic.sum())
+    return float(hop_bytes(network, traffic).sum()) / asked if asked else 1.0
 
 
 def mean_hops(network: Network, servers: int) -> float:

@@ -7,8 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torch_topoopt.plan import Route, RouteTable, StrideRoute
 from torch_topoopt.topology.coin_change import coin_change, translate
+from torch_topoopt.topology.next_hops import least_loaded_next_hops
+from torch_topoopt.topology.pair_bytes import bytes_by_offset, matrix_of, pairs_of
 from torch_topoopt.topology.shortest_paths import (
     Pair,
     hop_distances,
@@ -17,6 +21,8 @@ from torch_topoopt.topology.shortest_paths import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from torch_topoopt.plan import Group, Link
 
 
@@ -76,21 +82,23 @@ def plan_routes(
     servers: int,
     links: Sequence[Link],
     ring_bytes: Mapping[Pair, float],
-    pair_bytes: Mapping[Pair, float],
+    pair_bytes: Mapping[Pair, float] | NDArray[np.int64],
     *,
     coins: Sequence[int] = (),
     paths: int = 4,
 ) -> tuple[Route, ...] | RouteTable:
     """Routes for all ordered pairs without a link, all of the least number of hops, sorted by pair.
 
-    - A pair in `pair_bytes` (MP demand): up to `paths` shortest paths with equal weights.
+    - A pair in `pair_bytes` (MP demand; a mapping, or a matrix in which pairs without demand have
+      0): up to `paths` shortest paths with equal weights.
     - A pair in `ring_bytes` (neighbours on a ring that has no link there): one route, by coin
       change over `coins` (the strides of the AllReduce sub-topology) unless other links offer a
       shorter one.
     - Any other pair (control and occasional traffic): one route.
-    Where the links of all servers are alike (a circulant network), routes are found per offset and
-    moved to every source, as a RouteTable; elsewhere each choice takes the least loaded links so
-    far. Without a pair that needs a route, the result is ().
+    The result is a RouteTable: where the links of all servers are alike (a circulant network),
+    routes are found per offset and moved to every source; elsewhere each choice takes the least
+    loaded links so far, and pairs without demand follow next hops (`least_loaded_next_hops`).
+    Without a pair that needs a route, it is ().
 
     Raises ValueError if `paths` is below 1 or some pair has no path.
     """
@@ -101,32 +109,35 @@ def plan_routes(
         return ()
     offsets = circulant_offsets(servers, adjacent)
     if offsets:
-        return _circulant_routes(servers, adjacent, offsets, pair_bytes, paths)
+        matrix = matrix_of(pair_bytes, servers)
+        return _circulant_routes(servers, adjacent, offsets, matrix, paths)
+    if not isinstance(pair_bytes, Mapping):
+        pair_bytes = pairs_of(pair_bytes)
     router = _Router(servers, links)
     chosen = router.routes(ring_bytes, pair_bytes, coins, paths)
-    return tuple(
+    listed = tuple(
         Route(path, 1 / len(chosen[pair])) for pair in sorted(chosen) for path in chosen[pair]
     )
+    if len(chosen) + len(adjacent) == servers * (servers - 1):
+        return listed
+    return RouteTable(servers, (), least_loaded_next_hops(servers, router.load), listed)
 
 
 def _circulant_routes(
     servers: int,
     adjacent: set[Pair],
     offsets: Sequence[int],
-    pair_bytes: Mapping[Pair, float],
+    matrix: NDArray[np.float64],
     paths: int,
 ) -> RouteTable:
     single = coin_change(servers, offsets)
-    demand: defaultdict[int, float] = defaultdict(float)
-    pairs: Counter[int] = Counter()
-    for (source, target), size_bytes in pair_bytes.items():
-        demand[(target - source) % servers] += size_bytes
-        pairs[(target - source) % servers] += 1
+    demand = bytes_by_offset(matrix)
+    pairs = bytes_by_offset((matrix > 0).astype(np.float64))
     distance = hop_distances(neighbours(servers, adjacent), 0)
     incoming = neighbours(servers, {(b, a) for a, b in adjacent})
     load = _StrideLoad(servers)
     spread: dict[int, list[tuple[int, ...]]] = {}
-    for offset in sorted(demand, key=lambda o: (-demand[o], o)):
+    for offset in sorted(np.flatnonzero(demand).tolist(), key=lambda o: (-demand[o], o)):
         if offset in offsets:
             load.by_stride[offset] += demand[offset]
             continue
@@ -143,11 +154,11 @@ def _circulant_routes(
             everywhere = pairs[offset] == servers
             sequences = spread[offset] if everywhere else [single[offset]]
             rules += [StrideRoute(sequence, 1 / len(sequences)) for sequence in sequences]
-    some = sorted(pair for pair in pair_bytes if 0 < pairs[(pair[1] - pair[0]) % servers] < servers)
     listed = [
         StrideRoute(sequence, 1 / len(spread[offset])).from_server(source, servers)
-        for source, target in some
+        for source, target in pairs_of(matrix)
         for offset in [(target - source) % servers]
+        if pairs[offset] < servers
         for sequence in spread.get(offset, ())
     ]
     return RouteTable(servers, tuple(rules), (), tuple(listed))
@@ -189,12 +200,6 @@ class _Router:
             if pair not in self.load:
                 size_bytes = pair_bytes[pair] + ring_bytes.get(pair, 0)
                 chosen[pair] = self._take(pair, paths, size_bytes)
-        for source in range(self.servers):
-            for target in range(self.servers):
-                pair = (source, target)
-                if source != target and pair not in self.load and pair not in chosen:
-                    # one byte stands for little traffic: it only keeps such routes apart
-                    chosen[pair] = self._take(pair, 1, 1)
         return chosen
 
     def _take(self, pair: Pair, count: int, size_bytes: float) -> list[tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch_topoopt.plan import (
     Cluster,
@@ -24,12 +24,10 @@ from torch_topoopt.topology.group_rings import (
 )
 from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
+from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
 from torch_topoopt.topology.totient_perms import ring_order
 from torch_topoopt.topology.wiring import Wiring
-
-if TYPE_CHECKING:
-    from torch_topoopt.topology.shortest_paths import Pair
 
 
 def find_network(
@@ -55,7 +53,7 @@ def find_network(
         raise ValueError(f"mode: {mode!r} is not 'paper'")
     cluster.validate()
     validate_demand(cluster, demand)
-    pairs = _merge_pairs(demand)
+    pairs = demand_matrix(demand, cluster.servers)
     demanded = merge_groups(cluster, demand)
     wiring = Wiring(cluster)
     strides = wire_links(wiring, demand)
@@ -72,25 +70,17 @@ def find_network(
 def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
     """Steps 1 to 3: wires all links; returns the coprime strides of every group."""
     cluster = wiring.cluster
-    pairs = _merge_pairs(demand)
+    pairs = demand_matrix(demand, cluster.servers)
     demanded = merge_groups(cluster, demand)
-    degree = degree_split(cluster, demanded, sum(pairs.values()))
+    degree = degree_split(cluster, demanded, sum(pairs.sum(axis=1).tolist()))
     strides = wire_rings(wiring, ring_counts(cluster, demanded, degree))
     if cluster.servers > 1:
-        wire_matchings(wiring, pairs)
+        if max(map(wiring.free_transmitters, range(cluster.servers))):
+            wire_matchings(wiring, pairs_of(pairs))
         wire_further_rings(wiring, strides)
         wire_partial_strides(wiring, strides[tuple(range(cluster.servers))])
         wire_free_ports(wiring)
     return strides
-
-
-def _merge_pairs(demand: Demand) -> dict[Pair, int]:
-    """Bytes by ordered pair, pairs without bytes left out."""
-    pairs: dict[Pair, int] = {}
-    for pair in demand.pairs:
-        key = (pair.source, pair.target)
-        pairs[key] = pairs.get(key, 0) + pair.size_bytes
-    return {key: size_bytes for key, size_bytes in pairs.items() if size_bytes}
 
 
 def _rings(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> tuple[Group, ...]:
