@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.topology.coin_change import coin_change, translate
+from torch_topoopt.topology.coin_change import (
+    coin_change,
+    least_loaded_sequences,
+    shortest_last_coins,
+    translate,
+)
+from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
 
 
 @st.composite
@@ -53,6 +59,29 @@ def test_the_two_directions_of_a_stride_are_used_alike() -> None:
             for coin in (1, stride):
                 uses = [sum(route.count(c) for route in routes) for c in (coin, size - coin)]
                 assert abs(uses[0] - uses[1]) <= 2 * longest, (size, stride)
+
+
+@settings(deadline=None, max_examples=30)
+@given(circulant=_circulants(), count=st.integers(2, 5), data=st.data())
+def test_least_loaded_sequences_are_the_least_loaded_paths_from_server_0(
+    circulant: tuple[int, list[int]], count: int, data: st.DataObject
+) -> None:
+    size, coins = circulant[0], [1, *circulant[1]]
+    load = {coin: float(data.draw(st.integers(0, 5))) for coin in sorted(set(coins))}
+    adjacent = {(i, (i + c) % size) for i in range(size) for c in coins}
+    of_link = {(a, b): load[(b - a) % size] for a, b in adjacent}
+    distance = hop_distances(neighbours(size, adjacent), 0)
+    incoming = neighbours(size, {(b, a) for a, b in adjacent})
+    last_coins = shortest_last_coins(size, coins)
+    for offset in range(1, size):
+        ways = least_loaded_sequences(size, last_coins, offset, count, load)
+        paths = [translate(way, 0, size) for way in ways]
+        assert paths == least_loaded_paths(incoming, distance, offset, count, of_link)
+
+
+def test_the_longest_way_round_a_large_ring_is_found() -> None:
+    last_coins = shortest_last_coins(4000, (1,))
+    assert least_loaded_sequences(4000, last_coins, 3999, 2, {1: 0.0}) == [(1,) * 3999]
 
 
 def test_translation_starts_at_the_source_and_wraps_around() -> None:

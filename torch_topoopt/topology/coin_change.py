@@ -8,10 +8,11 @@ to every source loads all links of one stride alike.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 def coin_change(size: int, coins: Iterable[int]) -> tuple[tuple[int, ...], ...]:
@@ -63,6 +64,58 @@ def coin_change(size: int, coins: Iterable[int]) -> tuple[tuple[int, ...], ...]:
 def _added_squares(used: dict[int, int], sequence: tuple[int, ...]) -> int:
     """How much the sum of squared uses grows when `sequence` is added."""
     return sum((2 * used[c] + m) * m for c, m in Counter(sequence).items())
+
+
+def shortest_last_coins(size: int, coins: Iterable[int]) -> list[list[tuple[int, int]]]:
+    """For every offset the last coins of its shortest sequences: (coin, offset before it).
+
+    Ascending by the offset before; none for offset 0 and for offsets that coins do not reach.
+    """
+    coins = sorted(set(coins))
+    distance = [-1] * size
+    distance[0] = 0
+    frontier = [0]
+    ways: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    while frontier:
+        reached = []
+        for before in sorted(frontier):
+            for coin in coins:
+                offset = (before + coin) % size
+                if distance[offset] < 0:
+                    distance[offset] = distance[before] + 1
+                    reached.append(offset)
+                if distance[offset] == distance[before] + 1:
+                    ways[offset].append((coin, before))
+        frontier = reached
+    return ways
+
+
+def least_loaded_sequences(
+    size: int,
+    last_coins: Sequence[Sequence[tuple[int, int]]],
+    offset: int,
+    count: int,
+    load: Mapping[int, float],
+) -> list[tuple[int, ...]]:
+    """Up to `count` different shortest sequences of coins for one offset, least loaded first.
+
+    `last_coins` is from `shortest_last_coins`; `load[coin]` is the cost of spending it. Ties go to
+    the sequence that visits the lower offsets. Exact: `count` sequences are kept per offset.
+    """
+    layers = [{offset}]  # the offsets before it, one coin less each
+    while 0 not in layers[-1]:
+        layers.append({before for later in layers[-1] for _, before in last_coins[later]})
+    best: dict[int, list[tuple[float, tuple[int, ...]]]] = {0: [(0.0, (0,))]}
+    for layer in layers[-2::-1]:
+        for reached in layer:
+            ways = [
+                (cost + load[coin], (*way, reached))
+                for coin, before in last_coins[reached]
+                for cost, way in best[before]
+            ]
+            ways.sort()
+            best[reached] = ways[:count]
+    return [tuple((b - a) % size for a, b in pairwise(way)) for _, way in best[offset]]
 
 
 def translate(route: Iterable[int], source: int, size: int) -> tuple[int, ...]:

@@ -76,17 +76,23 @@ def _add_listed(
 def _add_offsets(sent: NDArray[np.float64], rest: NDArray[np.float64], table: RouteTable) -> None:
     """Routes by offset: all sources of one offset at once."""
     sources = np.arange(table.servers)
+    alike: dict[int, float] = {}  # stride -> bytes on each of its links
     for offset, routes in table.offset_routes.items():
         targets = (sources + offset) % table.servers
         size_bytes = rest[sources, targets]
-        if size_bytes.any():
-            for route in routes:
-                here = sources
+        rest[sources, targets] = 0
+        for route in routes:
+            if size_bytes.min() == size_bytes.max():  # so all links of a stride get the same
                 for stride in route.strides:
-                    following = (here + stride) % table.servers
-                    sent[here, following] += size_bytes * route.weight
-                    here = following
-            rest[sources, targets] = 0
+                    alike[stride] = alike.get(stride, 0.0) + size_bytes[0] * route.weight
+                continue
+            here = sources
+            for stride in route.strides:
+                following = (here + stride) % table.servers
+                sent[here, following] += size_bytes * route.weight
+                here = following
+    for stride, each in alike.items():
+        sent[sources, (sources + stride) % table.servers] += each
 
 
 def _add_walks(
@@ -121,8 +127,10 @@ def _servers(network: Network, demand: Demand) -> int:
     """One more than the highest number of a server that either names."""
     pairs = demand.pairs
     listed = pairs.listed if isinstance(pairs, PairTable) else pairs
-    sets = [(x.source, x.target) for x in (*network.links, *listed)]
-    sets += [group.servers for group in (*network.groups, *demand.groups)]
+    sets: list[tuple[int, ...]] = [(link.source, link.target) for link in network.links]
+    sets += [(pair.source, pair.target) for pair in listed]
+    sets += [group.servers for group in network.groups]
+    sets += [group.servers for group in demand.groups]
     if isinstance(pairs, PairTable):
         sets += [everyone.servers for everyone in pairs.all_to_all]
     return 1 + max(map(max, sets), default=0)

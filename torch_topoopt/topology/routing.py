@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torch_topoopt.plan import Route, RouteTable, StrideRoute
-from torch_topoopt.topology.coin_change import coin_change, translate
+from torch_topoopt.topology.coin_change import (
+    coin_change,
+    least_loaded_sequences,
+    shortest_last_coins,
+    translate,
+)
 from torch_topoopt.topology.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.pair_bytes import bytes_by_offset, matrix_of, pairs_of
 from torch_topoopt.topology.shortest_paths import (
@@ -61,23 +66,6 @@ def ring_pair_bytes(
     return dict(sent)
 
 
-class _StrideLoad(Mapping[Pair, float]):
-    """Link load on a circulant network, where links of one stride are loaded alike."""
-
-    def __init__(self, servers: int) -> None:
-        self.servers = servers
-        self.by_stride: defaultdict[int, float] = defaultdict(float)
-
-    def __getitem__(self, pair: Pair) -> float:
-        return self.by_stride[(pair[1] - pair[0]) % self.servers]
-
-    def __iter__(self) -> Iterator[Pair]:
-        return ((s, (s + c) % self.servers) for c in self.by_stride for s in range(self.servers))
-
-    def __len__(self) -> int:
-        return len(self.by_stride) * self.servers
-
-
 def plan_routes(
     servers: int,
     links: Sequence[Link],
@@ -110,7 +98,7 @@ def plan_routes(
     offsets = circulant_offsets(servers, adjacent)
     if offsets:
         matrix = matrix_of(pair_bytes, servers)
-        return _circulant_routes(servers, adjacent, offsets, matrix, paths)
+        return _circulant_routes(servers, offsets, matrix, paths)
     if not isinstance(pair_bytes, Mapping):
         pair_bytes = pairs_of(pair_bytes)
     router = _Router(servers, links)
@@ -125,7 +113,6 @@ def plan_routes(
 
 def _circulant_routes(
     servers: int,
-    adjacent: set[Pair],
     offsets: Sequence[int],
     matrix: NDArray[np.float64],
     paths: int,
@@ -133,34 +120,32 @@ def _circulant_routes(
     single = coin_change(servers, offsets)
     demand = bytes_by_offset(matrix)
     pairs = bytes_by_offset((matrix > 0).astype(np.float64))
-    distance = hop_distances(neighbours(servers, adjacent), 0)
-    incoming = neighbours(servers, {(b, a) for a, b in adjacent})
-    load = _StrideLoad(servers)
+    last_coins = shortest_last_coins(servers, offsets)
+    load = dict.fromkeys(offsets, 0.0)
     spread: dict[int, list[tuple[int, ...]]] = {}
     for offset in sorted(np.flatnonzero(demand).tolist(), key=lambda o: (-demand[o], o)):
-        if offset in offsets:
-            load.by_stride[offset] += demand[offset]
+        if offset in load:
+            load[offset] += demand[offset]
             continue
-        found = least_loaded_paths(incoming, distance, offset, paths, load)
-        spread[offset] = [
-            tuple((b - a) % servers for a, b in itertools.pairwise(path)) for path in found
-        ]
+        spread[offset] = least_loaded_sequences(servers, last_coins, offset, paths, load)
         for sequence in spread[offset]:
             for coin in sequence:
-                load.by_stride[coin] += demand[offset] / len(found)
+                load[coin] += demand[offset] / len(spread[offset])
     rules = []
+    listed = []
     for offset in range(1, servers):
-        if offset not in offsets:
-            everywhere = pairs[offset] == servers
-            sequences = spread[offset] if everywhere else [single[offset]]
-            rules += [StrideRoute(sequence, 1 / len(sequences)) for sequence in sequences]
-    listed = [
-        StrideRoute(sequence, 1 / len(spread[offset])).from_server(source, servers)
-        for source, target in pairs_of(matrix)
-        for offset in [(target - source) % servers]
-        if pairs[offset] < servers
-        for sequence in spread.get(offset, ())
-    ]
+        if offset in load:
+            continue
+        everywhere = pairs[offset] == servers
+        sequences = spread[offset] if everywhere else [single[offset]]
+        rules += [StrideRoute(sequence, 1 / len(sequences)) for sequence in sequences]
+        if everywhere or not pairs[offset]:
+            continue
+        for source in range(servers):
+            if matrix[source, (source + offset) % servers]:
+                some = [StrideRoute(way, 1 / len(spread[offset])) for way in spread[offset]]
+                listed += [route.from_server(source, servers) for route in some]
+    listed.sort(key=lambda route: (route.servers[0], route.servers[-1]))
     return RouteTable(servers, tuple(rules), (), tuple(listed))
 
 
