@@ -1,8 +1,11 @@
-"""TopologyFinder: links, rings and routes for a demand (paper section 4.2, Algorithm 1)."""
+"""TopologyFinder: links, rings and routes for a demand, as the paper or its artifact finds them.
+
+Source: paper section 4.2, Algorithm 1.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import (
     Cluster,
@@ -25,42 +28,58 @@ from torch_topoopt.topology.group_rings import (
 from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
+from torch_topoopt.topology.released import released_order, wire_released
 from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
 from torch_topoopt.topology.totient_perms import ring_order
 from torch_topoopt.topology.wiring import Wiring
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def find_network(
-    cluster: Cluster, demand: Demand, *, mode: Literal["paper"] = "paper", paths: int = 4
+    cluster: Cluster,
+    demand: Demand,
+    *,
+    mode: Literal["paper", "released"] = "paper",
+    paths: int = 4,
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
 
-    The four steps of Algorithm 1: split the degree (`degree_split`; on duplex the AllReduce part is
-    rounded up to even), wire strides for AllReduce groups (`ring_counts`, `wire_rings`), wire
-    matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to `paths` shortest paths
-    for a pair with MP demand). Ports that are left then go to further strides, to strides that are
-    not coprime with n, and to matchings over a uniform demand, in this order; a port stays dark
-    only if no other server has one to join it to.
+    Mode `paper`, the four steps of Algorithm 1: split the degree (`degree_split`; on duplex the
+    AllReduce part is rounded up to even), wire strides for AllReduce groups (`ring_counts`,
+    `wire_rings`), wire matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to
+    `paths` shortest paths for a pair with MP demand). Ports that are left then go to further
+    strides, to strides that are not coprime with n, and to matchings over a uniform demand, in this
+    order; a port stays dark only if no other server has one to join it to.
+
+    Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
     group, most traffic first; a group of one server has no rings. Rings of one group have equal
     shares, for their links have equal bandwidth. On duplex every order of three servers or more is
     there in both directions.
 
-    Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode.
+    Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode or for
+    what the artifact cannot wire.
     """
-    if mode != "paper":
-        raise ValueError(f"mode: {mode!r} is not 'paper'")
+    if mode not in ("paper", "released"):
+        raise ValueError(f"mode: {mode!r} is not 'paper' or 'released'")
     cluster.validate()
     validate_demand(cluster, demand)
-    pairs = demand_matrix(demand, cluster.servers)
     demanded = merge_groups(cluster, demand)
     wiring = Wiring(cluster)
-    strides = wire_links(wiring, demand)
-    groups = _rings(wiring, strides)
+    if mode == "paper":
+        strides = wire_links(wiring, demand)
+        groups = _rings(wiring, strides, short_ring)
+    else:
+        strides = wire_released(wiring, demanded)
+        groups = _rings(wiring, strides, released_order)
+        paths = 1
     ring_bytes = ring_pair_bytes(groups, {frozenset(g.servers): g.size_bytes for g in demanded})
     whole = strides[tuple(range(cluster.servers))]
     coins = {c for p in whole for c in ((p, cluster.servers - p) if wiring.duplex else (p,))}
+    pairs = demand_matrix(demand, cluster.servers)
     routes = plan_routes(
         cluster.servers, wiring.links, ring_bytes, pairs, coins=sorted(coins), paths=paths
     )
@@ -68,7 +87,7 @@ def find_network(
 
 
 def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
-    """Steps 1 to 3: wires all links; returns the coprime strides of every group."""
+    """Steps 1 to 3 of Algorithm 1: wires all links; returns the coprime strides of every group."""
     cluster = wiring.cluster
     pairs = demand_matrix(demand, cluster.servers)
     demanded = merge_groups(cluster, demand)
@@ -83,7 +102,11 @@ def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]
     return strides
 
 
-def _rings(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> tuple[Group, ...]:
+def _rings(
+    wiring: Wiring,
+    strides: dict[Servers, tuple[int, ...]],
+    order_over_routes: Callable[[Servers, list[list[int]]], Servers],
+) -> tuple[Group, ...]:
     """The rings of every group: one per stride, or one over routes where the group has no link."""
     distances: list[list[int]] = []
     groups = []
@@ -94,7 +117,7 @@ def _rings(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> tuple[Gro
         orders = [ring_order(servers, stride) for stride in strides[servers]]
         if not orders:
             distances = distances or all_hop_distances(wiring.cluster.servers, wiring.links)
-            orders = [short_ring(servers, distances)]
+            orders = [order_over_routes(servers, distances)]
         if wiring.duplex and len(servers) > 2:
             orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
         groups.append(Group(servers, tuple(Ring(order, 1 / len(orders)) for order in orders)))
