@@ -19,6 +19,7 @@ VERBS = {
     "plan": "how to split a model, wire the servers and route the bytes",
     "run": "profile, plan, wire and train: a drop-in for torchrun",
     "report": "the report page of a run",
+    "topology": "how to wire servers for a demand, and what the network is worth",
     "discover": "which port is cabled to which: writes a cluster file",
     "fabric": "what servers are wired with: make, check, change and remove it",
     "cluster": "share a cluster among jobs: a queue, and a daemon that wires and starts them",

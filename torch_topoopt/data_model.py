@@ -231,6 +231,11 @@ def _layout(value: Any, indent: int) -> str:
     return _to_json(value)
 
 
+def json_text(value: Any) -> str:
+    """JSON of dicts, lists and scalars, laid out as documents are: one list element per line."""
+    return _layout(value, 0)
+
+
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Writes beside `path` and renames, so that no reader ever sees half a file."""
     target = Path(path)

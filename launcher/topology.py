@@ -1,0 +1,221 @@
+"""`topoopt topology`: links, rings and routes for a demand, and what they are worth."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.data_model import json_text
+from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.plan import Cluster, Demand, Network
+    from torch_topoopt.topology.figures import Figures
+
+_DESCRIPTION = """\
+Wires servers for a demand and says what the network is worth: which port is joined to which, the
+rings of every AllReduce, how far servers are apart, and what the busiest link carries.
+
+modes:
+  paper     the paper's algorithms: strides near a geometric sequence, matchings
+  released  what the paper's public artifact does: all ports to strides, of another rule
+  best      searched: rings of any order, links where the demand needs them; --budget says how long
+
+Without --demand: one AllReduce of 1 GB over all servers, and 100 MB from each server to all others
+evenly. A demand file is a JSON object:
+
+  {"version": 1,
+   "groups": [{"servers": [0, 1, 2, 3], "size_bytes": 1000000}],
+   "pairs": [{"source": 0, "target": 3, "size_bytes": 5000}]}
+
+groups: bytes that an iteration AllReduces among these servers. pairs: bytes that it sends from one
+server to another; or, in place of the list, all-to-alls (size_bytes from each to each other) and
+listed pairs: {"all_to_all": [{"servers": [0, 1, 2], "size_bytes": 4000}], "listed": []}.
+
+Loads are bytes per iteration on one link."""
+
+_EXAMPLES = """\
+  topoopt topology --servers 12 --degree 4
+  topoopt topology --servers 128 --degree 4 --simplex --mode paper --json
+  topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser.Parser("topology", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("--servers", type=int, required=True, help="number of servers")
+    options.add_argument("--degree", type=int, required=True, help="ports of each server")
+    options.add_argument(
+        "--simplex",
+        action="store_true",
+        help="transmitters and receivers are wired apart; the default is duplex: a port carries "
+        "both directions of a cable",
+    )
+    options.add_argument(
+        "--bandwidth",
+        type=parser.rate,
+        default=100.0,
+        metavar="RATE",
+        help="of a port, per direction, with its unit (default: 100Gbps)",
+    )
+    options.add_argument("--mode", choices=["paper", "released", "best"], default="paper")
+    options.add_argument("--demand", metavar="FILE", help="what to wire for (see above)")
+    options.add_argument("--seed", type=int, default=0, help="same seed, same network (default: 0)")
+    options.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="mode best: how much search to spend"
+    )
+    options.add_argument(
+        "--plot", metavar="FILE", help="also draw the network: *.png, *.svg, *.pdf"
+    )
+    parser.add_json_option(options)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    cluster = _cluster(arguments)
+    demand = _demand(arguments.demand, cluster)
+    terminal = console.Terminal(json_output=arguments.json)
+    from torch_topoopt.topology.figures import figures_of
+
+    network, seconds = _find(cluster, demand, arguments)
+    figures = figures_of(cluster, network, demand)
+    if arguments.plot is not None:
+        _plot(arguments.plot, cluster, network, figures, arguments.mode)
+    if arguments.json:
+        print(json_text(_results(cluster, network, figures, arguments.mode, seconds)))
+    else:
+        _show(terminal, cluster, network, figures, arguments.mode, seconds)
+        if arguments.plot is not None:
+            terminal.line(f"drawing: {arguments.plot}")
+    return OK
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    if arguments.servers < 2:
+        raise InputError(f"servers: {arguments.servers} is not at least 2")
+    from torch_topoopt.plan import Cluster
+
+    return Cluster(
+        servers=arguments.servers,
+        degree=arguments.degree,
+        link_gbps=arguments.bandwidth,
+        ports="simplex" if arguments.simplex else "duplex",
+    ).validate()
+
+
+def _demand(path: str | None, cluster: Cluster) -> Demand:
+    from torch_topoopt.plan import DemandFile, validate_demand
+    from torch_topoopt.topology.figures import default_demand
+
+    if path is None:
+        return default_demand(cluster.servers)
+    try:
+        return validate_demand(cluster, DemandFile.load(path).demand())
+    except OSError as error:
+        raise InputError(f"demand: {path}: {error.strerror}") from None
+
+
+def _find(cluster: Cluster, demand: Demand, arguments: argparse.Namespace) -> tuple[Network, float]:
+    """The network, and the seconds that it took to find."""
+    if arguments.budget is not None and arguments.mode != "best":
+        raise InputError(f"budget: mode {arguments.mode} does not search; leave --budget out")
+    if arguments.mode == "best":
+        raise InputError("mode: best is not there yet; use paper or released")
+    from torch_topoopt.topology.topology_finder import find_network
+
+    started = time.perf_counter()
+    try:
+        network = find_network(cluster, demand, mode=arguments.mode)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return network, time.perf_counter() - started
+
+
+def _results(
+    cluster: Cluster, network: Network, figures: Figures, mode: str, seconds: float
+) -> dict[str, Any]:
+    from torch_topoopt.topology.figures import strides_of
+
+    strides = strides_of(cluster, network)
+    return {
+        "servers": cluster.servers,
+        "degree": cluster.degree,
+        "duplex": cluster.ports == "duplex",
+        "mode": mode,
+        "strides": None if strides is None else list(strides),
+        "rings": [list(ring.servers) for group in network.groups for ring in group.rings],
+        "links": [
+            [link.source, link.target, link.source_port, link.target_port, cluster.link_gbps]
+            for link in network.links
+        ],
+        **asdict(figures),
+        "seconds": seconds,
+    }
+
+
+def _show(
+    terminal: Terminal,
+    cluster: Cluster,
+    network: Network,
+    figures: Figures,
+    mode: str,
+    seconds: float,
+) -> None:
+    from torch_topoopt.topology.figures import strides_of
+
+    strides = strides_of(cluster, network)
+    links = len(network.links)
+    cables = f" ({counted(links // 2, 'cable')})" if cluster.ports == "duplex" else ""
+    terminal.table(
+        f"{counted(cluster.servers, 'server')}, {counted(cluster.degree, cluster.ports + ' port')} "
+        f"each, mode {mode}",
+        ("figure", "value"),
+        [
+            ("links", f"{links}{cables} of {format_gbps(cluster.link_gbps)}"),
+            ("strides", "not circulant" if strides is None else ", ".join(map(str, strides))),
+            ("mean hops", f"{figures.mean_hops:.4g}"),
+            ("least possible (Moore bound)", f"{figures.moore_bound_hops:.4g}"),
+            ("diameter", str(figures.diameter)),
+            ("busiest link, per iteration", format_bytes(figures.max_link_load)),
+            ("mean link, per iteration", format_bytes(figures.mean_link_load)),
+            ("bandwidth tax", f"{figures.bandwidth_tax:.4g}"),
+            ("AllReduce, time over its bound", f"{figures.all_reduce_over_bound:.4g}"),
+            ("all-to-all, time over its bound", f"{figures.all_to_all_over_bound:.4g}"),
+            ("found in", format_seconds(seconds)),
+        ],
+    )
+    for group in network.groups:
+        orders = [_order(ring.servers) for ring in group.rings]
+        terminal.line(f"group of {counted(len(group.servers), 'server')}: {len(orders)} rings")
+        for order in orders:
+            terminal.line(f"  {order}")
+
+
+def _order(servers: tuple[int, ...]) -> str:
+    """A ring's servers; of a long one the first few."""
+    shown = servers if len(servers) <= 16 else servers[:12]
+    rest = f" → ... {len(servers) - len(shown)} more" if len(shown) < len(servers) else ""
+    return " → ".join(map(str, shown)) + rest
+
+
+def _plot(path: str, cluster: Cluster, network: Network, figures: Figures, mode: str) -> None:
+    if Path(path).suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"plot: {path} does not end in .png, .svg or .pdf")
+    from torch_topoopt.launcher.topology_drawing import draw
+
+    title = (
+        f"{counted(cluster.servers, 'server')}, degree {cluster.degree} {cluster.ports}, {mode}: "
+        f"{figures.mean_hops:.3g} hops, diameter {figures.diameter}"
+    )
+    try:
+        draw(path, cluster, network, title)
+    except OSError as error:
+        raise InputError(f"plot: {path}: {error.strerror}") from None
