@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ def select_permutations(
     previous = chosen[-1] if chosen else None
     while unused and len(selected) < count:
         if previous is None:
-            stride = unused[0]
+            nearest = 0
         else:
             target = size ** (1 / total) * previous
-            stride = min(unused, key=lambda r: (abs(r - target), r))
-        unused.remove(stride)
+            above = bisect(unused, target)
+            around = range(max(0, above - 1), min(above + 1, len(unused)))
+            nearest = min(around, key=lambda i: abs(unused[i] - target))
+        stride = unused.pop(nearest)
         selected.append(stride)
         previous = stride
     return tuple(selected)
