@@ -127,13 +127,13 @@ def _find(cluster: Cluster, demand: Demand, arguments: argparse.Namespace) -> tu
     """The network, and the seconds that it took to find."""
     if arguments.budget is not None and arguments.mode != "best":
         raise InputError(f"budget: mode {arguments.mode} does not search; leave --budget out")
-    if arguments.mode == "best":
-        raise InputError("mode: best is not there yet; use paper or released")
     from torch_topoopt.topology.topology_finder import find_network
 
     started = time.perf_counter()
     try:
-        network = find_network(cluster, demand, mode=arguments.mode)
+        network = find_network(
+            cluster, demand, mode=arguments.mode, seed=arguments.seed, budget_s=arguments.budget
+        )
     except ValueError as error:
         raise InputError(str(error)) from None
     return network, time.perf_counter() - started

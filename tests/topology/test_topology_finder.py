@@ -337,5 +337,5 @@ def test_bad_input_is_named(cluster: Cluster, demand: Demand, message: str) -> N
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode: 'other' is not 'paper'"):
+    with pytest.raises(ValueError, match="mode: 'other' is not one of paper, released, best"):
         find_network(Cluster(4, 2, 1.0), Demand((), ()), mode="other")  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ Source: paper section 4.2, Algorithm 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import (
     Cluster,
@@ -37,12 +37,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+Mode = Literal["paper", "released", "best"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
 def find_network(
     cluster: Cluster,
     demand: Demand,
     *,
-    mode: Literal["paper", "released"] = "paper",
+    mode: Mode = "paper",
     paths: int = 4,
+    seed: int = 0,
+    budget_s: float | None = None,
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
 
@@ -54,6 +60,7 @@ def find_network(
     order; a port stays dark only if no other server has one to join it to.
 
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
+    Neither draws lots, so `seed` changes nothing.
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
     group, most traffic first; a group of one server has no rings. Rings of one group have equal
@@ -63,8 +70,12 @@ def find_network(
     Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode or for
     what the artifact cannot wire.
     """
-    if mode not in ("paper", "released"):
-        raise ValueError(f"mode: {mode!r} is not 'paper' or 'released'")
+    if mode not in MODES:
+        raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
+    if mode == "best":
+        raise ValueError("mode: 'best' is not there yet; use 'paper' or 'released'")
+    if budget_s is not None:
+        raise ValueError(f"budget_s: mode {mode!r} does not search")
     cluster.validate()
     validate_demand(cluster, demand)
     demanded = merge_groups(cluster, demand)

@@ -1,0 +1,258 @@
+"""What TopologyFinder's networks are worth, and what finding them costs: one table.
+
+    python benchmarks/topology.py -n 128 -d 4,8
+    python benchmarks/topology.py -n 8,16 -d 2,4 --ports duplex --modes paper,best --budget 5
+    python benchmarks/topology.py --models dlrm,bert -n 16 -d 4
+
+Every case runs in a process of its own. The demand is that of `topoopt topology`: an AllReduce of
+1 GB over all servers and 100 MB from each server to all others evenly.
+
+hops, diam   mean and largest of the least hops between servers
+Moore        the least mean that any network of as many ports can have (undirected on duplex)
+AllReduce    its time over 2 (n - 1) / n of its bytes on all ports of a server
+all-to-all   its time over what all ports carry if the bytes cross as many links as in Moore's bound
+load         bytes on the busiest link / mean over all links, under the demand
+seconds      wall time of the call, imports left out
+peak         most memory that the process had; "call" is what it grew by during the call
+A case that cannot be is left out with its reason.
+
+With --models, instead: predicted iteration time of the paper's six models in mode `best` over that
+in mode `paper`, for the strategy planned with mode `paper`; the exit code is 1 if any is above 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher.console import Terminal
+from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SERVERS = (8, 12, 16, 32, 64, 128, 256, 432, 1024)
+DEGREES = (2, 4, 6, 8)
+PORTS = ("duplex", "simplex")
+MODES = ("paper", "released", "best")
+MODELS = ("bert", "candle", "dlrm", "ncf", "resnet50", "vgg")
+MODEL_SERVERS = (8, 12, 16, 32, 64, 128)
+MODEL_DEGREES = (2, 4, 8)
+_COLUMNS = (
+    *("servers", "d", "ports", "mode", "hops", "diam", "Moore", "AllReduce", "all-to-all", "load"),
+    *("seconds", "peak MB", "call MB"),
+)
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process had in RAM."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def run_case(case: dict[str, Any]) -> dict[str, Any]:
+    """One row, in this process; `error` instead of the figures if the case cannot be."""
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.topology.figures import default_demand, figures_of
+    from torch_topoopt.topology.topology_finder import find_network
+
+    cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"])
+    demand = default_demand(cluster.servers)
+    before_mb = peak_megabytes()
+    started = time.perf_counter()
+    try:
+        network = find_network(cluster, demand, mode=case["mode"], **case["options"])
+    except ValueError as error:
+        return {**case, "error": str(error)}
+    seconds = time.perf_counter() - started
+    peak_mb = peak_megabytes()
+    figures = figures_of(cluster, network, demand)
+    return {
+        **case,
+        "mean_hops": figures.mean_hops,
+        "diameter": figures.diameter,
+        "moore_bound_hops": figures.moore_bound_hops,
+        "all_reduce_over_bound": figures.all_reduce_over_bound,
+        "all_to_all_over_bound": figures.all_to_all_over_bound,
+        "max_over_mean_load": figures.max_link_load / figures.mean_link_load,
+        "bandwidth_tax": figures.bandwidth_tax,
+        "seconds": seconds,
+        "peak_mb": peak_mb,
+        "call_mb": peak_mb - before_mb,
+    }
+
+
+def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
+    """Predicted seconds of one model in modes `paper` and `best`, in this process."""
+    from torch_topoopt.launcher.documents import op_graph_of
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.planner import plan
+    from torch_topoopt.sim import complete_groups, predict
+    from torch_topoopt.topology.topology_finder import find_network
+
+    cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"], accelerator="a100")
+    graph = op_graph_of(case["model"])
+    try:
+        planned = plan(graph, cluster, rounds=2, evaluations=case["evaluations"])
+        found = find_network(cluster, planned.demand, mode="best", **case["options"])
+    except ValueError as error:
+        return {**case, "error": str(error)}
+    paper = find_network(cluster, planned.demand, mode="paper")
+    seconds = {}
+    for mode, network in (("paper", paper), ("best", found)):
+        complete = complete_groups(cluster, network, planned.strategy)
+        seconds[mode] = predict(graph, cluster, complete, planned.strategy).iteration_s
+    return {**case, **{f"{mode}_s": of_mode for mode, of_mode in seconds.items()}}
+
+
+def in_a_process(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    """`case` run by a fresh interpreter; `error` says what went wrong with it."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--case", json.dumps(case)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return {**case, "error": f"not done after {limit_s:g} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {**case, "error": lines[-1] if lines else f"exit code {done.returncode}"}
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
+def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What the options ask for, without the shapes that no network can have."""
+    extra = {"seed": options.seed, "budget_s": options.budget}
+    with_routing = {} if options.routing is None else {"routing": options.routing}
+    for servers in options.servers or (MODEL_SERVERS if options.models else SERVERS):
+        for degree in options.degrees or (MODEL_DEGREES if options.models else DEGREES):
+            for ports in options.ports:
+                if degree >= servers or (ports == "duplex" and degree % 2):
+                    continue
+                shape = {"servers": servers, "degree": degree, "ports": ports}
+                if options.models:
+                    for model in options.models:
+                        more = {"model": model, "evaluations": options.evaluations}
+                        yield {**shape, **more, "options": extra}
+                    continue
+                for mode in options.modes:
+                    searched = extra if mode == "best" else {}
+                    yield {**shape, "mode": mode, "options": {**searched, **with_routing}}
+
+
+def row_of(result: dict[str, Any]) -> tuple[str, ...]:
+    shape = (str(result["servers"]), str(result["degree"]), result["ports"], result["mode"])
+    return (
+        *shape,
+        f"{result['mean_hops']:.3f}",
+        str(result["diameter"]),
+        f"{result['moore_bound_hops']:.3f}",
+        f"{result['all_reduce_over_bound']:.3f}",
+        f"{result['all_to_all_over_bound']:.3f}",
+        f"{result['max_over_mean_load']:.3f}",
+        f"{result['seconds']:.3f}",
+        f"{result['peak_mb']:.0f}",
+        f"{result['call_mb']:.0f}",
+    )
+
+
+def run_all(options: argparse.Namespace) -> int:
+    terminal = Terminal()
+    results = []
+    for case in cases(options):
+        result = in_a_process(case, options.limit)
+        results.append(result)
+        name = case.get("mode", case.get("model"))
+        print(f"# {case['servers']} x {case['degree']} {case['ports']} {name}: "
+              f"{result.get('error', 'done')}", file=sys.stderr, flush=True)  # fmt: skip
+    good = [result for result in results if "error" not in result]
+    if options.models:
+        worse = show_models(terminal, good)
+    else:
+        terminal.table("Networks of TopologyFinder", _COLUMNS, [row_of(result) for result in good])
+        worse = 0
+    for result in results:
+        if "error" in result:
+            name = result.get("mode", result.get("model"))
+            shape = f"{result['servers']} servers, degree {result['degree']}, {result['ports']}"
+            terminal.line(f"left out: {shape}, {name}: {result['error']}")
+    if options.json:
+        document = {"version": 1, "results": results}
+        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    return CHECK_FAILED if worse else OK
+
+
+def show_models(terminal: Terminal, results: list[dict[str, Any]]) -> int:
+    """The table of predicted seconds; returns in how many cases `best` is worse than `paper`."""
+    terminal.table(
+        "Predicted iteration, mode best over mode paper",
+        ("model", "servers", "d", "ports", "paper s", "best s", "best/paper"),
+        [
+            (r["model"], str(r["servers"]), str(r["degree"]), r["ports"], f"{r['paper_s']:.6g}",
+             f"{r['best_s']:.6g}", f"{r['best_s'] / r['paper_s']:.4f}")
+            for r in results
+        ],
+    )  # fmt: skip
+    worse = sum(r["best_s"] > r["paper_s"] * (1 + 1e-9) for r in results)
+    terminal.line(f"{len(results)} cases, best worse than paper in {worse}")
+    return worse
+
+
+def choice_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers joined by commas") from None
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", "--servers", type=numbers, help=f"default: {SERVERS}")
+    parser.add_argument("-d", "--degrees", type=numbers, help=f"default: {DEGREES}")
+    parser.add_argument("--ports", type=choice_of(PORTS), help="default: both; --models: duplex")
+    parser.add_argument("--modes", type=choice_of(MODES), default=MODES, help="default: all three")
+    parser.add_argument("--models", type=choice_of(MODELS), help="compare best with paper on these")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds, mode best (default: 5)")
+    parser.add_argument("--routing", help="as in `topoopt topology` (default: that of the mode)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluations", type=int, default=300, help="of the planner, --models")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds of one case, at most")
+    parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.ports = options.ports or (("duplex",) if options.models else PORTS)
+    return options
+
+
+def main() -> int:
+    options = parse_arguments()
+    if options.case is not None:
+        case = json.loads(options.case)
+        print(json.dumps((run_models_case if "model" in case else run_case)(case)))
+        return OK
+    try:
+        return run_all(options)
+    except (OSError, ValueError) as error:
+        print(f"topology: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The table of networks: which cases it has, what one gives, and how one that fails is told."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+import topology
+
+
+def options(**changes: Any) -> argparse.Namespace:
+    values: dict[str, Any] = {
+        "servers": (8,), "degrees": None, "ports": ("duplex", "simplex"), "modes": ("paper",),
+        "models": None, "budget": 2.0, "seed": 7, "routing": None, "evaluations": 10,
+    }  # fmt: skip
+    return argparse.Namespace(**{**values, **changes})
+
+
+def test_shapes_that_no_network_can_have_are_left_out() -> None:
+    found = [(c["degree"], c["ports"]) for c in topology.cases(options(degrees=(2, 3, 7, 8)))]
+    assert found == [(2, "duplex"), (2, "simplex"), (3, "simplex"), (7, "simplex")]
+
+
+def test_without_a_choice_the_whole_table() -> None:
+    chosen = list(topology.cases(options(servers=None, modes=topology.MODES)))
+    assert {c["servers"] for c in chosen} == {8, 12, 16, 32, 64, 128, 256, 432, 1024}
+    assert len(chosen) == (9 * 4 * 2 - 2) * 3, "all but degree 8 for 8 servers"
+    assert {c["mode"] for c in chosen} == {"paper", "released", "best"}
+
+
+def test_only_the_searching_mode_gets_a_seed_and_a_budget() -> None:
+    chosen = topology.cases(options(degrees=(2,), modes=("paper", "best"), routing="optimal"))
+    by_mode = {case["mode"]: case["options"] for case in chosen}
+    assert by_mode == {
+        "paper": {"routing": "optimal"},
+        "best": {"seed": 7, "budget_s": 2.0, "routing": "optimal"},
+    }
+
+
+def test_models_are_compared_on_their_own_cases() -> None:
+    chosen = list(topology.cases(options(servers=None, models=("bert",), ports=("duplex",))))
+    assert {(c["servers"], c["degree"]) for c in chosen} == {
+        (n, d) for n in (8, 12, 16, 32, 64, 128) for d in (2, 4, 8) if d < n
+    }
+
+
+def test_a_case_gives_a_row_of_the_table() -> None:
+    case = {"servers": 128, "degree": 4, "ports": "simplex", "mode": "paper", "options": {}}
+    result = topology.run_case(case)
+    assert result["mean_hops"] == pytest.approx(4.52, abs=0.005)
+    assert result["seconds"] > 0
+    assert result["peak_mb"] >= result["call_mb"] >= 0
+    row = topology.row_of(result)
+    assert row[:7] == ("128", "4", "simplex", "paper", "4.520", "8", "3.150")
+    assert len(row) == len(topology._COLUMNS)
+
+
+def test_a_case_in_a_process_of_its_own_or_the_reason_why_not() -> None:
+    case = {"servers": 6, "degree": 3, "ports": "simplex", "mode": "released", "options": {}}
+    result = topology.in_a_process(case, 300)
+    assert "no stride number 3 for a group of 6 servers" in result["error"]
+    late = topology.in_a_process({**case, "servers": 5}, 0.01)
+    assert late["error"] == "not done after 0.01 s"
