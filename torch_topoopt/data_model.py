@@ -182,13 +182,22 @@ def _floats(cls: type) -> dict[str, bool]:
 
 @functools.cache
 def _sections(cls: type) -> frozenset[str]:
-    """The fields of a dataclass that hold an object or None; an absent one is not written."""
+    """The fields that hold an object, or a list of lists, or None; an absent one is not written."""
     hints = _hints(cls)
     return frozenset(
         name
         for name, annotation in hints.items()
-        if any(dataclasses.is_dataclass(option) for option in typing.get_args(annotation))
+        if any(
+            dataclasses.is_dataclass(option) or _is_table(option)
+            for option in typing.get_args(annotation)
+        )
     )
+
+
+def _is_table(annotation: Any) -> bool:
+    """Whether this is a tuple of tuples."""
+    inner = typing.get_args(annotation)[:1] if typing.get_origin(annotation) is tuple else ()
+    return any(typing.get_origin(element) is tuple for element in inner)
 
 
 def _plain(value: Any) -> Any:

@@ -28,6 +28,14 @@ from torch_topoopt.plan.document import (
     SearchSample,
     digest_of,
 )
+from torch_topoopt.plan.failures import (
+    DroppedRings,
+    Failure,
+    FailurePlan,
+    cables,
+    links_lost_with,
+    validate_failures,
+)
 from torch_topoopt.plan.network import Group, Link, Network, Ring
 from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
 
@@ -38,6 +46,9 @@ __all__ = [
     "CostModel",
     "Demand",
     "DemandFile",
+    "DroppedRings",
+    "Failure",
+    "FailurePlan",
     "Group",
     "GroupDemand",
     "Link",
@@ -53,7 +64,10 @@ __all__ = [
     "RouteTable",
     "SearchSample",
     "StrideRoute",
+    "cables",
     "digest_of",
+    "links_lost_with",
     "validate_demand",
+    "validate_failures",
     "validate_network",
 ]

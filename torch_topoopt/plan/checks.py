@@ -10,6 +10,8 @@ from torch_topoopt.plan.route_checks import validate_routes
 from torch_topoopt.plan.server_sets import check_servers
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from torch_topoopt.plan.cluster import Cluster
     from torch_topoopt.plan.network import Group, Link, Network
 
@@ -23,9 +25,12 @@ def _validate_links(cluster: Cluster, links: tuple[Link, ...]) -> None:
         for server in (link.source, link.target):
             if not 0 <= server < cluster.servers:
                 raise DocumentError(f"{where}: server {server} is not in 0..{cluster.servers - 1}")
-        for port in (link.source_port, link.target_port):
-            if not 0 <= port < cluster.degree:
-                raise DocumentError(f"{where}: port {port} is not in 0..{cluster.degree - 1}")
+        for server, port in ((link.source, link.source_port), (link.target, link.target_port)):
+            if not 0 <= port < cluster.ports_of(server):
+                raise DocumentError(
+                    f"{where}: port {port} is not in 0..{cluster.ports_of(server) - 1}, the ports "
+                    f"of server {server}"
+                )
         if link.source == link.target:
             raise DocumentError(f"{where}: connects server {link.source} to itself")
         for used, end in (
@@ -49,33 +54,38 @@ def _validate_links(cluster: Cluster, links: tuple[Link, ...]) -> None:
                 )
 
 
-def _unreachable(count: int, adjacent: set[tuple[int, int]]) -> int | None:
-    """A server that server 0 cannot reach, or that cannot reach server 0; None if connected."""
+def unreachable(servers: Sequence[int], adjacent: Collection[tuple[int, int]]) -> int | None:
+    """One of `servers` that the first of them cannot reach, or the other way; None if connected."""
     for flip in (False, True):
         neighbours: dict[int, list[int]] = {}
         for source, target in adjacent:
             a, b = (target, source) if flip else (source, target)
             neighbours.setdefault(a, []).append(b)
-        seen = {0}
-        queue = deque([0])
+        seen = set(servers[:1])
+        queue = deque(servers[:1])
         while queue:
             for server in neighbours.get(queue.popleft(), ()):
                 if server not in seen:
                     seen.add(server)
                     queue.append(server)
-        if len(seen) < count:
-            return min(set(range(count)) - seen)
+        if lost := set(servers) - seen:
+            return min(lost)
     return None
 
 
-def _validate_groups(cluster: Cluster, groups: tuple[Group, ...]) -> None:
+def _validate_groups(groups: tuple[Group, ...], count: int, without: int | None) -> None:
+    listed: dict[frozenset[int], int] = {}
     for i, group in enumerate(groups):
         where = f"network.groups[{i}]"
-        check_servers(f"{where}.servers", group.servers, cluster.servers)
+        check_servers(f"{where}.servers", group.servers, count)
+        if without in group.servers:
+            raise DocumentError(f"{where}.servers: server {without} is lost")
+        if (first := listed.setdefault(frozenset(group.servers), i)) != i:
+            raise DocumentError(f"{where}.servers: the same servers as network.groups[{first}]")
         if len(group.servers) > 1 and not group.rings:
             raise DocumentError(f"{where}.rings: a group of {len(group.servers)} needs a ring")
         for j, ring in enumerate(group.rings):
-            check_servers(f"{where}.rings[{j}].servers", ring.servers, cluster.servers)
+            check_servers(f"{where}.rings[{j}].servers", ring.servers, count)
             if set(ring.servers) != set(group.servers):
                 raise DocumentError(
                     f"{where}.rings[{j}].servers: must visit each server of the group once"
@@ -87,20 +97,30 @@ def _validate_groups(cluster: Cluster, groups: tuple[Group, ...]) -> None:
             raise DocumentError(f"{where}.rings: shares sum to {total}, not 1")
 
 
-def validate_network(cluster: Cluster, network: Network) -> Network:
+def validate_network(cluster: Cluster, network: Network, *, without: int | None = None) -> Network:
     """Returns `network`, or raises DocumentError for the first of these rules that is broken.
 
     Ports exist and are used once; duplex links come in pairs; every server reaches every other;
-    every ring visits each server of its group exactly once and shares sum to 1; routes use existing
-    links, visit no server twice, cover every pair without a link, and weights sum to 1 per pair.
+    every ring visits each server of its group exactly once and shares sum to 1; no two groups have
+    the same servers; routes use existing links, visit no server twice, cover every pair without a
+    link, and weights sum to 1 per pair. Where server `without` is lost, it has no part in any of
+    this.
     """
     _validate_links(cluster, network.links)
+    servers = [server for server in range(cluster.servers) if server != without]
     adjacent = {(link.source, link.target) for link in network.links}
-    lost = _unreachable(cluster.servers, adjacent)
+    for link in network.links:
+        if without in (link.source, link.target):
+            raise DocumentError(
+                f"network.links: server {without} is lost, so nothing links "
+                f"server {link.source} to {link.target}"
+            )
+    lost = unreachable(servers, adjacent)
     if lost is not None:
         raise DocumentError(
-            f"network.links: disconnected, server {lost} and server 0 cannot reach each other"
+            f"network.links: disconnected, server {lost} and server {servers[0]} cannot reach "
+            "each other"
         )
-    _validate_groups(cluster, network.groups)
-    validate_routes(network.routes, adjacent, cluster.servers)
+    _validate_groups(network.groups, cluster.servers, without)
+    validate_routes(network.routes, adjacent, cluster.servers, without=without)
     return network

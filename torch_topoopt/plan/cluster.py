@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from torch_topoopt.data_model import DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt.plan.network import Link
 
 BYTES_PER_GBPS = 1e9 / 8  # bytes per second of one Gb/s
 
@@ -18,6 +23,11 @@ class Cluster:
     `ports` is "duplex" (a port carries both directions: NICs, copper cables) or "simplex" (separate
     transmit and receive fibres, each switched on its own; degree counts transmitters).
     `link_latency_s` is paid once per hop. `accelerator` names an entry of the accelerator table.
+
+    Where ports are not alike, `port_gbps[server][port]` is the rate of each, `link_gbps` the least
+    of them, and a link is as fast as the slower of its two ports. Where cables are given, servers
+    may have different numbers of ports; `degree` is then the largest. With `parallel_links`,
+    TopologyFinder may join two servers more than once for lack of others: any degree will do.
     """
 
     servers: int
@@ -27,6 +37,13 @@ class Cluster:
     link_latency_s: float = 1e-6
     accelerators_per_server: int = 1
     accelerator: str = "cpu-core"
+    parallel_links: bool = False
+    port_gbps: tuple[tuple[float, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.port_gbps is not None:  # 100 and 100.0 are the same rate, so the same text
+            rates = tuple(tuple(map(float, row)) for row in self.port_gbps)
+            object.__setattr__(self, "port_gbps", rates)
 
     def validate(self, *, any_degree: bool = False) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right.
@@ -49,22 +66,68 @@ class Cluster:
             raise DocumentError(
                 f"accelerators_per_server: {self.accelerators_per_server} is not at least 1"
             )
+        if self.port_gbps is not None:
+            self._check_port_rates(self.port_gbps, any_degree=any_degree)
         return self
 
     def _check_degree(self) -> None:
-        if self.servers > 1 and self.degree > self.servers - 1:
+        most = math.inf if self.parallel_links or self.servers == 1 else self.servers - 1
+        if self.degree > most:
             raise DocumentError(
                 f"degree: {self.degree} ports per server cannot reach {self.servers - 1} other "
-                f"servers once each; use a degree of at most {self.servers - 1}"
+                f"servers once each; use a degree of at most {self.servers - 1}, or ask for "
+                "parallel links"
             )
         if self.ports == "duplex" and self.degree % 2 and self.servers > 2:
             near = (self.degree - 1, self.degree + 1)
-            even = " or ".join(str(d) for d in near if 2 <= d <= self.servers - 1)
+            even = " or ".join(str(d) for d in near if 2 <= d <= most)
             raise DocumentError(
                 f"degree: {self.degree} is odd; a duplex ring needs two ports per server, "
                 f"so use {even}, or simplex ports"
             )
 
+    def _check_port_rates(self, rates: tuple[tuple[float, ...], ...], *, any_degree: bool) -> None:
+        if len(rates) != self.servers:
+            raise DocumentError(f"port_gbps: {len(rates)} rows for {self.servers} servers")
+        for server, row in enumerate(rates):
+            if len(row) > self.degree or (len(row) < self.degree and not any_degree):
+                raise DocumentError(
+                    f"port_gbps[{server}]: {len(row)} rates for {self.degree} ports"
+                )
+            for port, gbps in enumerate(row):
+                if not 0 < gbps < math.inf:
+                    raise DocumentError(
+                        f"port_gbps[{server}][{port}]: {gbps} is not a finite number above 0"
+                    )
+        least = min((gbps for row in rates for gbps in row), default=self.link_gbps)
+        if self.link_gbps != least:
+            raise DocumentError(
+                f"link_gbps: {self.link_gbps} is not {least}, the least rate of port_gbps"
+            )
+
     @property
     def link_bytes_per_s(self) -> float:
         return self.link_gbps * BYTES_PER_GBPS
+
+    def ports_of(self, server: int) -> int:
+        """How many ports `server` has."""
+        return self.degree if self.port_gbps is None else len(self.port_gbps[server])
+
+    def port_rate(self, server: int, port: int) -> float:
+        """Gb/s of a port, per direction."""
+        return self.link_gbps if self.port_gbps is None else self.port_gbps[server][port]
+
+    def gbps_of(self, link: Link) -> float:
+        """Gb/s of a link: that of the slower of its two ports."""
+        return min(
+            self.port_rate(link.source, link.source_port),
+            self.port_rate(link.target, link.target_port),
+        )
+
+    def pair_gbps(self, links: Iterable[Link]) -> dict[tuple[int, int], float]:
+        """(source, target) of every link -> Gb/s of all links between the two."""
+        rates: dict[tuple[int, int], float] = {}
+        for link in links:
+            pair = (link.source, link.target)
+            rates[pair] = rates.get(pair, 0.0) + self.gbps_of(link)
+        return rates

@@ -11,6 +11,7 @@ from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.plan.checks import validate_network
 from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.demand import Demand, validate_demand
+from torch_topoopt.plan.failures import FailurePlan, validate_failures
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.server_sets import check_servers
 
@@ -88,11 +89,15 @@ class Plan(Document):
 
     A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
     found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
-    `cost_model`, a job measures one when it starts.
+    `cost_model`, a job measures one when it starts. `failures` may be left out too: it follows from
+    the rest (torch_topoopt.topology.failures).
+
+    Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a
+    version 1 is read as having none of them.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     version: int
     model: str
@@ -108,6 +113,7 @@ class Plan(Document):
     search: tuple[SearchSample, ...]
     strategy: tuple[Placement, ...]
     cost_model: CostModel | None = None
+    failures: FailurePlan | None = None
 
     @classmethod
     def of_network(
@@ -144,6 +150,8 @@ class Plan(Document):
         if self.cost_model is not None:
             self.cost_model.validate()
         validate_network(self.cluster, self.network)
+        if self.failures is not None:
+            validate_failures(self.cluster, self.network, self.failures)
         validate_demand(self.cluster, self.demand)
         for i, placement in enumerate(self.strategy):
             check_servers(f"strategy[{i}].servers", placement.servers, self.cluster.servers)
