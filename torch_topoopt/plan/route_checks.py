@@ -23,8 +23,8 @@ def validate_routes(
     """Raises DocumentError for the first rule that is broken.
 
     Routes use links of `adjacent`, visit no server twice, have weights above 0 that sum to 1 per
-    pair, and every pair of 0..count-1 but those of a lost server, `without`, has a link or a route. Of a RouteTable the rules are
-    checked, not the routes one by one.
+    pair, and every pair of 0..count-1 has a link or a route, but for those of a lost server,
+    `without`. Of a RouteTable the rules are checked, not the routes one by one.
     """
     where = "network.routes"
     if not isinstance(routes, RouteTable):

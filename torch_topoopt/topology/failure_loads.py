@@ -20,6 +20,7 @@ from torch_topoopt.topology.degraded import (
     Survivors,
     links_left,
 )
+from torch_topoopt.topology.failure_pairs import PairTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,21 +61,8 @@ class LoadModel:
         for asked in demand.groups:
             sizes[frozenset(asked.servers)] += asked.size_bytes
         self.all_reduce_bytes = [sizes[frozenset(group.servers)] for group in network.groups]
-        self._index_pairs(demand)
+        self.pairs = PairTraffic(demand, self.planned, self.edges)
         self._index_rings()
-
-    def _index_pairs(self, demand: Demand) -> None:
-        self.pair_bytes: defaultdict[Pair, int] = defaultdict(int)
-        for asked in demand.pairs:
-            if asked.size_bytes:
-                self.pair_bytes[asked.source, asked.target] += asked.size_bytes
-        self.pair_load = self.zeros()  # bytes on every edge
-        self.pairs_over: defaultdict[Pair, set[Pair]] = defaultdict(set)
-        for pair, size_bytes in self.pair_bytes.items():
-            self.add(self.pair_load, self.planned[pair], size_bytes)
-            for route in self.planned[pair]:
-                for hop in pairwise(route.servers):
-                    self.pairs_over[hop].add(pair)
 
     def _index_rings(self) -> None:
         """`ring_load[g][j]`: times that each byte on ring j crosses each edge."""
@@ -164,15 +152,9 @@ class Loss:
             if self.server in group.servers:
                 touched.add(g)
         self.groups = sorted(touched)
-        self.load = model.pair_load.copy()
-        moved = {pair for over in self.lost for pair in model.pairs_over[over]}
-        moved |= self.detours.keys() & model.pair_bytes.keys()
-        for pair in sorted(moved):
-            size_bytes = model.pair_bytes[pair]
-            model.add(self.load, model.planned[pair], -size_bytes)
-            if self.server not in pair:
-                model.add(self.load, self._routes(pair), size_bytes)
-        self.load[self.lost_edges] = 0.0  # and not what rounding leaves
+        self.load = model.pairs.load_without(
+            self.lost_edges, self.left, model.cluster.servers, self.server, self.detours
+        )
         self.all_reduce_load = model.zeros()
         for g, size_bytes in enumerate(model.all_reduce_bytes):
             if g not in touched and size_bytes:

@@ -92,7 +92,7 @@ def failure_figures(plan: Plan) -> tuple[FailureFigures, list[FailureFigures]]:
         None,
         False,
         float((load / model.rate).max(initial=0.0)),
-        float(((load + model.pair_load) / model.rate).max(initial=0.0)),
+        float(((load + model.pairs.load) / model.rate).max(initial=0.0)),
     )
     entries = [(failure, False) for failure in failures.links]
     entries += [(failure, True) for failure in failures.servers]
