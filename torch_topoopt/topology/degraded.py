@@ -14,7 +14,7 @@ from torch_topoopt.plan import Group, Network, Ring, Route, links_lost_with
 from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence, Set
 
     from torch_topoopt.plan import Cluster, Failure, Link
 
@@ -50,7 +50,7 @@ class Survivors:
             way.append(near[(source + target) % len(near)])
         return tuple(way)
 
-    def routes(self, pair: Pair, planned: Iterable[Route], lost: Collection[Pair]) -> list[Route]:
+    def routes(self, pair: Pair, planned: Iterable[Route], lost: Set[Pair]) -> list[Route]:
         """The routes of a pair: those `planned` over none of the `lost` pairs, else a new one.
 
         Those that are left share all bytes in the proportion of their weights.
@@ -124,7 +124,7 @@ def _routes_left(
     network: Network,
     survivors: Survivors,
     adjacent: Collection[Pair],
-    lost: Collection[Pair],
+    lost: Set[Pair],
     detours: Sequence[Route],
     server: int | None,
 ) -> tuple[Route, ...]:

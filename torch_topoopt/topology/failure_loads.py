@@ -184,14 +184,10 @@ class Loss:
         return float((load / self.rate).max(initial=0.0))
 
     def rings_hit(self, g: int) -> set[int]:
-        """Rings of group `g` that pass the lost server, or a lost or weaker pair on a link."""
-        group = self.model.network.groups[g]
-        if self.server in group.servers:
-            return set(range(len(group.rings)))
+        """Rings of group `g` with neighbours whose link is lost, or one of their links."""
         gone = self.lost | self.weaker
-        return {
-            j for j, ring in enumerate(group.rings) if not gone.isdisjoint(ring_hops(ring.servers))
-        }
+        rings = self.model.network.groups[g].rings
+        return {j for j, ring in enumerate(rings) if not gone.isdisjoint(ring_hops(ring.servers))}
 
     def repair(
         self, g: int, dropped: tuple[int, ...], others: NDArray[np.float64] | None = None
@@ -317,7 +313,7 @@ class Loss:
             if way := self._short_way(pair, seconds, floor_s, shunned):
                 return way
         done: set[int] = set()
-        queue = [(floor_s, 0, (pair[0],))]
+        queue: list[tuple[float, int, tuple[int, ...]]] = [(floor_s, 0, (pair[0],))]
         while queue:
             most, hops, way = heapq.heappop(queue)
             if way[-1] == pair[1]:

@@ -57,7 +57,8 @@ class PairTraffic:
         self._hops_over_edge = _begins(self.hop_edge[order], len(edges))
         self._route_by_edge = self._hop_route[order]
         carried = self.weight * self.size_bytes[self.route_pair]
-        self.load = np.bincount(self.hop_edge, carried[self._hop_route], len(edges))
+        self.load: NDArray[np.float64] = np.zeros(len(edges))
+        self.load += np.bincount(self.hop_edge, carried[self._hop_route], len(edges))
 
     def load_without(
         self,

@@ -159,10 +159,13 @@ def _cost(
 
 
 def _ways_to_drop(model: LoadModel, loss: Loss, g: int) -> list[tuple[int, ...]]:
-    """Which rings the group may do without: none, one that is hit (on duplex with the other
-    direction of its cables), or all that are; some ring is always left. The likely best first: to
-    drop what a cable cuts, to keep what a server leaves.
+    """Which rings the group may do without, the likely best first; some ring is always left.
+
+    Of those that a lost link cuts: one (on duplex with the other direction of its cables), all, or
+    none. A lost server is on all rings of its groups, so none is dropped for it.
     """
+    if loss.server is not None:
+        return [()]
     hit = loss.rings_hit(g)
     rings = model.network.groups[g].rings
     units: dict[frozenset[frozenset[int]] | int, list[int]] = {}
@@ -172,4 +175,4 @@ def _ways_to_drop(model: LoadModel, loss: Loss, g: int) -> list[tuple[int, ...]]
     candidates = [tuple(unit) for unit in units.values() if hit & set(unit)]
     candidates.append(tuple(sorted(j for unit in candidates for j in unit)))
     ways = [drop for drop in dict.fromkeys(candidates) if drop and len(drop) < len(rings)]
-    return [*ways, ()] if loss.server is None else [(), *ways]
+    return [*ways, ()]
