@@ -12,8 +12,8 @@ Moore        the least mean that any network of as many ports can have (undirect
 AllReduce    its time over 2 (n - 1) / n of its bytes on all ports of a server
 all-to-all   its time over what all ports carry if the bytes cross as many links as in Moore's bound
 load         bytes on the busiest link / mean over all links, under the demand
-seconds      wall time of the call, imports left out
-peak         most memory that the process had; "call" is what it grew by during the call
+seconds      wall time of the call, imports left out; "CPU s" is what it needs on an idle machine
+MB           most memory that the process had; "call MB" is what the call added to it
 A case that cannot be is left out with its reason.
 
 With --models, instead: predicted iteration time of the paper's six models in mode `best` over that
@@ -45,8 +45,8 @@ MODELS = ("bert", "candle", "dlrm", "ncf", "resnet50", "vgg")
 MODEL_SERVERS = (8, 12, 16, 32, 64, 128)
 MODEL_DEGREES = (2, 4, 8)
 _COLUMNS = (
-    *("servers", "d", "ports", "mode", "hops", "diam", "Moore", "AllReduce", "all-to-all", "load"),
-    *("seconds", "peak MB", "call MB"),
+    *("n", "d", "ports", "mode", "hops", "diam", "Moore", "AllReduce", "all-to-all", "load"),
+    *("seconds", "CPU s", "MB", "call MB"),
 )
 
 
@@ -64,12 +64,12 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"])
     demand = default_demand(cluster.servers)
     before_mb = peak_megabytes()
-    started = time.perf_counter()
+    started, started_cpu = time.perf_counter(), time.process_time()
     try:
         network = find_network(cluster, demand, mode=case["mode"], **case["options"])
     except ValueError as error:
         return {**case, "error": str(error)}
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
     peak_mb = peak_megabytes()
     figures = figures_of(cluster, network, demand)
     return {
@@ -82,6 +82,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         "max_over_mean_load": figures.max_link_load / figures.mean_link_load,
         "bandwidth_tax": figures.bandwidth_tax,
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "peak_mb": peak_mb,
         "call_mb": peak_mb - before_mb,
     }
@@ -155,6 +156,7 @@ def row_of(result: dict[str, Any]) -> tuple[str, ...]:
         f"{result['all_to_all_over_bound']:.3f}",
         f"{result['max_over_mean_load']:.3f}",
         f"{result['seconds']:.3f}",
+        f"{result['cpu_seconds']:.3f}",
         f"{result['peak_mb']:.0f}",
         f"{result['call_mb']:.0f}",
     )
