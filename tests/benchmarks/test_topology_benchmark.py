@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import topology
 
+from torch_topoopt.launcher.console import Terminal
+
 
 def options(**changes: Any) -> argparse.Namespace:
     values: dict[str, Any] = {
         "servers": (8,), "degrees": None, "ports": ("duplex", "simplex"), "modes": ("paper",),
-        "models": None, "budget": 2.0, "seed": 7, "routing": None, "evaluations": 10,
+        "models": None, "budget": 2.0, "seed": 7, "routing": None, "evaluations": 10, "rounds": 1,
     }  # fmt: skip
     return argparse.Namespace(**{**values, **changes})
 
@@ -43,6 +45,14 @@ def test_models_are_compared_on_their_own_cases() -> None:
     assert {(c["servers"], c["degree"]) for c in chosen} == {
         (n, d) for n in (8, 12, 16, 32, 64, 128) for d in (2, 4, 8) if d < n
     }
+    assert chosen[0]["options"] == {"seed": 7, "rounds": 1, "evaluations": 10}
+
+
+def test_a_model_that_is_planned_worse_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = {"model": "bert", "servers": 8, "degree": 2, "ports": "duplex"}
+    results = [{**shape, "paper_s": 2.0, "best_s": best_s} for best_s in (1.5, 2.0, 2.1)]
+    assert topology.show_models(Terminal(), results) == 1
+    assert "3 cases, best worse than paper in 1" in capsys.readouterr().out
 
 
 def test_a_case_gives_a_row_of_the_table() -> None:
