@@ -41,7 +41,11 @@ setup(
     ext_modules=[
         Extension(
             "torch_topoopt._core",
-            ["csrc/bind_core.cc", *sources("common", "sim", "search")],
+            [
+                "csrc/bind_core.cc",
+                "csrc/bind_architectures.cc",
+                *sources("common", "sim", "search"),
+            ],
             include_dirs=[CSRC, *include_paths()],
             extra_compile_args=FLAGS,
             language="c++",

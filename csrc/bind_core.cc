@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind_architectures.h"
 #include "search/strategy_search.h"
 #include "sim/flow_simulator.h"
 #include "sim/iteration.h"
@@ -240,4 +241,5 @@ PYBIND11_MODULE(_core, module) {
       "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
   topoopt::bindSimulator(module);
   topoopt::bindSearch(module);
+  topoopt::bindArchitectures(module);
 }

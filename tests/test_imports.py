@@ -25,7 +25,8 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data_model", "metrics", "rates", "_core", "_backend"}),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout"}),
-    frozenset({"profiling", "sim", "c10d_names", "fabric"}),
+    frozenset({"architectures"}),
+    frozenset({"profiling", "sim", "architecture_sim", "c10d_names", "fabric"}),
     frozenset({"discovery", "measuring"}),
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
@@ -39,7 +40,8 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"transport", "sim"}),
     frozenset({"collectives", "search"}),
     frozenset({"backend"}),
-    frozenset({"bind_core.cc", "bind_backend.cc"}),
+    frozenset({"bind_architectures.h"}),
+    frozenset({"bind_architectures.cc", "bind_core.cc", "bind_backend.cc"}),
 )
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 _Servers = Sequence[int]
 _Rings = Sequence[tuple[_Servers, float]]
 _Operator = tuple[
@@ -81,6 +84,19 @@ def simulate_tasks(
     bytes_per_s: Sequence[float], devices: int, tasks: Sequence[_Task]
 ) -> tuple[float, list[float], list[float], list[float]]:
     """(makespan, finish per task, busy seconds per device, bytes per link)"""
+
+def network_of_paths(
+    servers: int,
+    bytes_per_s: Sequence[float],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    latency_s: NDArray[np.float64],
+    begin: NDArray[np.int64],
+    link: NDArray[np.int64],
+    load: NDArray[np.float64],
+    groups: Sequence[tuple[_Servers, _Rings]],
+) -> RoutedNetwork:
+    """Any network: pair i loads link[begin[i]:begin[i + 1]] by load[...] bytes for each byte."""
 
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
 def memory_bytes(job: Job, strategy: Sequence[_Servers]) -> list[int]: ...

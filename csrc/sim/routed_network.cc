@@ -43,7 +43,7 @@ std::vector<Ring> restricted(const Group& group, const std::vector<int>& members
 RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links,
                              double bytes_per_s, double latency_s, std::vector<Route> routes,
                              std::vector<Group> groups)
-    : servers_(servers), latency_s_(latency_s), groups_(std::move(groups)) {
+    : servers_(servers), latency_s_(latency_s) {
   if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
     throw std::invalid_argument("bytes_per_s: " + std::to_string(bytes_per_s) +
                                 " is not above 0 and finite");
@@ -69,6 +69,11 @@ RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>
     const std::pair<int, int> pair{hops.front(), hops.back()};
     routes_[pair].push_back(std::move(routes[i]));
   }
+  setGroups(std::move(groups));
+}
+
+void RoutedNetwork::setGroups(std::vector<Group> groups) {
+  groups_ = std::move(groups);
   for (size_t i = 0; i < groups_.size(); ++i) {
     std::sort(groups_[i].servers.begin(), groups_[i].servers.end());
     for (const Ring& ring : groups_[i].rings) {
@@ -119,6 +124,41 @@ RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double
   network.capacity_.assign(2 * static_cast<size_t>(servers), bytes_per_s);
   network.parallel_.assign(network.capacity_.size(), 1);
   for (int i = 0; i < 2 * servers; ++i) network.edge_of_link_.push_back(i);
+  return network;
+}
+
+RoutedNetwork RoutedNetwork::ofPaths(int servers, std::vector<double> capacity,
+                                     std::vector<PairPath> pairs, std::vector<Group> groups) {
+  if (servers < 1) throw std::invalid_argument("servers: must be at least 1");
+  RoutedNetwork network(servers);
+  network.capacity_ = std::move(capacity);
+  const int links = static_cast<int>(network.capacity_.size());
+  network.parallel_.assign(links, 1);
+  for (int link = 0; link < links; ++link) network.edge_of_link_.push_back(link);
+  network.edge_of_pair_.assign(static_cast<size_t>(servers) * servers, -1);
+  network.pair_path_.assign(static_cast<size_t>(servers) * servers, {-1, 1.0, 0.0});
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    PairPath& pair = pairs[i];
+    network.checkServer("pairs", i, pair.source);
+    network.checkServer("pairs", i, pair.target);
+    const std::string where = "pairs[" + std::to_string(i) + "]: ";
+    if (!(pair.latency_s >= 0) || !std::isfinite(pair.latency_s)) {
+      throw std::invalid_argument(where + "latency_s " + std::to_string(pair.latency_s) +
+                                  " is not at least 0 and finite");
+    }
+    for (const LinkUse& use : pair.uses) {
+      if (use.link < 0 || use.link >= links) {
+        throw std::invalid_argument(where + "link " + std::to_string(use.link) + " is not in 0.." +
+                                    std::to_string(links - 1));
+      }
+    }
+    FlowPath& known = network.pair_path_[pair.source * servers + pair.target];
+    if (known.path >= 0) {
+      throw std::invalid_argument(where + "a second path " + name(pair.source, pair.target));
+    }
+    known = {network.paths_.add(std::move(pair.uses)), 1.0, pair.latency_s};
+  }
+  network.setGroups(std::move(groups));
   return network;
 }
 

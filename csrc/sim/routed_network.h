@@ -34,6 +34,15 @@ struct FlowPath {
   double latency_s;
 };
 
+// One transfer's way through a network: what it loads for each of its bytes, and how long a byte
+// travels.
+struct PairPath {
+  int source;
+  int target;
+  std::vector<LinkUse> uses;
+  double latency_s;
+};
+
 // Parallel links between the same two servers are one edge with their summed capacity. The
 // transfer of a pair is one flow that loads every link of its routes by the routes' weights. All
 // hops of a ring AllReduce move in step, so the whole ring is one flow as well.
@@ -48,6 +57,12 @@ class RoutedNetwork {
   // Each server has one link of `bytes_per_s` into and one out of a switch that never blocks;
   // `latency_s` is that of a whole path through it.
   static RoutedNetwork idealSwitch(int servers, double bytes_per_s, double latency_s);
+
+  // Any network, switches included: `capacity[i]` bytes per second of link i, and what each pair of
+  // servers that may exchange bytes loads. Rings are as above. Throws std::invalid_argument for an
+  // unknown server or link, a pair that is listed twice, a load or a latency that makes no sense.
+  static RoutedNetwork ofPaths(int servers, std::vector<double> capacity,
+                               std::vector<PairPath> pairs, std::vector<Group> groups);
 
   int servers() const { return servers_; }
   const std::vector<double>& capacity() const { return capacity_; }
@@ -71,6 +86,7 @@ class RoutedNetwork {
  private:
   explicit RoutedNetwork(int servers) : servers_(servers) {}
   void addLinks(const std::vector<std::pair<int, int>>& links, double bytes_per_s);
+  void setGroups(std::vector<Group> groups);
   void checkServer(const char* where, size_t index, int server) const;
   int edge(int source, int target) const;
   FlowPath makePair(int source, int target);

@@ -1,0 +1,334 @@
+"""One contract for every architecture, and the closed forms of each."""
+
+from __future__ import annotations
+
+import functools
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from torch_topoopt.architectures import (
+    ARCHITECTURES,
+    architecture,
+    fat_tree,
+    leaf_spine,
+    oversubscribed_fat_tree,
+    torus,
+    xpander,
+)
+from torch_topoopt.architectures.routing import PairLoads, Routes, lower_topology, ring_hops
+from torch_topoopt.architectures.topology import NodeLink, NodePath, Topology
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import BYTES_PER_GBPS, Cluster, Demand, GroupDemand, PairDemand, Ring
+
+SIZES = [(2, 1), (5, 4), (16, 4)]
+GBPS = 100.0
+
+
+def cluster_of(servers: int, degree: int = 4) -> Cluster:
+    return Cluster(servers, degree, GBPS)
+
+
+def some_demand(servers: int) -> Demand:
+    pairs = [PairDemand(0, server, 10**6) for server in range(1, servers)]
+    return Demand((GroupDemand(tuple(range(servers)), 10**9),), tuple(pairs))
+
+
+def all_pairs(servers: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in range(servers) for b in range(servers) if a != b]
+
+
+@functools.cache
+def built(name: str, servers: int, degree: int) -> Topology:
+    return ARCHITECTURES[name](cluster_of(servers, degree), some_demand(servers))
+
+
+@functools.cache
+def routed(name: str, servers: int, degree: int) -> tuple[Routes, PairLoads]:
+    routes = Routes(built(name, servers, degree))
+    return routes, routes.loads(all_pairs(servers))
+
+
+@pytest.mark.parametrize(("servers", "degree"), SIZES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+class TestContract:
+    def test_it_is_valid_and_the_same_twice(self, name: str, servers: int, degree: int) -> None:
+        topology = built(name, servers, degree)
+        assert topology.validate() is topology
+        assert topology.architecture == name
+        assert topology.servers == servers
+        assert topology == built.__wrapped__(name, servers, degree)
+
+    def test_every_server_has_at_most_its_ports_and_bandwidth(
+        self, name: str, servers: int, degree: int
+    ) -> None:
+        topology = built(name, servers, degree)
+        assert topology.server_ports <= degree
+        for server in range(servers):
+            out = sum(link.gbps for link in topology.links if link.source == server)
+            into = sum(link.gbps for link in topology.links if link.target == server)
+            assert 0 < out <= degree * GBPS
+            assert 0 < into <= degree * GBPS
+
+    def test_every_byte_leaves_and_arrives_once_and_no_path_has_a_loop(
+        self, name: str, servers: int, degree: int
+    ) -> None:
+        topology = built(name, servers, degree)
+        routes, loads = routed(name, servers, degree)
+        ends = {edge: pair for pair, edge in routes.index.items()}
+        for i, (source, target) in enumerate(zip(loads.source, loads.target, strict=True)):
+            used = slice(loads.begin[i], loads.begin[i + 1])
+            net = [0.0] * topology.nodes
+            entered = [0.0] * topology.nodes
+            for edge, load in zip(
+                loads.edge[used].tolist(), loads.load[used].tolist(), strict=True
+            ):
+                a, b = ends[edge]
+                net[a] += load
+                net[b] -= load
+                entered[b] += load
+            assert net[source] == pytest.approx(1)
+            assert net[target] == pytest.approx(-1)
+            assert all(
+                abs(net[node]) < 1e-9
+                for node in range(topology.nodes)
+                if node not in (source, target)
+            )
+            assert max(entered) < 1 + 1e-9  # a loop would come by more than once
+            assert entered[source] == 0
+
+    def test_servers_relay_only_where_no_switch_is_on_the_way(
+        self, name: str, servers: int, degree: int
+    ) -> None:
+        topology = built(name, servers, degree)
+        routes, loads = routed(name, servers, degree)
+        ends = {edge: pair for pair, edge in routes.index.items()}
+        if topology.switches:
+            for i, source in enumerate(loads.source.tolist()):
+                used = slice(loads.begin[i], loads.begin[i + 1])
+                starts = {ends[edge][0] for edge in loads.edge[used].tolist()}
+                assert {node for node in starts if node < servers} == {source}
+
+    def test_folding_keeps_every_bound(self, name: str, servers: int, degree: int) -> None:
+        """The load of the busiest link, for any sizes of the flows, is that of the full network."""
+        routes, loads = routed(name, servers, degree)
+        folded = lower_topology(routes, all_pairs(servers))
+        size = np.random.default_rng(1).uniform(1, 2, len(loads.source))
+        per_edge = np.zeros(len(routes.bytes_per_s))
+        rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))
+        np.add.at(per_edge, loads.edge, loads.load * size[rows])
+        simulated = [0.0] * (1 + max(folded.stand_in))
+        for edge, link in enumerate(folded.stand_in):
+            if link >= 0:
+                simulated[link] = per_edge[edge] / folded.ratio[edge]
+        assert folded.edge_bytes(simulated) == pytest.approx(per_edge.tolist(), rel=1e-9)
+
+    def test_rings_of_any_group_visit_it_once(self, name: str, servers: int, degree: int) -> None:
+        topology = built(name, servers, degree)
+        network = lower_topology(Routes(topology), ()).network
+        for members in (range(servers), range(0, servers, 2), range(servers // 2 + 1)):
+            group = list(members)
+            if len(group) < 2:
+                continue
+            rings = network.rings(group)
+            assert all(sorted(order) == group for order, _ in rings)
+            assert sum(share for _, share in rings) == pytest.approx(1)
+            assert len(ring_hops(network, group)) >= len(group)
+
+
+def bisection_gbps(topology: Topology) -> float:
+    """The rate at which the lower half of the servers can send to the upper half at once."""
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    for link in topology.links:
+        rate = graph.get_edge_data(link.source, link.target, {"capacity": 0})["capacity"]
+        graph.add_edge(link.source, link.target, capacity=rate + link.gbps)
+    half = topology.servers // 2
+    for server in range(topology.servers):  # no capacity: unlimited
+        graph.add_edge("from", server) if server < half else graph.add_edge(server, "to")
+    return float(nx.maximum_flow_value(graph, "from", "to"))
+
+
+def hops(topology: Topology) -> int:
+    """The longest of all shortest paths between servers, in links."""
+    import networkx as nx
+
+    graph = nx.DiGraph((link.source, link.target) for link in topology.links)
+    return max(
+        length
+        for source in range(topology.servers)
+        for target, length in nx.single_source_shortest_path_length(graph, source).items()
+        if target < topology.servers
+    )
+
+
+@pytest.mark.parametrize("radix", [4, 6])
+def test_a_full_fat_tree_has_its_closed_forms(radix: int) -> None:
+    servers = radix**3 // 4
+    tree = fat_tree.build(cluster_of(servers), radix=radix)
+    assert tree.switches == 5 * radix**2 // 4
+    assert len(tree.links) == 2 * 3 * servers
+    assert hops(tree) == 6
+    assert bisection_gbps(tree) == servers / 2 * 4 * GBPS
+
+
+def test_the_papers_fat_tree_of_128_servers_has_80_switches_and_640_ports() -> None:
+    tree = fat_tree.build(cluster_of(128))
+    assert tree.switch_ports == 8
+    assert tree.switches == 80
+    assert tree.switches * tree.switch_ports == 640
+
+
+@pytest.mark.parametrize("servers", [3, 10, 33, 50])
+@pytest.mark.parametrize("kind", [fat_tree, leaf_spine])
+def test_a_partial_tree_still_gives_every_server_its_bandwidth(kind: object, servers: int) -> None:
+    tree = kind.build(cluster_of(servers))  # type: ignore[attr-defined]
+    assert bisection_gbps(tree) == servers // 2 * 4 * GBPS
+    _assert_all_to_all_is_only_bound_by_servers(tree)
+
+
+def _assert_all_to_all_is_only_bound_by_servers(topology: Topology) -> None:
+    routes = Routes(topology)
+    loads = routes.loads(all_pairs(topology.servers))
+    per_edge = np.zeros(len(routes.bytes_per_s))
+    np.add.at(per_edge, loads.edge, loads.load)
+    server_gbps = max(link.gbps for link in topology.links if link.source == 0)
+    least = (topology.servers - 1) / (server_gbps * BYTES_PER_GBPS)
+    assert float((per_edge / routes.bytes_per_s).max()) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("servers", [16, 54])
+def test_a_folded_fat_tree_is_a_tree(servers: int) -> None:
+    tree = fat_tree.build(cluster_of(servers))
+    folded = lower_topology(Routes(tree), all_pairs(servers))
+    half = tree.switch_ports // 2
+    edges, pods = servers // half, tree.switch_ports
+    assert 1 + max(folded.stand_in) == 2 * (servers + edges + pods)
+
+
+@pytest.mark.parametrize(("oversubscription", "part"), [(1.0, 1.0), (2.0, 0.5), (4.0, 0.25)])
+def test_oversubscription_divides_the_bandwidth_between_edges(
+    oversubscription: float, part: float
+) -> None:
+    cluster = cluster_of(32)
+    tree = oversubscribed_fat_tree.build(cluster, oversubscription=oversubscription, radix=8)
+    leaf = leaf_spine.build(cluster, radix=8, oversubscription=oversubscription)
+    for topology in (tree, leaf):
+        assert bisection_gbps(topology) == pytest.approx(part * 16 * 4 * GBPS)
+
+
+def test_core_tapering_keeps_the_bandwidth_inside_a_pod() -> None:
+    tree = fat_tree.build(cluster_of(16), core_taper=0.5)
+    assert bisection_gbps(tree) == 4 * 4 * GBPS
+    assert tree.switches == 8 + 8 + 2
+
+
+@pytest.mark.parametrize(("radix", "servers"), [(4, 8), (8, 32), (16, 128)])
+def test_a_full_leaf_spine_has_its_closed_forms(radix: int, servers: int) -> None:
+    clos = leaf_spine.build(cluster_of(servers))
+    assert clos.switch_ports == radix
+    assert clos.switches == radix + radix // 2
+    assert len(clos.links) == 2 * 2 * servers
+    assert hops(clos) == 4
+
+
+@pytest.mark.parametrize(
+    ("servers", "degree", "dimensions", "longest"),
+    [(16, 4, (4, 4), 4), (128, 4, (16, 8), 12), (27, 6, (3, 3, 3), 3), (7, 4, (7,), 3)],
+)
+def test_a_torus_has_the_shape_with_the_least_diameter(
+    servers: int, degree: int, dimensions: tuple[int, ...], longest: int
+) -> None:
+    assert torus.default_dimensions(servers, degree // 2) == dimensions
+    topology = torus.build(cluster_of(servers, degree))
+    assert hops(topology) == longest == sum(size // 2 for size in dimensions)
+    assert len(topology.links) == 2 * servers * len(dimensions)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (8, 4), (9, 3), (16, 8)])
+def test_two_rings_of_a_torus_share_no_cable(rows: int, columns: int) -> None:
+    cluster = cluster_of(rows * columns)
+    topology = torus.build(cluster, dimensions=(rows, columns))
+    assert len(topology.rings) == 4
+    adjacent = {(link.source, link.target) for link in topology.links}
+    used = [hop for ring in topology.rings for hop in pairwise((*ring.servers, ring.servers[0]))]
+    assert set(used) == adjacent
+    assert len(set(used)) == len(used)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(12, 4), (6, 3), (5, 3)])
+def test_a_torus_for_which_the_listing_fails_has_one_ring_on_cables(
+    rows: int, columns: int
+) -> None:
+    assert torus.disjoint_cycles(rows, columns) == []
+    topology = torus.build(cluster_of(rows * columns), dimensions=(rows, columns))
+    adjacent = {(link.source, link.target) for link in topology.links}
+    for ring in topology.rings:
+        assert set(pairwise((*ring.servers, ring.servers[0]))) <= adjacent
+
+
+@pytest.mark.parametrize("name", ["jellyfish", "xpander"])
+@pytest.mark.parametrize(("servers", "degree"), [(10, 4), (33, 6), (128, 4)])
+def test_an_expander_uses_every_port_and_is_near_the_best_possible(
+    name: str, servers: int, degree: int
+) -> None:
+    topology = ARCHITECTURES[name](cluster_of(servers, degree), seed=3)
+    assert len(topology.links) == servers * degree
+    edges = [(link.source, link.target) for link in topology.links if link.source < link.target]
+    assert len(set(edges)) == len(edges)
+    # a Ramanujan graph has 2 sqrt(degree - 1); a random one comes close (Friedman)
+    assert xpander.second_eigenvalue(servers, edges) < 1.15 * 2 * math.sqrt(degree - 1)
+    assert topology != ARCHITECTURES[name](cluster_of(servers, degree), seed=4)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: architecture("fat-treee"), "architecture: 'fat-treee'"),
+        (lambda: fat_tree.build(cluster_of(128), radix=7), "radix: 7"),
+        (lambda: fat_tree.build(cluster_of(128), radix=6), "radix: 6"),
+        (lambda: fat_tree.build(cluster_of(16), edge_taper=0.0), "edge_taper: 0.0"),
+        (lambda: leaf_spine.build(cluster_of(128), radix=8), "radix: 8"),
+        (lambda: leaf_spine.build(cluster_of(8), oversubscription=0.5), "oversubscription: 0.5"),
+        (lambda: torus.build(cluster_of(12), dimensions=(4, 4)), "dimensions: 4 x 4"),
+        (lambda: torus.build(cluster_of(27, 4), dimensions=(3, 3, 3)), "dimensions: 3 x 3 x 3"),
+        (lambda: ARCHITECTURES["jellyfish"](cluster_of(4, 4)), "degree: 4"),
+        (lambda: ARCHITECTURES["xpander"](Cluster(11, 3, 1.0)), "servers: 11"),
+    ],
+)
+def test_what_cannot_be_built_is_named(call: object, field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        call()  # type: ignore[operator]
+
+
+def two(links: tuple[NodeLink, ...], **changes: object) -> Topology:
+    fields = {"rings": (Ring((0, 1), 1.0),), "server_ports": 1, **changes}
+    return Topology("test", 2, 2, links, **fields)  # type: ignore[arg-type]
+
+
+THERE, BACK = NodeLink(0, 1, 1.0, 0.0), NodeLink(1, 0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        (two((THERE,)), "0 to 1, but not as many back"),
+        (two((THERE,), duplex=False), "do not reach each other"),
+        (two((THERE, BACK, THERE, BACK)), "2 cables and 1 ports"),
+        (two((NodeLink(0, 0, 1.0, 0.0),)), "joins node 0 to itself"),
+        (two((NodeLink(0, 2, 1.0, 0.0),)), "node 2 is not in"),
+        (two((NodeLink(0, 1, math.nan, 0.0),)), "gbps: nan"),
+        (two((NodeLink(0, 1, 1.0, -1.0),)), "latency_s: -1.0"),
+        (two((THERE, BACK), rings=()), "rings: none"),
+        (two((THERE, BACK), rings=(Ring((0, 1), 0.5),)), "shares sum to 0.5"),
+        (two((THERE, BACK), rings=(Ring((0, 0), 1.0),)), "must visit every server"),
+        (two((THERE, BACK), paths=(NodePath((0, 1), 0.4),)), "sum to 0.4"),
+        (two((THERE, BACK), paths=(NodePath((0, 1, 0), 1.0),)), "loop-free"),
+    ],
+)
+def test_a_topology_that_breaks_a_rule_is_refused(topology: Topology, message: str) -> None:
+    with pytest.raises(DocumentError, match=message):
+        topology.validate()

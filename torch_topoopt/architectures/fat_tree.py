@@ -1,0 +1,102 @@
+"""k-ary fat-tree (Al-Fares et al., SIGCOMM 2008) of three levels, for any number of servers.
+
+Pods of k/2 edge and k/2 aggregation switches, k/2 servers on an edge switch. What a number of
+servers other than k^3/4 does not need is left out: whole pods and edge switches, and core switches,
+by giving those that stay several cables to a pod; the bisection stays full. Tapering leaves out
+uplinks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Cluster, Demand
+
+
+def build(
+    cluster: Cluster,
+    demand: Demand | None = None,
+    *,
+    seed: int = 0,
+    server_gbps: float | None = None,
+    radix: int | None = None,
+    edge_taper: float = 1.0,
+    core_taper: float = 1.0,
+) -> Topology:
+    """A fat-tree of switches with `radix` ports (default: the smallest that is enough).
+
+    Every link has `server_gbps` (default: degree x link rate), and each server one. `edge_taper`
+    and `core_taper` are the fractions of the uplinks of edge and aggregation switches that are
+    there. `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster and
+    ValueError for a radix that is odd or too small, or a taper outside (0, 1].
+    """
+    cluster.validate(any_degree=True)
+    radix = smallest_radix(cluster.servers) if radix is None else radix
+    if radix < 2 or radix % 2 or radix**3 // 4 < cluster.servers:
+        raise ValueError(
+            f"radix: {radix} is not even and enough for {cluster.servers} servers; use "
+            f"{smallest_radix(cluster.servers)}"
+        )
+    for name, taper in (("edge_taper", edge_taper), ("core_taper", core_taper)):
+        if not 0 < taper <= 1:
+            raise ValueError(f"{name}: {taper} is not above 0 and at most 1")
+    half = radix // 2
+    gbps = server_gbps or cluster.degree * cluster.link_gbps
+    wires = Wires(cluster.link_latency_s)
+    edges = math.ceil(cluster.servers / half)
+    first_edge = cluster.servers
+    for server in range(cluster.servers):
+        wires.cable(server, first_edge + server // half, gbps)
+    nodes = first_edge + edges
+    if edges > 1:
+        nodes = _aggregate(wires, first_edge, edges, half, gbps, edge_taper, core_taper)
+    return Topology(
+        architecture="fat-tree",
+        servers=cluster.servers,
+        nodes=nodes,
+        links=tuple(wires.links),
+        rings=rank_order(cluster.servers, both_ways=False),
+        server_ports=1,
+        switch_ports=radix,
+    ).validate()
+
+
+def _aggregate(
+    wires: Wires,
+    first_edge: int,
+    edges: int,
+    half: int,
+    gbps: float,
+    edge_taper: float,
+    core_taper: float,
+) -> int:
+    """Wires what is above the edge switches; returns the number of nodes."""
+    pods = math.ceil(edges / half)
+    uplinks = max(1, round(half * edge_taper))  # of an edge switch
+    first = first_edge + edges
+    for edge in range(edges):
+        for i in range(uplinks):
+            wires.cable(first_edge + edge, first + edge // half * uplinks + i, gbps)
+    if pods == 1:
+        return first + uplinks
+    core_links = max(1, round(half * core_taper))  # of an aggregation switch
+    width = 2 * half // pods  # cables from one core switch to each pod
+    cores = math.ceil(core_links / width)  # that share the i-th aggregation switch of every pod
+    first_core = first + pods * uplinks
+    for pod in range(pods):
+        for i in range(uplinks):
+            for j in range(core_links):
+                wires.cable(first + pod * uplinks + i, first_core + i * cores + j // width, gbps)
+    return first_core + uplinks * cores
+
+
+def smallest_radix(servers: int) -> int:
+    """The smallest even k with k^3/4 >= servers."""
+    radix = 2
+    while radix**3 // 4 < servers:
+        radix += 2
+    return radix

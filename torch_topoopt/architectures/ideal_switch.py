@@ -1,0 +1,41 @@
+"""Ideal switch (TopoOpt paper, section 5.1): one electrical switch that never blocks.
+
+Each server has one link of degree x link rate. No network of the same ports and rates carries more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Cluster, Demand
+
+
+def build(
+    cluster: Cluster,
+    demand: Demand | None = None,
+    *,
+    seed: int = 0,
+    server_gbps: float | None = None,
+) -> Topology:
+    """A switch with a port of `server_gbps` (default: degree x link rate) for every server.
+
+    A path through it has the latency of one hop, as the planner's reference has. `demand` and
+    `seed` change nothing. Raises DocumentError for an invalid cluster.
+    """
+    cluster.validate(any_degree=True)
+    gbps = server_gbps or cluster.degree * cluster.link_gbps
+    wires = Wires(cluster.link_latency_s / 2)
+    for server in range(cluster.servers):
+        wires.cable(server, cluster.servers, gbps)
+    return Topology(
+        architecture="ideal-switch",
+        servers=cluster.servers,
+        nodes=cluster.servers + 1,
+        links=tuple(wires.links),
+        rings=rank_order(cluster.servers, both_ways=False),
+        server_ports=1,
+        switch_ports=cluster.servers,
+    ).validate()

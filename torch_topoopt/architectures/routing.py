@@ -1,0 +1,306 @@
+"""What a pair's bytes load: from a Topology to (link, load) per pair of servers, folded.
+
+Servers with a single link hang on a switch and are left out of the path search. Links that every
+flow loads in the same proportion to their rates (the uplinks of one level of a fat-tree under
+spread routing) bound every flow alike, so one stands for all of them: exact, and a fat-tree becomes
+a tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_topoopt import _core
+from torch_topoopt.plan import BYTES_PER_GBPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from torch_topoopt.architectures.topology import Topology
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PairLoads:
+    """Row i: the pair `source[i]` to `target[i]`, whose every byte puts `load[u]` bytes on edge
+    `edge[u]` for u in begin[i]..begin[i + 1], and takes at most `latency_s[i]` on the way."""
+
+    source: Ints
+    target: Ints
+    latency_s: Floats
+    begin: Ints
+    edge: Ints
+    load: Floats
+
+
+class Routes:
+    """How a Topology routes. Parallel links are one edge with their summed rate."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        index: dict[Pair, int] = {}
+        rates: list[float] = []
+        latency: list[float] = []
+        self._edge_of_link: list[int] = []
+        for link in topology.links:
+            edge = index.setdefault((link.source, link.target), len(index))
+            if edge == len(rates):
+                rates.append(0.0)
+                latency.append(0.0)
+            rates[edge] += link.gbps * BYTES_PER_GBPS
+            latency[edge] = max(latency[edge], link.latency_s)
+            self._edge_of_link.append(edge)
+        self.index = index
+        self.bytes_per_s: Floats = np.array(rates)
+        self.latency_s: Floats = np.array(latency)
+        self._from = np.array([a for a, _ in index], dtype=np.int64)
+        self._to = np.array([b for _, b in index], dtype=np.int64)
+        self.router = self._routers()
+
+    def _routers(self) -> list[int]:
+        """The node that each server's paths start and end at: itself, or its only switch."""
+        near: list[set[int]] = [set() for _ in range(self.topology.servers)]
+        for a, b in self.index:
+            if a < self.topology.servers:
+                near[a].add(b)
+            if b < self.topology.servers:
+                near[b].add(a)
+        routers = []
+        for server, others in enumerate(near):
+            switch = min(others, default=-1)
+            single = len(others) == 1 and switch >= self.topology.servers
+            routers.append(switch if single else server)
+        return routers
+
+    def loads(self, pairs: Iterable[Pair]) -> PairLoads:
+        """What the given pairs of servers load, in ascending order of pairs.
+
+        Raises ValueError for a pair that has no path.
+        """
+        wanted = sorted(set(pairs))
+        source = np.array([a for a, _ in wanted], dtype=np.int64)
+        target = np.array([b for _, b in wanted], dtype=np.int64)
+        router = np.array(self.router, dtype=np.int64)
+        inner = self._router_loads({(int(router[a]), int(router[b])) for a, b in wanted})
+        row = {pair: i for i, pair in enumerate(zip(inner.source, inner.target, strict=True))}
+        edges: list[Ints] = []
+        loads: list[Floats] = []
+        latency_s = np.zeros(len(wanted))
+        one = np.ones(1)
+        for i, (a, b) in enumerate(wanted):
+            parts: list[tuple[Ints, Floats]] = []
+            if router[a] != a:
+                up = self.index[a, int(router[a])]
+                parts.append((np.array([up]), one))
+                latency_s[i] += self.latency_s[up]
+            if router[a] != router[b]:
+                k = row[router[a], router[b]]
+                span = slice(inner.begin[k], inner.begin[k + 1])
+                parts.append((inner.edge[span], inner.load[span]))
+                latency_s[i] += inner.latency_s[k]
+            if router[b] != b:
+                down = self.index[int(router[b]), b]
+                parts.append((np.array([down]), one))
+                latency_s[i] += self.latency_s[down]
+            edges.append(np.concatenate([edge for edge, _ in parts]))
+            loads.append(np.concatenate([load for _, load in parts]))
+        begin = np.concatenate([[0], np.cumsum([len(edge) for edge in edges])]).astype(np.int64)
+        return PairLoads(
+            source,
+            target,
+            latency_s,
+            begin,
+            _joined(edges, np.int64),
+            _joined(loads, np.float64),
+        )
+
+    def _router_loads(self, pairs: set[Pair]) -> PairLoads:
+        """The same between the nodes that servers hang on."""
+        listed: dict[Pair, list[tuple[tuple[int, ...], float]]] = {}
+        for path in self.topology.paths:
+            ends = (path.nodes[0], path.nodes[-1])
+            if ends in pairs:
+                listed.setdefault(ends, []).append((path.nodes, path.weight))
+        by_target: dict[int, list[int]] = {}
+        rows: dict[Pair, tuple[Ints, Floats, float]] = {}
+        for a, b in sorted(pairs):
+            if a == b:
+                continue
+            if (a, b) in listed:
+                rows[a, b] = self._listed(listed[a, b])
+            elif self.topology.paths and (a, b) in self.index:
+                rows[a, b] = self._listed([((a, b), 1.0)])
+            else:
+                by_target.setdefault(b, []).append(a)
+        for target, sources in by_target.items():
+            self._spread(target, sources, rows)
+        found = sorted(rows)
+        lengths = [len(rows[pair][0]) for pair in found]
+        return PairLoads(
+            source=np.array([a for a, _ in found], dtype=np.int64),
+            target=np.array([b for _, b in found], dtype=np.int64),
+            latency_s=np.array([rows[pair][2] for pair in found]),
+            begin=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            edge=_joined([rows[pair][0] for pair in found], np.int64),
+            load=_joined([rows[pair][1] for pair in found], np.float64),
+        )
+
+    def _listed(self, paths: Sequence[tuple[tuple[int, ...], float]]) -> tuple[Ints, Floats, float]:
+        load: dict[int, float] = {}
+        latency_s = 0.0
+        for nodes, weight in paths:
+            hops = [self.index[hop] for hop in pairwise(nodes)]
+            latency_s = max(latency_s, float(sum(self.latency_s[edge] for edge in hops)))
+            for edge in hops:
+                load[edge] = load.get(edge, 0.0) + weight
+        edges = sorted(load)
+        return np.array(edges, dtype=np.int64), np.array([load[e] for e in edges]), latency_s
+
+    def _spread(
+        self,
+        target: int,
+        sources: Sequence[int],
+        rows: dict[Pair, tuple[Ints, Floats, float]],
+    ) -> None:
+        """Adds to `rows` what each of `sources` loads when it spreads its bytes to `target`."""
+        distance = self._distances_to(target)
+        lost = [s for s in sources if distance[s] < 0]
+        if lost:
+            raise ValueError(f"paths: no path from node {lost[0]} to node {target}")
+        nearer = np.flatnonzero(distance[self._from] == distance[self._to] + 1)
+        nearer = nearer[distance[self._to[nearer]] >= 0]
+        start, end = self._from[nearer], self._to[nearer]
+        rate = self.bytes_per_s[nearer]
+        total = np.zeros(self.topology.nodes)
+        np.add.at(total, start, rate)
+        split = rate / total[start]
+        visits = np.zeros((self.topology.nodes, len(sources)))
+        visits[np.asarray(sources), np.arange(len(sources))] = 1.0
+        latest = np.zeros(self.topology.nodes)
+        farthest = int(max(distance[s] for s in sources))
+        level = distance[start]
+        for hops in range(farthest, 0, -1):
+            at = level == hops
+            np.add.at(visits, end[at], visits[start[at]] * split[at, None])
+        for hops in range(1, farthest + 1):
+            at = level == hops
+            np.maximum.at(latest, start[at], latest[end[at]] + self.latency_s[nearer[at]])
+        loads = (visits[start] * split[:, None]).T
+        for i, source in enumerate(sources):
+            used = np.flatnonzero(loads[i])
+            rows[source, target] = nearer[used], loads[i, used], float(latest[source])
+
+    def _distances_to(self, target: int) -> Ints:
+        if not hasattr(self, "_into"):
+            self._into: list[list[int]] = [[] for _ in range(self.topology.nodes)]
+            for a, b in self.index:
+                self._into[b].append(a)
+        distance = np.full(self.topology.nodes, -1, dtype=np.int64)
+        distance[target] = 0
+        frontier, hops = [target], 0
+        while frontier:
+            hops += 1
+            reached = []
+            for node in frontier:
+                for before in self._into[node]:
+                    if distance[before] < 0:
+                        distance[before] = hops
+                        reached.append(before)
+            frontier = reached
+        return distance
+
+    def link_bytes(self, edge_bytes: Sequence[float]) -> tuple[int, ...]:
+        """Bytes of every link of the topology; parallel ones share in proportion to their rates."""
+        return tuple(
+            round(edge_bytes[edge] * link.gbps * BYTES_PER_GBPS / self.bytes_per_s[edge])
+            for edge, link in zip(self._edge_of_link, self.topology.links, strict=True)
+        )
+
+
+def _joined(arrays: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=kind)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A network for the simulator, and the way back: edge e carries `ratio[e]` times the bytes of
+    the simulated link `stand_in[e]` (-1: no pair uses it)."""
+
+    network: _core.RoutedNetwork
+    stand_in: tuple[int, ...]
+    ratio: tuple[float, ...]
+
+    def edge_bytes(self, simulated: Sequence[float]) -> list[float]:
+        """Bytes per edge from bytes per simulated link."""
+        return [
+            simulated[link] * ratio if link >= 0 else 0.0
+            for link, ratio in zip(self.stand_in, self.ratio, strict=True)
+        ]
+
+
+def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
+    """The network of the C++ core for those pairs of servers, equal links folded into one."""
+    loads = routes.loads(pairs)
+    relative = _rounded(loads.load / routes.bytes_per_s[loads.edge])
+    rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))
+    order = np.argsort(loads.edge, kind="stable")
+    used, first = np.unique(loads.edge[order], return_index=True)
+    bounds = [*first.tolist(), len(order)]
+    known: dict[tuple[bytes, bytes], int] = {}
+    stand_in = [-1] * len(routes.bytes_per_s)
+    ratio = [0.0] * len(stand_in)
+    kept: list[int] = []
+    for i, edge in enumerate(used.tolist()):
+        at = order[bounds[i] : bounds[i + 1]]
+        link = known.setdefault((rows[at].tobytes(), relative[at].tobytes()), len(kept))
+        if link == len(kept):
+            kept.append(edge)
+        stand_in[edge] = link
+        ratio[edge] = float(routes.bytes_per_s[edge] / routes.bytes_per_s[kept[link]])
+    is_kept = np.zeros(len(stand_in), dtype=bool)
+    is_kept[kept] = True
+    keep = is_kept[loads.edge]
+    count = np.bincount(rows[keep], minlength=len(loads.source))
+    number = np.array(stand_in, dtype=np.int64)
+    topology = routes.topology
+    groups = [
+        (sorted(rings[0].servers), [(list(ring.servers), ring.share) for ring in rings])
+        for rings in (topology.rings, *topology.group_rings)
+        if rings
+    ]
+    network = _core.network_of_paths(
+        servers=topology.servers,
+        bytes_per_s=routes.bytes_per_s[kept].tolist(),
+        source=loads.source,
+        target=loads.target,
+        latency_s=loads.latency_s,
+        begin=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+        link=number[loads.edge[keep]],
+        load=loads.load[keep],
+        groups=groups,
+    )
+    return Folded(network, tuple(stand_in), tuple(ratio))
+
+
+def _rounded(values: Floats) -> Floats:
+    """The leading 40 bits, so that the order of additions does not tell equal loads apart."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
+
+
+def ring_hops(network: _core.RoutedNetwork, group: Sequence[int]) -> set[Pair]:
+    """The pairs of servers that follow each other on the rings of `group`."""
+    hops: set[Pair] = set()
+    for order, _ in network.rings(list(group)):
+        hops.update(zip(order, (*order[1:], order[0]), strict=True))
+    return hops

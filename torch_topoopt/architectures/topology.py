@@ -1,0 +1,213 @@
+"""Topology: any network of servers and switches, as simulators and cost figures take it.
+
+A Plan's Network has servers only. Here nodes 0..servers-1 are servers and the others are switches;
+links are directed and have rates of their own. Where no path is listed for a pair, its bytes are
+spread over all shortest paths, at every node in proportion to the rates of the links that lead on
+(what per-packet or many-flow ECMP comes to). A server with several links relays for others only in
+networks that have no switch on the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Self
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Optics = Literal["none", "patch-panel", "ocs"]
+
+
+@dataclass(frozen=True)
+class NodeLink:
+    """A directed link between two nodes; several may join the same two."""
+
+    source: int
+    target: int
+    gbps: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class NodePath:
+    """Nodes from a source to a destination; `weight` is its part of the pair's bytes."""
+
+    nodes: tuple[int, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A network of kind `architecture`.
+
+    `rings` carry an AllReduce of all servers; one of fewer servers uses the same orders without the
+    others, unless `group_rings` has rings of its own. `paths` are between the nodes that servers
+    hang on: the servers themselves, or the switches of those with a single link. `server_ports` is
+    how many ports a server may use, `switch_ports` how many a switch. Cables join the ports
+    directly (`optics` "none") or run through patch panels or optical circuit switches.
+    """
+
+    architecture: str
+    servers: int
+    nodes: int
+    links: tuple[NodeLink, ...]
+    rings: tuple[Ring, ...]
+    server_ports: int
+    switch_ports: int = 0
+    paths: tuple[NodePath, ...] = ()
+    group_rings: tuple[tuple[Ring, ...], ...] = ()
+    optics: Optics = "none"
+    duplex: bool = True
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError for the first of these rules that is broken.
+
+        Links join different nodes that exist, at finite rates above 0; every server reaches every
+        other; no node has more cables than ports; on duplex every link has a twin; rings visit each
+        server of their group once and shares sum to 1; paths use existing links, never twice a
+        node, and their weights sum to 1 per pair.
+        """
+        _check_links(self)
+        _check_ports(self)
+        lost = self.unreachable()
+        if lost is not None:
+            raise DocumentError(f"links: server 0 and node {lost} do not reach each other")
+        _check_rings(self)
+        _check_paths(self)
+        return self
+
+    def unreachable(self) -> int | None:
+        """A server that server 0 cannot reach, or that cannot reach it; None if there is none."""
+        for forward in (True, False):
+            table = defaultdict(list)
+            for link in self.links:
+                a, b = (link.source, link.target) if forward else (link.target, link.source)
+                table[a].append(b)
+            seen, stack = {0}, [0]
+            while stack:
+                for node in table[stack.pop()]:
+                    if node not in seen:
+                        seen.add(node)
+                        stack.append(node)
+            for server in range(self.servers):
+                if server not in seen:
+                    return server
+        return None
+
+    @property
+    def switches(self) -> int:
+        return self.nodes - self.servers
+
+
+@dataclass
+class Wires:
+    """Links under construction; every cable is two of them."""
+
+    latency_s: float
+    links: list[NodeLink] = field(default_factory=list)
+
+    def cable(self, a: int, b: int, gbps: float, count: int = 1) -> None:
+        """`count` duplex cables between two nodes."""
+        for _ in range(count):
+            self.links.append(NodeLink(a, b, gbps, self.latency_s))
+            self.links.append(NodeLink(b, a, gbps, self.latency_s))
+
+
+def rank_order(servers: int, *, both_ways: bool) -> tuple[Ring, ...]:
+    """The servers in the order of their numbers: what a library that knows no topology uses."""
+    return rings_of([tuple(range(servers))], both_ways=both_ways)
+
+
+def rings_of(orders: Sequence[tuple[int, ...]], *, both_ways: bool) -> tuple[Ring, ...]:
+    """Rings of equal shares along `orders`, and against them where that differs."""
+    if not orders or len(orders[0]) < 2:
+        return ()
+    if both_ways and len(orders[0]) > 2:
+        orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
+    return tuple(Ring(order, 1 / len(orders)) for order in orders)
+
+
+def _check_links(topology: Topology) -> None:
+    if not 1 <= topology.servers <= topology.nodes:
+        raise DocumentError(f"servers: {topology.servers} is not in 1..{topology.nodes}")
+    for i, link in enumerate(topology.links):
+        for node in (link.source, link.target):
+            if not 0 <= node < topology.nodes:
+                raise DocumentError(f"links[{i}]: node {node} is not in 0..{topology.nodes - 1}")
+        if link.source == link.target:
+            raise DocumentError(f"links[{i}]: joins node {link.source} to itself")
+        if not 0 < link.gbps < math.inf:
+            raise DocumentError(f"links[{i}].gbps: {link.gbps} is not a finite number above 0")
+        if not 0 <= link.latency_s < math.inf:
+            raise DocumentError(
+                f"links[{i}].latency_s: {link.latency_s} is not a finite number from 0 on"
+            )
+
+
+def _check_ports(topology: Topology) -> None:
+    out, into = [0] * topology.nodes, [0] * topology.nodes
+    twins: dict[tuple[int, int, float], int] = defaultdict(int)
+    for link in topology.links:
+        out[link.source] += 1
+        into[link.target] += 1
+        twins[link.source, link.target, link.gbps] += 1
+    for node in range(topology.nodes):
+        kind, limit = "server", topology.server_ports
+        if node >= topology.servers:
+            kind, limit = "switch", topology.switch_ports
+        used = max(out[node], into[node])
+        if used > limit:
+            raise DocumentError(f"links: {kind} {node} has {used} cables and {limit} ports")
+    if topology.duplex:
+        for (source, target, gbps), count in twins.items():
+            if twins.get((target, source, gbps), 0) != count:
+                raise DocumentError(
+                    f"links: {count} from node {source} to {target}, but not as many back; a "
+                    "cable carries both directions"
+                )
+
+
+def _check_rings(topology: Topology) -> None:
+    everyone = tuple(range(topology.servers))
+    if topology.servers > 1 and not topology.rings:
+        raise DocumentError("rings: none for the AllReduce of all servers")
+    for rings in (topology.rings, *topology.group_rings):
+        if not rings:
+            continue
+        members = sorted(rings[0].servers)
+        if rings is topology.rings and tuple(members) != everyone:
+            raise DocumentError("rings: must visit every server")
+        for ring in rings:
+            if sorted(ring.servers) != members or len(set(members)) != len(members):
+                raise DocumentError("rings: must visit each server of their group once")
+            if not (members[0] >= 0 and members[-1] < topology.servers):
+                raise DocumentError(f"rings: a server is not in 0..{topology.servers - 1}")
+        total = sum(ring.share for ring in rings)
+        if abs(total - 1) > 1e-9:
+            raise DocumentError(f"rings: shares sum to {total}, not 1")
+
+
+def _check_paths(topology: Topology) -> None:
+    adjacent = {(link.source, link.target) for link in topology.links}
+    weights: dict[tuple[int, int], float] = defaultdict(float)
+    for i, path in enumerate(topology.paths):
+        nodes = path.nodes
+        if len(nodes) < 2 or len(set(nodes)) != len(nodes):
+            raise DocumentError(f"paths[{i}]: {list(nodes)} is not a loop-free path")
+        for hop in itertools.pairwise(nodes):
+            if hop not in adjacent:
+                raise DocumentError(f"paths[{i}]: there is no link from node {hop[0]} to {hop[1]}")
+        if not path.weight > 0:
+            raise DocumentError(f"paths[{i}].weight: {path.weight} is not above 0")
+        weights[nodes[0], nodes[-1]] += path.weight
+    for (source, target), total in weights.items():
+        if abs(total - 1) > 1e-9:
+            raise DocumentError(
+                f"paths: weights from node {source} to {target} sum to {total}, not 1"
+            )

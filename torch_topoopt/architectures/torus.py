@@ -1,0 +1,124 @@
+"""Torus: servers in a grid with wrap-around, degree/2 dimensions (HammingMesh paper, section 3).
+
+AllReduce runs on Hamiltonian cycles in both directions: two that share no cable in the sizes for
+which the HammingMesh paper's listing gives them (then all four links of a server carry it), one
+where only one is found.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import TYPE_CHECKING
+
+from torch_topoopt.architectures.topology import Ring, Topology, Wires, rank_order, rings_of
+from torch_topoopt.topology.fixed_network import hamiltonian_cycle
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Cluster, Demand
+
+Dimensions = tuple[int, ...]
+
+
+def build(
+    cluster: Cluster,
+    demand: Demand | None = None,
+    *,
+    seed: int = 0,
+    dimensions: Dimensions | None = None,
+) -> Topology:
+    """A torus of `dimensions` (default: the one of at most degree/2 with the least diameter).
+
+    A dimension of two joins its servers by two cables, or by one if ports are short. `demand` and
+    `seed` change nothing. Raises DocumentError for an invalid cluster, and ValueError for
+    dimensions that do not multiply to the number of servers, or that need more ports than it has.
+    """
+    cluster.validate(any_degree=True)
+    if dimensions is None:
+        dimensions = default_dimensions(cluster.servers, cluster.degree // 2)
+    twofold = _cables_of_two(cluster, dimensions)
+    wires = Wires(cluster.link_latency_s)
+    strides = [math.prod(dimensions[i + 1 :]) for i in range(len(dimensions))]
+    for place in product(*(range(size) for size in dimensions)):
+        server = sum(x * stride for x, stride in zip(place, strides, strict=True))
+        for x, size, stride in zip(place, dimensions, strides, strict=True):
+            if size > 2 or (size == 2 and x == 0):
+                count = twofold if size == 2 else 1
+                wires.cable(
+                    server, server + ((x + 1) % size - x) * stride, cluster.link_gbps, count
+                )
+    return Topology(
+        architecture="torus",
+        servers=cluster.servers,
+        nodes=cluster.servers,
+        links=tuple(wires.links),
+        rings=_rings(dimensions, wires),
+        server_ports=cluster.degree,
+    ).validate()
+
+
+def default_dimensions(servers: int, most: int) -> Dimensions:
+    """At most `most` factors of `servers`, in descending order, with the least diameter."""
+    options = list(_factorisations(servers, servers, max(1, most)))
+    return min(options, key=lambda sizes: (sum(size // 2 for size in sizes), len(sizes), sizes))
+
+
+def _factorisations(servers: int, largest: int, count: int) -> list[Dimensions]:
+    found: list[Dimensions] = [(servers,)] if servers <= largest else []
+    if count > 1:
+        for size in range(min(largest, servers - 1), 1, -1):
+            if servers % size == 0:
+                found += [(size, *r) for r in _factorisations(servers // size, size, count - 1)]
+    return found
+
+
+def _cables_of_two(cluster: Cluster, dimensions: Dimensions) -> int:
+    """Cables of a dimension of two; raises ValueError where there are too few ports at all."""
+    text = " x ".join(map(str, dimensions))
+    if min(dimensions, default=0) < 1 or math.prod(dimensions) != cluster.servers:
+        raise ValueError(f"dimensions: {text} is not {cluster.servers} servers")
+    twos = dimensions.count(2)
+    longer = 2 * sum(1 for size in dimensions if size > 2)
+    if (needed := longer + twos) > cluster.degree:
+        raise ValueError(
+            f"dimensions: {text} needs {needed} ports per server; the degree is {cluster.degree}"
+        )
+    return 2 if longer + 2 * twos <= cluster.degree else 1
+
+
+def _rings(dimensions: Dimensions, wires: Wires) -> tuple[Ring, ...]:
+    sizes = [size for size in dimensions if size > 1]
+    servers = math.prod(sizes)
+    if len(sizes) == 2:
+        cycles = disjoint_cycles(sizes[0], sizes[1])
+        if cycles:
+            return rings_of(cycles, both_ways=True)
+    pairs = {(min(w.source, w.target), max(w.source, w.target)): 1.0 for w in wires.links}
+    if servers > 2:
+        cycle = hamiltonian_cycle(servers, pairs)
+        if cycle:
+            return rings_of([cycle], both_ways=True)
+    return rank_order(servers, both_ways=True)
+
+
+def disjoint_cycles(rows: int, columns: int) -> list[tuple[int, ...]]:
+    """Two Hamiltonian cycles of the rows x columns torus that share no cable, or none.
+
+    The HammingMesh paper's closed form; it holds if rows is a multiple of columns and prime to
+    columns - 1. Checked here, not trusted.
+    """
+    r, c = rows, columns
+    red = [(x // c % r, (x % c - x // c) % c) for x in range(r * c)]
+    green = [((x % c + (c - 1) * (x // c)) % r, x // c % c) for x in range(r * c)]
+    cables: set[frozenset[tuple[int, int]]] = set()
+    for cycle in (red, green):
+        if len(set(cycle)) != r * c:
+            return []
+        for (i, j), (k, m) in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+            steps = (min((i - k) % r, (k - i) % r), min((j - m) % c, (m - j) % c))
+            if sorted(steps) != [0, 1]:
+                return []
+            cables.add(frozenset(((i, j), (k, m))))
+    if len(cables) != 2 * r * c:
+        return []
+    return [tuple(i * c + j for i, j in cycle) for cycle in (red, green)]
