@@ -26,7 +26,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout"}),
     frozenset({"architectures"}),
-    frozenset({"profiling", "sim", "architecture_sim", "c10d_names", "fabric"}),
+    frozenset({"profiling", "sim", "architecture_sim", "cost", "c10d_names", "fabric"}),
     frozenset({"discovery", "measuring"}),
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
