@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology, ring_hops
+from torch_topoopt.reconfiguration_sim import simulate_reconfiguring
 from torch_topoopt.search.lowering import lower_job
 from torch_topoopt.search.strategies import check_strategy
 from torch_topoopt.search.traffic import demand
@@ -80,3 +81,24 @@ def demand_bytes(asked: Demand) -> float:
     """Bytes that the servers have to send: a ring AllReduce of S bytes among k sends 2 (k-1) S."""
     reduced = sum(2 * (len(group.servers) - 1) * group.size_bytes for group in asked.groups)
     return float(reduced + sum(pair.size_bytes for pair in asked.pairs))
+
+
+def predict_architecture(
+    topology: Topology, op_graph: OpGraph, cluster: Cluster, strategy: Strategy, *, seed: int = 0
+) -> ArchitectureEstimate:
+    """One iteration on what an entry of ARCHITECTURES built, also where circuits move during it.
+
+    As `predict_on`, and then with `link_bytes` empty: the links are not the same throughout. `seed`
+    is for circuits that no demand asks for.
+    """
+    if topology.reconfiguration is None:
+        return predict_on(topology, op_graph, cluster, strategy)
+    check_strategy(op_graph, cluster.servers, strategy)
+    changing = simulate_reconfiguring(topology, op_graph, cluster, strategy, seed=seed)
+    needed = demand_bytes(demand(op_graph, strategy, cluster.servers))
+    return ArchitectureEstimate(
+        changing.iteration_s,
+        changing.compute_s,
+        (),
+        changing.sent_bytes / needed if needed else 1.0,
+    )

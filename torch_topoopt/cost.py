@@ -66,7 +66,7 @@ class Cost:
 
     @property
     def total(self) -> float:
-        return sum(vars(self).values())
+        return math.fsum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def parts_of(topology: Topology) -> Parts:
     into: Counter[tuple[int, float, str]] = Counter()
     for link in topology.links:
         mixed = (link.source < servers) != (link.target < servers)
-        way = "plain" if mixed or topology.optics == "none" else topology.optics
+        way: str = "plain" if mixed or topology.optics == "none" else topology.optics
         out[link.source, link.gbps, way] += 1
         into[link.target, link.gbps, way] += 1
     ports = {key: max(out[key], into[key]) for key in out | into}

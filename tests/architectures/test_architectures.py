@@ -12,9 +12,12 @@ import pytest
 from torch_topoopt.architectures import (
     ARCHITECTURES,
     architecture,
+    dragonfly,
     fat_tree,
+    hyperx,
     leaf_spine,
     oversubscribed_fat_tree,
+    topoopt_tors,
     torus,
     xpander,
 )
@@ -284,6 +287,59 @@ def test_an_expander_uses_every_port_and_is_near_the_best_possible(
     assert topology != ARCHITECTURES[name](cluster_of(servers, degree), seed=4)
 
 
+@pytest.mark.parametrize("name", ["kautz", "de-bruijn"])
+@pytest.mark.parametrize(("servers", "degree"), [(12, 2), (50, 3), (64, 4)])
+def test_a_kautz_or_de_bruijn_graph_has_a_logarithmic_diameter(
+    name: str, servers: int, degree: int
+) -> None:
+    topology = ARCHITECTURES[name](Cluster(servers, degree, GBPS, "simplex"))
+    longest = hops(topology)
+    assert longest <= math.ceil(math.log(servers) / math.log(degree) - 1e-12)
+    if (name, servers, degree) == ("kautz", 12, 2):
+        assert longest == 3  # K(2, 3) has 2^3 + 2^2 = 12 servers
+
+
+@pytest.mark.parametrize(
+    ("servers", "shape"), [(8, (2, 4)), (27, (4, 4)), (64, (4, 8)), (128, (6, 8))]
+)
+def test_a_hyperx_joins_rows_and_columns_and_has_full_bisection(
+    servers: int, shape: tuple[int, ...]
+) -> None:
+    assert hyperx.default_shape(servers) == shape
+    if servers > 27:
+        return
+    topology = hyperx.build(cluster_of(servers))
+    assert topology.switches == math.prod(shape)
+    assert hops(topology) == 4
+    if servers % 2 == 0:
+        assert bisection_gbps(topology) == servers // 2 * 4 * GBPS
+
+
+def test_a_full_dragonfly_has_its_closed_forms() -> None:
+    p = 2
+    servers = dragonfly.most_servers(p)
+    assert servers == 72
+    topology = dragonfly.build(cluster_of(servers))
+    groups, size = 9, 4
+    assert topology.switches == groups * size
+    cables = servers + groups * size * (size - 1) // 2 + groups * (groups - 1) // 2
+    assert len(topology.links) == 2 * cables
+    assert topology.switch_ports == 7
+    assert hops(topology) == 5  # server, group, other group, there, server
+
+
+def test_tors_are_wired_like_servers_and_rings_stay_long_in_a_tor() -> None:
+    cluster = cluster_of(32)
+    topology = topoopt_tors.build(cluster, servers_per_tor=4, uplinks=4)
+    assert topology.switches == 8
+    uplinks = [link for link in topology.links if min(link.source, link.target) >= 32]
+    assert len(uplinks) == 8 * 4
+    for ring in topology.rings:
+        crossings = sum(a // 4 != b // 4 for a, b in pairwise((*ring.servers, ring.servers[0])))
+        assert crossings == 8
+    assert len(topology.rings) == 4
+
+
 @pytest.mark.parametrize(
     ("call", "field"),
     [
@@ -295,6 +351,9 @@ def test_an_expander_uses_every_port_and_is_near_the_best_possible(
         (lambda: leaf_spine.build(cluster_of(8), oversubscription=0.5), "oversubscription: 0.5"),
         (lambda: torus.build(cluster_of(12), dimensions=(4, 4)), "dimensions: 4 x 4"),
         (lambda: torus.build(cluster_of(27, 4), dimensions=(3, 3, 3)), "dimensions: 3 x 3 x 3"),
+        (lambda: hyperx.build(cluster_of(4), shape=(0, 4)), "shape: "),
+        (lambda: dragonfly.build(cluster_of(73), p=2), "p: 2"),
+        (lambda: topoopt_tors.build(cluster_of(8), servers_per_tor=0), "servers_per_tor: 0"),
         (lambda: ARCHITECTURES["jellyfish"](cluster_of(4, 4)), "degree: 4"),
         (lambda: ARCHITECTURES["xpander"](Cluster(11, 3, 1.0)), "servers: 11"),
     ],

@@ -9,13 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from torch_topoopt.architectures import (
+    dragonfly,
     fat_tree,
+    hyperx,
     ideal_switch,
     jellyfish,
+    kautz,
     leaf_spine,
+    ocs_reconfig,
     oversubscribed_fat_tree,
     rail_only,
+    sip_ml,
     topoopt,
+    topoopt_tors,
     torus,
     xpander,
 )
@@ -45,6 +51,14 @@ ARCHITECTURES: Mapping[str, Build] = {
     "jellyfish": jellyfish.build,
     "xpander": xpander.build,
     "torus": torus.build,
+    "kautz": kautz.build,
+    "de-bruijn": kautz.build_de_bruijn,
+    "hyperx": hyperx.build,
+    "dragonfly": dragonfly.build,
+    "topoopt-tors": topoopt_tors.build,
+    "ocs-reconfig": ocs_reconfig.build,
+    "ocs-reconfig-no-forwarding": ocs_reconfig.build_no_forwarding,
+    "sip-ml": sip_ml.build,
 }
 
 

@@ -43,6 +43,25 @@ class NodePath:
 
 
 @dataclass(frozen=True)
+class Reconfiguration:
+    """How circuits follow the demand: measured every `window_s`, moved in `delay_s` without any
+    traffic, chosen by Algorithm 5 of the TopoOpt paper with or without halving."""
+
+    window_s: float
+    delay_s: float
+    halve: bool
+    forwarding: bool
+
+    def validate(self) -> Self:
+        """Returns self, or raises ValueError: field, value, and what would be right."""
+        if not 0 < self.window_s < math.inf:
+            raise ValueError(f"window_s: {self.window_s} is not a finite number above 0")
+        if not 0 <= self.delay_s < math.inf:
+            raise ValueError(f"delay_s: {self.delay_s} is not a finite number from 0 on")
+        return self
+
+
+@dataclass(frozen=True)
 class Topology:
     """A network of kind `architecture`.
 
@@ -50,7 +69,8 @@ class Topology:
     others, unless `group_rings` has rings of its own. `paths` are between the nodes that servers
     hang on: the servers themselves, or the switches of those with a single link. `server_ports` is
     how many ports a server may use, `switch_ports` how many a switch. Cables join the ports
-    directly (`optics` "none") or run through patch panels or optical circuit switches.
+    directly (`optics` "none") or run through patch panels or optical circuit switches. With a
+    `reconfiguration` the links are those of the beginning.
     """
 
     architecture: str
@@ -64,6 +84,7 @@ class Topology:
     group_rings: tuple[tuple[Ring, ...], ...] = ()
     optics: Optics = "none"
     duplex: bool = True
+    reconfiguration: Reconfiguration | None = None
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError for the first of these rules that is broken.

@@ -11,11 +11,11 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Ring, Topology, Wires, rank_order, rings_of
+from torch_topoopt.architectures.topology import Topology, Wires, rank_order, rings_of
 from torch_topoopt.topology.fixed_network import hamiltonian_cycle
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.plan import Cluster, Demand, Ring
 
 Dimensions = tuple[int, ...]
 

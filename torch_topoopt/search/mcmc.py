@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Placement, SearchSample
+from torch_topoopt.plan import Network, Placement, SearchSample
 from torch_topoopt.search.lowering import lower_job, lower_network, memory_limit
 from torch_topoopt.search.strategies import check_strategy, shard_counts, strategy_space
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
 
 DEFAULT_BETA = 50.0  # a strategy 2 % slower is accepted with probability 1/e
@@ -32,13 +32,13 @@ class StrategySearch:
         self,
         op_graph: OpGraph,
         cluster: Cluster,
-        network: Network,
+        network: Network | _core.RoutedNetwork,
         starts: Sequence[Strategy],
         *,
         seed: int = 0,
         beta: float = DEFAULT_BETA,
     ) -> None:
-        """Starts at the cheapest of `starts` that fits into memory.
+        """Starts at the cheapest of `starts` that fits into memory; `network` may be lowered.
 
         Raises ValueError for an unknown accelerator, a start that does not place `op_graph`, a
         `beta` that is not above 0, a negative seed, or if no start fits.
@@ -53,7 +53,7 @@ class StrategySearch:
         self._names = tuple(operator.name for operator in op_graph.operators)
         self._core = _core.StrategySearch(
             job=lower_job(op_graph, cluster, counts),
-            network=lower_network(cluster, network),
+            network=lower_network(cluster, network) if isinstance(network, Network) else network,
             spaces=space.sets,
             space_of_operator=space.kind,
             starts=[[placement.servers for placement in start] for start in starts],

@@ -1,0 +1,67 @@
+"""`topoopt compare`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.launcher.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLUSTER = ("--servers", "6", "--degree", "4", "--bandwidth", "25Gbps")
+QUICK = ("--rounds", "1", "--evaluations", "10")
+
+
+def test_a_table_and_a_picture(
+    op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "compare.svg"
+    names = ("--architectures", "topoopt,fat-tree,sip-ml", "--plot", str(picture))
+    assert main(["compare", str(op_graph_file), *CLUSTER, *QUICK, *names]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[0] for row in rows if row and row[0] in names[1].split(",")] == [
+        "topoopt",
+        "fat-tree",
+        "sip-ml",
+    ]
+    assert "6 servers with 4 x 25 Gb/s" in out
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_json_is_one_object(op_graph_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("--architectures", "ideal-switch,topoopt", "--json")
+    assert main(["compare", str(op_graph_file), *CLUSTER, *QUICK, *names]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert [entry["architecture"] for entry in figures["architectures"]] == [
+        "ideal-switch",
+        "topoopt",
+    ]
+    assert all(entry["iteration_s"] > 0 for entry in figures["architectures"])
+    assert figures["equal_cost_fat_tree_gbps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--architectures", "torus,fattree"), "architecture: 'fattree' is not known"),
+        (("--architectures", "torus,torus"), "architectures: 'torus,torus'"),
+        (("--plot", "picture.bmp"), "plot: picture.bmp does not end in .png"),
+        (("--plot", "/nowhere/at/all.png"), "there is no such folder"),
+        (("--accelerator", "abacus"), "accelerator: 'abacus' is not known"),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: tuple[str, ...],
+    message: str,
+    op_graph_file: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compare", str(op_graph_file), *CLUSTER, *options]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

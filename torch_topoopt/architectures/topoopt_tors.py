@@ -1,0 +1,112 @@
+"""Hierarchical TopoOpt (section 3): servers under ToR switches, the ToRs joined through optics.
+
+TopologyFinder wires the ToRs for what their servers ask of each other together. An AllReduce of all
+servers goes through the servers of one ToR and on to the next ToR of the ring.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.architectures.topology import NodeLink, NodePath, Topology, Wires
+from torch_topoopt.architectures.topoopt import all_reduce_demand
+from torch_topoopt.plan import Demand, GroupDemand, PairDemand, Ring
+from torch_topoopt.topology.topology_finder import find_network
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Cluster
+
+
+def build(
+    cluster: Cluster,
+    demand: Demand | None = None,
+    *,
+    seed: int = 0,
+    servers_per_tor: int = 8,
+    uplinks: int | None = None,
+) -> Topology:
+    """ToRs of `servers_per_tor` servers with `uplinks` ports each to patch panels.
+
+    Every link has degree x link rate; `uplinks` defaults to one per server of a ToR, made even, and
+    to what the number of ToRs allows. Without a demand: one AllReduce of all servers. `seed`
+    changes nothing. Raises DocumentError for an invalid cluster, and ValueError or DocumentError
+    for sizes that the ToRs cannot be wired with.
+    """
+    cluster.validate(any_degree=True)
+    if servers_per_tor < 1:
+        raise ValueError(f"servers_per_tor: {servers_per_tor} is not at least 1")
+    n = cluster.servers
+    tors = math.ceil(n / servers_per_tor)
+    gbps = cluster.degree * cluster.link_gbps
+    wires = Wires(cluster.link_latency_s)
+    for server in range(n):
+        wires.cable(server, n + server // servers_per_tor, gbps)
+    if uplinks is None:
+        uplinks = default_uplinks(tors, servers_per_tor)
+    members = [
+        tuple(range(tor * servers_per_tor, min(n, (tor + 1) * servers_per_tor)))
+        for tor in range(tors)
+    ]
+    rings: tuple[Ring, ...] = (Ring(tuple(range(n)), 1.0),) if n > 1 else ()
+    paths: tuple[NodePath, ...] = ()
+    if tors > 1:
+        upper = replace(
+            cluster, servers=tors, degree=uplinks, link_gbps=gbps, accelerators_per_server=1
+        )
+        asked = _between_tors(demand or all_reduce_demand(n), servers_per_tor, tors)
+        network = find_network(upper, asked)
+        wires.links += [
+            NodeLink(n + link.source, n + link.target, gbps, cluster.link_latency_s)
+            for link in network.links
+        ]
+        paths = tuple(
+            NodePath(tuple(n + tor for tor in route.servers), route.weight)
+            for route in network.routes
+        )
+        whole = next(g for g in network.groups if len(g.servers) == tors)
+        rings = tuple(
+            Ring(tuple(s for tor in ring.servers for s in members[tor]), ring.share)
+            for ring in whole.rings
+        )
+    return Topology(
+        architecture="topoopt-tors",
+        servers=n,
+        nodes=n + tors,
+        links=tuple(wires.links),
+        rings=rings,
+        server_ports=1,
+        switch_ports=servers_per_tor + (uplinks if tors > 1 else 0),
+        paths=paths,
+        optics="patch-panel",
+        duplex=cluster.ports == "duplex",
+    ).validate()
+
+
+def default_uplinks(tors: int, servers_per_tor: int) -> int:
+    """One per server, even (a duplex ring takes two), at most one to every other ToR."""
+    if tors <= 2:
+        return 1
+    most = min(servers_per_tor + servers_per_tor % 2, tors - 1)
+    return most - most % 2
+
+
+def _between_tors(demand: Demand, size: int, tors: int) -> Demand:
+    """What the servers of one ToR ask of those of another; an AllReduce crosses ToRs once each."""
+    groups: dict[tuple[int, ...], int] = {}
+    for group in demand.groups:
+        touched = tuple(sorted({server // size for server in group.servers}))
+        if len(touched) > 1:
+            groups[touched] = groups.get(touched, 0) + group.size_bytes
+    pairs: dict[tuple[int, int], int] = {}
+    for pair in demand.pairs:
+        ends = (pair.source // size, pair.target // size)
+        if ends[0] != ends[1]:
+            pairs[ends] = pairs.get(ends, 0) + pair.size_bytes
+    if not groups:
+        groups[tuple(range(tors))] = 1
+    return Demand(
+        tuple(GroupDemand(servers, size_bytes) for servers, size_bytes in groups.items()),
+        tuple(PairDemand(a, b, size_bytes) for (a, b), size_bytes in sorted(pairs.items())),
+    )
