@@ -156,9 +156,9 @@ void Group::onTimeout() {
   fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
 }
 
-void Group::failSoon(std::exception_ptr error) {
+void Group::failSoon(std::exception_ptr error, Spread spread) {
   endpoint_->reactor().post(
-      [self = shared_from_this(), error] { self->fail(error, Spread::kEverywhere); });
+      [self = shared_from_this(), error, spread] { self->fail(error, spread); });
 }
 
 // The channel is closed first: from then on nothing touches the memory of pending operations. The

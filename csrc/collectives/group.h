@@ -146,7 +146,8 @@ class Group : public std::enable_shared_from_this<Group> {
   enum class Spread { kEverywhere, kHere, kGoodbye };
   void fail(std::exception_ptr error, Spread spread);
   void endTeam(const std::string& why, Spread spread);
-  void failSoon(std::exception_ptr error);
+  std::string ownFailure(const std::string& why) const;  // as other members are told
+  void failSoon(std::exception_ptr error, Spread spread = Spread::kEverywhere);
   using Entry = std::list<PointToPoint>::iterator;
   void pointToPoint(std::string what, Milliseconds limit, Done done,
                     std::function<void(Done)> start);

@@ -15,11 +15,15 @@ void Group::runLocally(const std::string& name, uint64_t arguments, const CallTe
         const CollectiveCall call{name, number, fingerprintOf(name, number, arguments), limit};
         try {
           body(*self->team_, call);
-        } catch (const std::exception&) {
+        } catch (const std::exception& exception) {
           const std::exception_ptr here = std::current_exception();
           const std::exception_ptr before = self->error();  // what made the team stop, if known
-          if (!before) self->failSoon(here);
-          return done(before ? before : here);
+          if (before) return done(before);
+          // At once: who hears of this failure finds the team failed. The first one tells the
+          // others.
+          const bool first = self->team_->fail(self->ownFailure(exception.what()));
+          self->failSoon(here, first ? Spread::kEverywhere : Spread::kHere);
+          return done(here);
         }
         done(nullptr);
       },
@@ -28,8 +32,11 @@ void Group::runLocally(const std::string& name, uint64_t arguments, const CallTe
 
 void Group::endTeam(const std::string& why, Spread spread) {
   if (spread == Spread::kGoodbye) return team_->leave();
-  const std::string own = "rank " + std::to_string(config_.ranks[config_.rank]) + " failed: " + why;
-  team_->fail(spread == Spread::kEverywhere ? own : why);
+  team_->fail(spread == Spread::kEverywhere ? ownFailure(why) : why);
+}
+
+std::string Group::ownFailure(const std::string& why) const {
+  return "rank " + std::to_string(config_.ranks[config_.rank]) + " failed: " + why;
 }
 
 }  // namespace topoopt

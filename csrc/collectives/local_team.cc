@@ -38,6 +38,8 @@ LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, int member, std::vect
       name_(std::move(name)) {}
 
 void LocalTeam::begin(const CollectiveCall& call) {
+  // Whoever failed may have arrived in this phase, so that waiting for all would not notice.
+  if (segment_->failed()) throw PeerLostError(segment_->failure());
   call_ = &call;
   agreed_ = false;
   deadline_.reset();

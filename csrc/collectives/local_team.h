@@ -42,7 +42,8 @@ class LocalTeam {
   void barrier(const CollectiveCall& call);
 
   // Any thread: ends what is running here and on all other members, and all that comes later.
-  void fail(const std::string& why) { segment_->fail(why); }
+  // False if the team had failed before.
+  bool fail(const std::string& why) { return segment_->fail(why); }
   // Any thread: this member calls nothing more; what it is in, ends.
   void leave() { segment_->leave(member_); }
 

@@ -163,7 +163,7 @@ void TeamSegment::ring() {
 
 std::optional<TeamSegment::Waited> TeamSegment::state(int member, uint32_t phase) const {
   if (allArrived(phase)) return Waited::kAllArrived;
-  if (header().failed.load(std::memory_order_seq_cst) != 0) return Waited::kFailed;
+  if (failed()) return Waited::kFailed;
   if (left(member)) return Waited::kMemberLeft;
   for (int other = 0; other < size_; ++other) {
     if (left(other) && !arrived(other, phase)) return Waited::kMemberLeft;
@@ -236,15 +236,18 @@ bool TeamSegment::left(int member) const {
   return cell(member).left.load(std::memory_order_seq_cst) != 0;
 }
 
-void TeamSegment::fail(const std::string& why) {
+bool TeamSegment::fail(const std::string& why) {
   uint32_t none = 0;
-  if (!header().failed.compare_exchange_strong(none, 1, std::memory_order_seq_cst)) return;
+  if (!header().failed.compare_exchange_strong(none, 1, std::memory_order_seq_cst)) return false;
   const size_t bytes = std::min(why.size(), kMaxFailureBytes - 1);
   std::memcpy(header().why, why.data(), bytes);
   header().why[bytes] = '\0';
   header().failed.store(2, std::memory_order_seq_cst);
   ring();
+  return true;
 }
+
+bool TeamSegment::failed() const { return header().failed.load(std::memory_order_seq_cst) != 0; }
 
 std::string TeamSegment::failure() const {
   // Whoever failed may have died before it could say why.

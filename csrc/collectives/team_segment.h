@@ -62,8 +62,9 @@ class TeamSegment {
   void leave(int member);
   bool left(int member) const;
 
-  // Nobody waits in this segment from now on. Only the first call counts.
-  void fail(const std::string& why);
+  // Nobody waits in this segment from now on. Only the first call counts; whether it is this one.
+  bool fail(const std::string& why);
+  bool failed() const;
   std::string failure() const;
 
  private:
