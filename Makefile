@@ -20,6 +20,8 @@ VENV := .venv
 STAMP := .venv/torch_topoopt-setup.stamp
 endif
 BIN := $(VENV)/bin
+# Tests wait more than they compute: several run at once, also on few cores.
+WORKERS ?= 2
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 CXX ?= c++
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -58,7 +60,7 @@ demo: setup
 	@$(BIN)/topoopt run --servers 4 --degree 2 --bandwidth 150Mbps examples/digits.py
 
 test: setup lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: setup typecheck
 	@$(BIN)/ruff check .

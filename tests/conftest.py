@@ -1,10 +1,11 @@
-"""Fixtures that several test folders share."""
+"""Fixtures that several test folders share, and the order of tests that run side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from turns import forget, turn
 
 from torch_topoopt.plan import (
     Cluster,
@@ -23,6 +24,32 @@ from torch_topoopt.plan import (
 )
 
 RingPlan = Callable[..., Plan]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that need the machine alone come last: the others would wait for them."""
+    items.sort(key=_alone)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Outside of the time limit of a test, which does not count its wait for its turn."""
+    worker = getattr(item.config, "workerinput", None)
+    if worker is None:
+        return (yield)
+    with turn(worker["testrunuid"], alone=_alone(item)):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    run = getattr(session.config, "workerinput", {}).get("testrunuid")
+    if run is None and session.config.pluginmanager.hasplugin("dsession"):
+        forget(session.config.pluginmanager.getplugin("dsession").nodemanager.testrunuid)
+
+
+def _alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 def _ring_links(count: int, ports: str) -> tuple[Link, ...]:

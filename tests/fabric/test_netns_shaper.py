@@ -14,6 +14,8 @@ from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True)
 def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, di
     return code, json.loads(out) if out else {}
 
 
+@pytest.mark.alone
 def test_up_list_verify_and_down(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
