@@ -64,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RATE",
         help="of a port, per direction, with its unit (default: 100Gbps)",
     )
+    options.add_argument(
+        "--parallel-links",
+        action="store_true",
+        help="allow more ports than other servers: some pairs then have several cables",
+    )
     options.add_argument("--mode", choices=["paper", "released", "best"], default="paper")
     options.add_argument("--demand", metavar="FILE", help="what to wire for (see above)")
     options.add_argument("--seed", type=int, default=0, help="same seed, same network (default: 0)")
@@ -108,6 +113,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
         degree=arguments.degree,
         link_gbps=arguments.bandwidth,
         ports="simplex" if arguments.simplex else "duplex",
+        parallel_links=arguments.parallel_links,
     ).validate()
 
 
@@ -153,7 +159,7 @@ def _results(
         "strides": None if strides is None else list(strides),
         "rings": [list(ring.servers) for group in network.groups for ring in group.rings],
         "links": [
-            [link.source, link.target, link.source_port, link.target_port, cluster.link_gbps]
+            [link.source, link.target, link.source_port, link.target_port, cluster.gbps_of(link)]
             for link in network.links
         ],
         **asdict(figures),

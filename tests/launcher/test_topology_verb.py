@@ -60,6 +60,16 @@ def test_twelve_servers_of_section_4_3(capsys: pytest.CaptureFixture[str]) -> No
     assert results(capsys, "--servers", "12", "--degree", "4")["strides"] == [1, 5]
 
 
+def test_more_ports_than_other_servers_must_be_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["topology", "--servers", "3", "--degree", "4"]) == 2
+    assert "ask for parallel links" in capsys.readouterr().err
+    found = results(capsys, "--servers", "3", "--degree", "4", "--parallel-links")
+    assert found["strides"] == [1, 1]
+    assert len(found["links"]) == 12
+
+
 def test_a_demand_file_decides_the_links(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -336,6 +336,18 @@ def test_bad_input_is_named(cluster: Cluster, demand: Demand, message: str) -> N
         find_network(cluster, demand)
 
 
+@pytest.mark.parametrize(("servers", "degree", "ports"), [(4, 6, "duplex"), (3, 5, "simplex")])
+def test_parallel_links_that_are_asked_for_carry_rings_too(
+    servers: int, degree: int, ports: Ports
+) -> None:
+    cluster = Cluster(servers, degree, 1.0, ports, parallel_links=True)
+    network = find_network(cluster, data_parallel(servers))
+    validate_network(cluster, network)
+    assert len(network.links) == servers * degree
+    assert len(network.groups[0].rings) == degree
+    assert len(set(link_load_bytes(network, data_parallel(servers)))) == 1
+
+
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode: 'other' is not one of paper, released, best"):
         find_network(Cluster(4, 2, 1.0), Demand((), ()), mode="other")  # type: ignore[arg-type]

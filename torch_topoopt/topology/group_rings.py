@@ -6,6 +6,7 @@ Groups are arbitrary sets of servers here, overlapping or nested, so ports are c
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -184,3 +185,18 @@ def wire_partial_strides(wiring: Wiring, chosen: Sequence[int]) -> None:
             return
         wiring.add_stride(servers, further[0])
         chosen = (*chosen, *further)
+
+
+def wire_repeated_strides(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> None:
+    """Where parallel links are asked for, ports that are left repeat the coprime strides.
+
+    Those over all servers, in their order, each as often as there are ports; added to `strides`.
+    """
+    whole = tuple(range(wiring.cluster.servers))
+    again = strides[whole] or totient_perms(len(whole), duplex=wiring.duplex)[:1]
+    cost = ports_per_ring(wiring.cluster, len(whole))
+    for stride in itertools.cycle(again):
+        if wiring.free_ports(whole) < cost:
+            return
+        wiring.add_stride(whole, stride)
+        strides[whole] = (*strides[whole], stride)

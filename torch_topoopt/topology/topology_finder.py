@@ -23,6 +23,7 @@ from torch_topoopt.topology.group_rings import (
     ring_counts,
     wire_further_rings,
     wire_partial_strides,
+    wire_repeated_strides,
     wire_rings,
 )
 from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
@@ -56,8 +57,9 @@ def find_network(
     AllReduce part is rounded up to even), wire strides for AllReduce groups (`ring_counts`,
     `wire_rings`), wire matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to
     `paths` shortest paths for a pair with MP demand). Ports that are left then go to further
-    strides, to strides that are not coprime with n, and to matchings over a uniform demand, in this
-    order; a port stays dark only if no other server has one to join it to.
+    strides, to strides that are not coprime with n, to strides once more if the cluster allows
+    parallel links, and to matchings over a uniform demand, in this order; a port stays dark only if
+    no other server has one to join it to.
 
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
     Neither draws lots, so `seed` changes nothing.
@@ -109,6 +111,8 @@ def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]
             wire_matchings(wiring, pairs_of(pairs))
         wire_further_rings(wiring, strides)
         wire_partial_strides(wiring, strides[tuple(range(cluster.servers))])
+        if cluster.parallel_links:
+            wire_repeated_strides(wiring, strides)
         wire_free_ports(wiring)
     return strides
 
