@@ -9,8 +9,9 @@ Every case runs in a process of its own. The demand is that of `topoopt topology
 
 hops, diam   mean and largest of the least hops between servers
 Moore        the least mean that any network of as many ports can have (undirected on duplex)
-AllReduce    its time over 2 (n - 1) / n of its bytes on all ports of a server
-all-to-all   its time over what all ports carry if the bytes cross as many links as in Moore's bound
+reduce       time of an AllReduce over that of 2 (n - 1) / n of its bytes on all ports of a server
+all2all      time of an all-to-all over that of its bytes on all ports, on as many links each as in
+             Moore's bound
 load         bytes on the busiest link / mean over all links, under the demand
 seconds      wall time of the call, imports left out; "CPU s" is what it needs on an idle machine
 MB           most memory that the process had; "call MB" is what the call added to it
@@ -45,8 +46,8 @@ MODELS = ("bert", "candle", "dlrm", "ncf", "resnet50", "vgg")
 MODEL_SERVERS = (8, 12, 16, 32, 64, 128)
 MODEL_DEGREES = (2, 4, 8)
 _COLUMNS = (
-    *("n", "d", "ports", "mode", "hops", "diam", "Moore", "AllReduce", "all-to-all", "load"),
-    *("seconds", "CPU s", "MB", "call MB"),
+    *("network", "hops", "diam", "Moore", "reduce", "all2all", "load", "seconds", "CPU s"),
+    *("MB", "call MB"),
 )
 
 
@@ -144,9 +145,8 @@ def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def row_of(result: dict[str, Any]) -> tuple[str, ...]:
-    shape = (str(result["servers"]), str(result["degree"]), result["ports"], result["mode"])
     return (
-        *shape,
+        f"{result['servers']} x {result['degree']} {result['ports']} {result['mode']}",
         f"{result['mean_hops']:.3f}",
         str(result["diameter"]),
         f"{result['moore_bound_hops']:.3f}",

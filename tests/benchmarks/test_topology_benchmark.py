@@ -62,7 +62,7 @@ def test_a_case_gives_a_row_of_the_table() -> None:
     assert result["seconds"] > 0
     assert result["peak_mb"] >= result["call_mb"] >= 0
     row = topology.row_of(result)
-    assert row[:7] == ("128", "4", "simplex", "paper", "4.520", "8", "3.150")
+    assert row[:4] == ("128 x 4 simplex paper", "4.520", "8", "3.150")
     assert len(row) == len(topology._COLUMNS)
 
 
