@@ -44,6 +44,7 @@ setup(
             [
                 "csrc/bind_core.cc",
                 "csrc/bind_architectures.cc",
+                "csrc/bind_sim.cc",
                 *sources("common", "sim", "search"),
             ],
             include_dirs=[CSRC, *include_paths()],

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bind_architectures.h"
+#include "bind_sim.h"
 #include "search/strategy_search.h"
 #include "sim/flow_simulator.h"
 #include "sim/iteration.h"
@@ -242,4 +243,5 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindSimulator(module);
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);
+  topoopt::bindSim(module);
 }

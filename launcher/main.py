@@ -18,6 +18,7 @@ VERBS = {
     "profile": "what one training iteration of a model computes and communicates",
     "plan": "how to split a model, wire the servers and route the bytes",
     "compare": "a model on many kinds of network: time, cost, bandwidth tax",
+    "simulate": "how long flows with given paths, sizes and dependencies take",
     "run": "profile, plan, wire and train: a drop-in for torchrun",
     "report": "the report page of a run",
     "topology": "how to wire servers for a demand, and what the network is worth",

@@ -42,8 +42,8 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"transport", "sim"}),
     frozenset({"collectives", "search"}),
     frozenset({"backend"}),
-    frozenset({"bind_architectures.h"}),
-    frozenset({"bind_architectures.cc", "bind_core.cc", "bind_backend.cc"}),
+    frozenset({"bind_architectures.h", "bind_sim.h"}),
+    frozenset({"bind_architectures.cc", "bind_core.cc", "bind_sim.cc", "bind_backend.cc"}),
 )
 
 

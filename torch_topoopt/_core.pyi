@@ -1,6 +1,7 @@
 """The C++ core: flow-level cost and strategy search. `torch_topoopt.sim` and `.search` front it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,3 +101,51 @@ def network_of_paths(
 
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
 def memory_bytes(job: Job, strategy: Sequence[_Servers]) -> list[int]: ...
+
+_Progress = Callable[[float, int], bool]
+_Change = tuple[float, int, float]
+
+class FlowProgram:
+    """Links, and flows with paths, sizes and dependencies, checked; torch_topoopt.sim fronts it.
+
+    Links are (source, target, bits_per_s, latency_ns), flows (source, target, size_bytes, links,
+    after), tasks ("flow" | "compute" | "delay", host, target, amount, priority, links, after),
+    changes (time_s, link, bits_per_s)."""
+
+    def __init__(
+        self,
+        nodes: int,
+        hosts: int,
+        links: Sequence[tuple[int, int, float, float]],
+        flows: Sequence[tuple[int, int, float, Sequence[int], Sequence[int]]],
+        changes: Sequence[_Change],
+    ) -> None: ...
+    @staticmethod
+    def of_tasks(
+        nodes: int,
+        hosts: int,
+        links: Sequence[tuple[int, int, float, float]],
+        tasks: Sequence[tuple[str, int, int, float, int, Sequence[int], Sequence[int]]],
+        changes: Sequence[_Change],
+    ) -> FlowProgram: ...
+    @staticmethod
+    def read(path: str) -> FlowProgram: ...
+    @staticmethod
+    def parse(text: str) -> FlowProgram: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def hosts(self) -> int: ...
+    @property
+    def flow_count(self) -> int: ...
+    @property
+    def task_count(self) -> int: ...
+    @property
+    def flow_tasks(self) -> list[int]: ...
+    @property
+    def links(self) -> list[tuple[int, int, int, float, float]]: ...
+    def flow(self, task: int) -> tuple[int, int, int, float, list[int]]: ...
+
+def run_flow_level(
+    program: FlowProgram, until_s: float, keep_going: _Progress | None
+) -> dict[str, Any]: ...

@@ -19,16 +19,18 @@ MaxMinRates::MaxMinRates(const std::vector<double>& capacity, const PathTable& p
 
 void MaxMinRates::reset() {
   const size_t links = capacity_.size();
-  state_.assign(paths_.size(), PathState());
+  for (int path : used_paths_) state_[path] = PathState();
+  used_paths_.clear();
+  state_.resize(paths_.size());
   slot_.resize(paths_.useCount());
   members_.resize(links);
   for (auto& members : members_) members.clear();
-  link_seen_.assign(links, 0);
-  room_.resize(links);
-  weight_.resize(links);
-  open_.resize(links);
+  link_.assign(links, LinkState());
   changed_paths_.clear();
+  changed_links_.clear();
 }
+
+void MaxMinRates::changeCapacity(int link) { changed_links_.push_back(link); }
 
 void MaxMinRates::change(int path, int delta) {
   PathState& state = state_[path];
@@ -39,6 +41,10 @@ void MaxMinRates::change(int path, int delta) {
   if (!state.changed) {
     state.changed = true;
     changed_paths_.push_back(path);
+  }
+  if (!state.used) {
+    state.used = true;
+    used_paths_.push_back(path);
   }
 }
 
@@ -62,9 +68,26 @@ void MaxMinRates::detach(int path) {
   }
 }
 
+// Whether a changed path is done with: as many flows as before, or alone on its links.
+bool MaxMinRates::settle(int path) {
+  PathState& state = state_[path];
+  if (state.count == state.solved_count) return true;
+  const size_t alone = state.count > 0 ? 1 : 0;
+  double rate = std::numeric_limits<double>::infinity();
+  for (const LinkUse& u : paths_.uses(path)) {
+    if (members_[u.link].size() != alone) return false;
+    rate = std::min(rate, capacity_[u.link] / (u.load * state.count));
+  }
+  state.rate = alone ? rate : 0;
+  state.solved_count = state.count;
+  solved_.push_back(path);
+  return true;
+}
+
 // Below the returned level the old filling and the new one are the same. A path that lost flows
 // was stopped at its old rate, so none of its links was full before; the links of a path that
-// gained flows cannot be full before capacity / (sum of all loads).
+// gained flows cannot be full before capacity / (sum of all loads). Of a link with another capacity
+// both hold.
 double MaxMinRates::lowestChangedLevel() const {
   double lowest = std::numeric_limits<double>::infinity();
   for (int path : changed_paths_) {
@@ -77,45 +100,57 @@ double MaxMinRates::lowestChangedLevel() const {
       lowest = std::min(lowest, capacity_[u.link] / load);
     }
   }
+  for (int link : changed_links_) {
+    double load = 0;
+    for (const Member& m : members_[link]) {
+      load += state_[m.path].count * m.load;
+      if (state_[m.path].solved_count > 0) lowest = std::min(lowest, state_[m.path].rate);
+    }
+    if (load > 0) lowest = std::min(lowest, capacity_[link] / load);
+  }
   return lowest * (1 - kMargin);
 }
 
+void MaxMinRates::seeLink(int link) {
+  if (link_[link].seen) return;
+  link_[link].seen = true;
+  links_.push_back(link);
+}
+
 void MaxMinRates::see(int path) {
-  for (const LinkUse& u : paths_.uses(path)) {
-    if (link_seen_[u.link]) continue;
-    link_seen_[u.link] = 1;
-    links_.push_back(u.link);
-  }
+  for (const LinkUse& u : paths_.uses(path)) seeLink(u.link);
 }
 
 // Gathers into links_ and solved_ all that changed paths reach through rates of at least `floor`.
 void MaxMinRates::collect(double floor) {
   links_.clear();
-  solved_.clear();
   for (int path : changed_paths_) {
     see(path);
-    state_[path].changed = false;
     if (state_[path].count == 0) state_[path].rate = 0;
   }
+  for (int link : changed_links_) seeLink(link);
   for (size_t i = 0; i < links_.size(); ++i) {
-    const int link = links_[i];
-    room_[link] = capacity_[link];
-    weight_[link] = 0;
-    open_[link] = 0;
-    for (const Member& m : members_[link]) {
+    double room = capacity_[links_[i]];
+    double weight = 0;
+    int open = 0;
+    for (const Member& m : members_[links_[i]]) {
       PathState& state = state_[m.path];
       const double load = state.count * m.load;
       if (state.solved_count > 0 && state.rate < floor) {
-        room_[link] -= load * state.rate;
+        room -= load * state.rate;
         continue;
       }
-      weight_[link] += load;
-      ++open_[link];
+      weight += load;
+      ++open;
       if (state.open) continue;
       state.open = true;
       solved_.push_back(m.path);
       see(m.path);
     }
+    LinkState& link = link_[links_[i]];
+    link.room = room;
+    link.weight = weight;
+    link.open = open;
   }
 }
 
@@ -124,48 +159,56 @@ void MaxMinRates::fix(int path, double level) {
   state.rate = level;
   state.open = false;
   for (const LinkUse& u : paths_.uses(path)) {
+    LinkState& link = link_[u.link];
     const double load = state.count * u.load;
-    room_[u.link] -= load * level;
-    weight_[u.link] -= load;
-    --open_[u.link];
+    link.room -= load * level;
+    link.weight -= load;
+    --link.open;
   }
 }
 
 // Progressive filling. A link's level only rises while others are fixed below it, so a heap with
-// stale entries that are pushed back when popped finds the lowest.
+// stale entries that are put back when they come to the top finds the lowest.
 void MaxMinRates::fill() {
   heap_.clear();
   for (int link : links_) {
-    if (open_[link] > 0) heap_.push_back({room_[link] / weight_[link], link});
+    if (link_[link].open > 0) heap_.push_back({link_[link].room / link_[link].weight, link});
   }
   std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
   while (!heap_.empty()) {
     const Level top = heap_.front();
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    heap_.pop_back();
-    if (open_[top.link] == 0) continue;
-    const double level = room_[top.link] / weight_[top.link];
+    const LinkState& link = link_[top.link];
+    if (link.open == 0) {
+      heap_.pop_back();
+      continue;
+    }
+    const double level = std::max(0.0, link.room) / link.weight;
     if (level > top.level) {
-      heap_.push_back({level, top.link});
+      heap_.back().level = level;
       std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
       continue;
     }
+    heap_.pop_back();
     for (const Member& m : members_[top.link]) {
-      if (state_[m.path].open) fix(m.path, top.level);
+      if (state_[m.path].open) fix(m.path, std::max(0.0, top.level));
     }
   }
 }
 
 const std::vector<int>& MaxMinRates::solve() {
-  if (changed_paths_.empty()) {
-    solved_.clear();
-    return solved_;
+  solved_.clear();
+  if (changed_paths_.empty() && changed_links_.empty()) return solved_;
+  for (int path : changed_paths_) state_[path].changed = false;
+  if (changed_links_.empty()) std::erase_if(changed_paths_, [this](int p) { return settle(p); });
+  if (!changed_paths_.empty() || !changed_links_.empty()) {
+    collect(lowestChangedLevel());
+    fill();
+    for (int path : changed_paths_) state_[path].solved_count = state_[path].count;
+    for (int link : links_) link_[link].seen = false;
   }
-  collect(lowestChangedLevel());
-  fill();
-  for (int path : changed_paths_) state_[path].solved_count = state_[path].count;
-  for (int link : links_) link_seen_[link] = 0;
   changed_paths_.clear();
+  changed_links_.clear();
   return solved_;
 }
 

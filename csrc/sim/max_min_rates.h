@@ -11,11 +11,12 @@ namespace topoopt {
 // All flows on one path have the same rate, so the unknowns are paths with a count of flows, not
 // flows. The allocation is the one of progressive filling: all rates rise together, a link that is
 // full stops the paths that cross it. `solve()` visits only what a change can reach: a rate below
-// the lowest level at which the old and the new filling can differ is kept as it is.
+// the lowest level at which the old and the new filling can differ is kept as it is, and a path
+// that shares no link with another is solved on its own.
 class MaxMinRates {
  public:
   // `capacity[l]` is in bytes per second. Both arguments must outlive this object; paths may be
-  // added to the table between calls.
+  // added to the table before reset(), and after a change of capacity comes changeCapacity().
   MaxMinRates(const std::vector<double>& capacity, const PathTable& paths);
 
   // Forgets all flows and picks up paths that were added to the table.
@@ -23,6 +24,9 @@ class MaxMinRates {
 
   // Adds (+1) or removes (-1) flows on `path`; takes effect at the next solve().
   void change(int path, int delta);
+
+  // `capacity[link]` has changed; takes effect at the next solve(). 0 stops its paths.
+  void changeCapacity(int link);
 
   // Brings rates up to date. Returns the paths whose rate was set anew (a superset of those whose
   // rate differs), valid until the next call.
@@ -43,6 +47,13 @@ class MaxMinRates {
     int solved_count = 0;  // flows at the last solve
     bool open = false;     // in this solve, rate not fixed yet
     bool changed = false;  // in changed_paths_
+    bool used = false;     // in used_paths_
+  };
+  struct LinkState {
+    double room = 0;    // capacity left to open paths
+    double weight = 0;  // sum of count x load of open paths
+    int open = 0;       // open paths
+    bool seen = false;  // in links_
   };
   struct Level {
     double level;
@@ -54,7 +65,9 @@ class MaxMinRates {
 
   void attach(int path);
   void detach(int path);
+  bool settle(int path);
   double lowestChangedLevel() const;
+  void seeLink(int link);
   void see(int path);
   void collect(double floor);
   void fill();
@@ -66,11 +79,8 @@ class MaxMinRates {
   std::vector<PathState> state_;              // per path
   std::vector<int> slot_;                     // per use: position in members_[link]
   std::vector<std::vector<Member>> members_;  // per link: paths with flows
-  std::vector<char> link_seen_;
-  std::vector<double> room_;    // per link: capacity left to open paths
-  std::vector<double> weight_;  // per link: sum of count x load of open paths
-  std::vector<int> open_;       // per link: open paths
-  std::vector<int> changed_paths_, links_, solved_;
+  std::vector<LinkState> link_;               // per link
+  std::vector<int> used_paths_, changed_paths_, changed_links_, links_, solved_;
   std::vector<Level> heap_;
 };
 

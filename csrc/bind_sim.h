@@ -1,0 +1,21 @@
+// What the bindings of both simulation levels share.
+
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "sim/flow_program.h"
+#include "sim/network.h"
+
+namespace topoopt {
+
+void bindSim(pybind11::module_& module);
+
+// Runs `program` on `network` without the GIL and returns a dictionary: completion_s, complete,
+// events, packet_hops, cpu_seconds (of this thread, the run alone), and as arrays start_s and
+// finish_s (per task, infinity for what did not happen) and link_bytes. `keep_going(now_s,
+// finished)` is called now and then unless it is None; a false answer ends the run.
+pybind11::dict runProgram(const FlowProgram& program, Network& network, double until_s,
+                          const pybind11::object& keep_going);
+
+}  // namespace topoopt

@@ -1,0 +1,18 @@
+// The text format of flow programs, described in docs/simulators.md.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "sim/flow_program.h"
+
+namespace topoopt {
+
+// Reads a program from its text. Throws std::invalid_argument that begins with "line N: ".
+FlowProgram parseFlowProgram(std::string_view text);
+
+// Reads a file. Throws std::invalid_argument that begins with "PATH: " or "PATH: line N: ".
+FlowProgram readFlowProgram(const std::string& path);
+
+}  // namespace topoopt

@@ -1,0 +1,172 @@
+#include "sim/task_runner.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace topoopt {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kTurnsBetweenReports = 1024;
+
+template <typename T>
+void push(std::vector<T>& heap, const T& item) {
+  heap.push_back(item);
+  std::push_heap(heap.begin(), heap.end(), std::greater<>());
+}
+
+template <typename T>
+T pop(std::vector<T>& heap) {
+  std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+  T item = heap.back();
+  heap.pop_back();
+  return item;
+}
+
+}  // namespace
+
+void TaskRunner::prepare(const TaskGraph& graph) {
+  const size_t count = graph.size();
+  tasks_ = &graph.tasks();
+  waiting_.assign(count, 0);
+  dependents_begin_.assign(count + 1, 0);
+  for (const auto& [before, after] : graph.dependencies()) {
+    ++waiting_[after];
+    ++dependents_begin_[before + 1];
+  }
+  for (size_t i = 0; i < count; ++i) dependents_begin_[i + 1] += dependents_begin_[i];
+  dependents_.resize(graph.dependencies().size());
+  next_.assign(dependents_begin_.begin(), dependents_begin_.end());
+  for (const auto& [before, after] : graph.dependencies()) dependents_[next_[before]++] = after;
+
+  for (Device& device : devices_) {
+    device.busy = false;
+    device.ready.clear();
+  }
+  idle_devices_.clear();
+  timers_.clear();
+  delivered_.clear();
+  next_change_ = 0;
+  now_ = 0;
+  outcome_.finished = 0;
+  outcome_.events = 0;
+  outcome_.start_s.assign(count, kNever);
+  outcome_.finish_s.assign(count, kNever);
+  outcome_.device_busy_s.assign(devices_.size(), 0.0);
+}
+
+const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
+                               const RunOptions& options) {
+  prepare(graph);
+  changes_.assign(options.changes.begin(), options.changes.end());
+  std::ranges::stable_sort(changes_, {}, &LinkChange::time_s);
+  network_ = &network;
+  network.reset();
+  takeChanges();  // those at time 0 come before any flow
+  for (int i = 0; i < graph.size(); ++i) {
+    if (waiting_[i] == 0) start(i);
+  }
+  bool cut_short = false;
+  for (int turn = 1; !cut_short && outcome_.finished < graph.size(); ++turn) {
+    dispatchDevices();
+    double limit = options.until_s;
+    if (!timers_.empty()) limit = std::min(limit, timers_.top().time);
+    if (next_change_ < changes_.size()) limit = std::min(limit, changes_[next_change_].time_s);
+    const double reached = network.advance(limit, delivered_);
+    if (reached == kNever) break;
+    now_ = std::max(now_, reached);
+    takeTimers();
+    for (int task : delivered_) finish(task);
+    const bool quiet = delivered_.empty();
+    delivered_.clear();
+    takeChanges();
+    cut_short = now_ >= options.until_s && outcome_.finished < graph.size();
+    if (options.keep_going && (quiet || turn % kTurnsBetweenReports == 0)) {
+      cut_short = cut_short || !options.keep_going(now_, outcome_.finished);
+    }
+  }
+  if (!cut_short && outcome_.finished < graph.size()) failOnUnfinished(graph);
+  outcome_.makespan_s = now_;
+  outcome_.link_bytes = network.linkBytes();
+  outcome_.events += network.events();
+  return outcome_;
+}
+
+void TaskRunner::start(int task) {
+  const Task& t = (*tasks_)[task];
+  outcome_.start_s[task] = now_;
+  switch (t.kind) {
+    case TaskKind::kFlow:
+      network_->start(task, t, now_);
+      break;
+    case TaskKind::kDelay:
+      timers_.push(now_ + t.amount, task);
+      break;
+    case TaskKind::kCompute:
+      push(devices_[t.resource].ready, {t.priority, task});
+      if (!devices_[t.resource].busy) idle_devices_.push_back(t.resource);
+      break;
+  }
+}
+
+void TaskRunner::finish(int task) {
+  ++outcome_.finished;
+  ++outcome_.events;
+  outcome_.finish_s[task] = now_;
+  for (int i = dependents_begin_[task]; i < dependents_begin_[task + 1]; ++i) {
+    if (--waiting_[dependents_[i]] == 0) start(dependents_[i]);
+  }
+}
+
+void TaskRunner::takeTimers() {
+  const double horizon = now_ * (1 + kSimultaneous);
+  while (!timers_.empty() && timers_.top().time <= horizon) {
+    const int task = timers_.pop().item;
+    const Task& t = (*tasks_)[task];
+    if (t.kind == TaskKind::kCompute) {
+      devices_[t.resource].busy = false;
+      idle_devices_.push_back(t.resource);
+    }
+    finish(task);
+  }
+}
+
+void TaskRunner::takeChanges() {
+  const double horizon = now_ * (1 + kSimultaneous);
+  for (; next_change_ < changes_.size() && changes_[next_change_].time_s <= horizon;
+       ++next_change_) {
+    network_->changeLink(changes_[next_change_].link, changes_[next_change_].bits_per_s, now_);
+  }
+}
+
+void TaskRunner::dispatchDevices() {
+  for (size_t i = 0; i < idle_devices_.size(); ++i) {
+    const int device = idle_devices_[i];
+    Device& d = devices_[device];
+    if (d.busy || d.ready.empty()) continue;
+    const int task = pop(d.ready).task;
+    const double seconds = (*tasks_)[task].amount;
+    d.busy = true;
+    outcome_.device_busy_s[device] += seconds;
+    timers_.push(now_ + seconds, task);
+  }
+  idle_devices_.clear();
+}
+
+void TaskRunner::failOnUnfinished(const TaskGraph& graph) const {
+  const std::vector<int> cycle = findCycle(graph);
+  if (!cycle.empty()) {
+    throw std::invalid_argument("tasks: the dependencies form a cycle: " +
+                                cycleText(cycle, [](int task) { return int64_t{task}; }));
+  }
+  for (int task = 0; task < graph.size(); ++task) {
+    if (waiting_[task] > 0 || outcome_.finish_s[task] != kNever) continue;
+    throw std::invalid_argument("tasks[" + std::to_string(task) +
+                                "]: never arrives: a link of its path has failed and stays so");
+  }
+  throw std::logic_error("a task is neither finished nor waiting");
+}
+
+}  // namespace topoopt

@@ -1,0 +1,81 @@
+// Runs a task graph on a network of either level: dependencies, devices, delays, changes of links.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "sim/event_queue.h"
+#include "sim/flow_program.h"
+#include "sim/network.h"
+#include "sim/task_graph.h"
+
+namespace topoopt {
+
+struct Outcome {
+  double makespan_s = 0;         // end of the last task; of a run cut short: the time reached
+  std::vector<double> start_s;   // per task: when it was free to start; infinity if it never was
+  std::vector<double> finish_s;  // per task; infinity if it has not finished
+  std::vector<double> device_busy_s;  // per device
+  std::vector<double> link_bytes;     // per link
+  int64_t events = 0;
+  int finished = 0;  // tasks
+};
+
+struct RunOptions {
+  double until_s = std::numeric_limits<double>::infinity();
+  std::span<const LinkChange> changes = {};
+  // Called now and then with the time reached and the tasks finished; false ends the run.
+  std::function<bool(double now_s, int finished)> keep_going = nullptr;
+};
+
+// An instance runs one graph after another and keeps its buffers.
+class TaskRunner {
+ public:
+  explicit TaskRunner(int devices) : devices_(devices) {}
+
+  // Simulates `graph` from time 0 on `network`, which is reset first. The graph must be valid
+  // (FlowSimulator::validate). Throws std::invalid_argument for a cycle in the dependencies, and
+  // for flows that wait for ever on a link that has failed. Valid until the next call.
+  const Outcome& run(const TaskGraph& graph, Network& network, const RunOptions& options = {});
+
+ private:
+  struct Ready {
+    int priority;
+    int task;
+    bool operator>(const Ready& other) const {
+      return priority != other.priority ? priority > other.priority : task > other.task;
+    }
+  };
+  struct Device {
+    bool busy = false;
+    std::vector<Ready> ready;
+  };
+
+  void prepare(const TaskGraph& graph);
+  void start(int task);
+  void finish(int task);
+  void takeTimers();
+  void takeChanges();
+  void dispatchDevices();
+  [[noreturn]] void failOnUnfinished(const TaskGraph& graph) const;
+
+  Outcome outcome_;
+  double now_ = 0;
+  Network* network_ = nullptr;
+  const std::vector<Task>* tasks_ = nullptr;
+  std::vector<int> waiting_;           // per task: dependencies not done
+  std::vector<int> dependents_begin_;  // per task, into dependents_
+  std::vector<int> dependents_, next_;
+  std::vector<Device> devices_;
+  std::vector<int> idle_devices_;  // with new ready tasks or newly idle, to be dispatched
+  std::vector<int> delivered_;
+  std::vector<LinkChange> changes_;  // by time
+  size_t next_change_ = 0;
+  EventQueue timers_;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,170 @@
+"""`topoopt simulate`: how long flows, or the iterations of a plan, take on a network."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from torch_topoopt.launcher import console, documents, parser, signals
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from torch_topoopt._core import FlowProgram
+    from torch_topoopt.sim import FlowsResult
+
+_DESCRIPTION = """\
+Simulates training iterations of a PLAN, or the flows of a file: explicit paths, sizes and
+dependencies; a flow starts when all that it depends on are delivered. One record per line, # begins
+a comment:
+
+  nodes N hosts H
+  link ID SRC DST BITS_PER_S LATENCY_NS
+  flow ID SRC DST BYTES path K LINK_1 .. LINK_K deps M FLOW_1 .. FLOW_M
+
+Nodes 0..H-1 are hosts, the others switches. docs/simulators.md describes format and levels."""
+
+_EXAMPLES = """\
+  topoopt simulate --flows ring.txt --json
+  topoopt simulate --flows ring.txt --flow-csv flows.csv --link-csv links.csv --trace trace.json
+  topoopt simulate runs/2026-01-31T12-00-00/plan.json
+  topoopt simulate plan.json --model vgg --iterations 3"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = parser.Parser("simulate", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("plan", metavar="PLAN", nargs="?", help="a plan.json")
+    options.add_argument("--flows", metavar="FILE", help="links and flows, in the format above")
+    options.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="with PLAN: the model that was planned: name, file.py:callable, script.py or *.json "
+        "(default: opgraph.json in the folder of the plan)",
+    )
+    options.add_argument(
+        "--iterations", type=int, metavar="N", help="with PLAN: training iterations (default: 1)"
+    )
+    parser.add_batch_size_option(options)
+    options.add_argument(
+        "--level",
+        default="flow",
+        help="flow: links shared max-min fairly (default)",
+    )
+    options.add_argument(
+        "--until", type=float, metavar="SECONDS", help="end at this simulated time at the latest"
+    )
+    options.add_argument("--flow-csv", metavar="FILE", help="write start and end of every flow")
+    options.add_argument("--link-csv", metavar="FILE", help="write the bytes of every link")
+    options.add_argument(
+        "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev, one track per host"
+    )
+    parser.add_json_option(options)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code. After Ctrl-C it shows how far the simulation came."""
+    arguments = _parser().parse_args(argv)
+    from torch_topoopt import sim
+
+    if arguments.until is not None and not arguments.until > 0:
+        raise InputError(f"until: {arguments.until} is not above 0")
+    terminal = console.Terminal(json_output=arguments.json)
+    stopped: list[signals.Interrupted] = []
+    with terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress:
+
+        def keep_going(now_s: float, finished: int) -> bool:
+            try:
+                progress(finished / max(program.task_count, 1), f"at {format_seconds(now_s)}")
+            except signals.Interrupted as interrupted:
+                stopped.append(interrupted)
+            return not stopped
+
+        try:
+            program = _program(arguments)
+            result = sim.run_program(
+                program,
+                level=arguments.level,
+                until_s=math.inf if arguments.until is None else arguments.until,
+                keep_going=keep_going,
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from None
+    _write_files(arguments, program, result)
+    if arguments.json:
+        console.print_json(result.summary())
+    else:
+        _show(terminal, result, arguments)
+    return stopped[0].exit_code if stopped else OK
+
+
+def _program(arguments: argparse.Namespace) -> FlowProgram:
+    """What to run; raises InputError, DocumentError or ValueError."""
+    from torch_topoopt import sim
+
+    if (arguments.plan is None) == (arguments.flows is None):
+        raise InputError("give either a PLAN or --flows FILE (see `topoopt simulate --help`)")
+    if arguments.flows is not None:
+        for option in ("model", "iterations", "batch_size"):
+            if getattr(arguments, option) is not None:
+                raise InputError(f"--{option.replace('_', '-')}: belongs to a PLAN, not to --flows")
+        return sim.read_flows(arguments.flows)
+    from torch_topoopt.plan import Plan
+
+    plan = documents.load(Plan, arguments.plan)
+    beside = Path(arguments.plan).parent / "opgraph.json"
+    if arguments.model is None and not beside.exists():
+        raise InputError(f"model: there is no {beside}; name what was planned with --model")
+    graph = documents.op_graph_of(arguments.model or str(beside), arguments.batch_size)
+    iterations = 1 if arguments.iterations is None else arguments.iterations
+    return sim.plan_program(graph, plan, iterations=iterations)
+
+
+def _write_files(arguments: argparse.Namespace, program: FlowProgram, result: FlowsResult) -> None:
+    from torch_topoopt.sim import results
+
+    for path, write in (
+        (arguments.flow_csv, results.write_flow_csv),
+        (arguments.link_csv, results.write_link_csv),
+        (arguments.trace, results.write_trace),
+    ):
+        if path is not None:
+            with _output(path) as file:
+                write(file, program, result)
+
+
+@contextmanager
+def _output(path: str) -> Iterator[TextIO]:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _show(terminal: console.Terminal, result: FlowsResult, arguments: argparse.Namespace) -> None:
+    flows = counted(result.flows, "flow")
+    if result.complete:
+        terminal.line(f"{flows} delivered after {format_seconds(result.completion_s)}")
+    else:
+        done = int((result.finish_s < math.inf).sum())
+        terminal.line(
+            f"ended at {format_seconds(result.completion_s)}: "
+            f"{done} of {counted(len(result.finish_s), 'task')} done, {flows} in all"
+        )
+    if arguments.plan is not None:
+        if result.complete:
+            iteration_s = result.completion_s / (arguments.iterations or 1)
+            terminal.line(f"iteration: {format_seconds(iteration_s)}")
+        busy_s = max(result.device_busy_s.tolist())
+        terminal.line(f"busiest server: computes for {format_seconds(busy_s)}")
+    terminal.line(
+        f"busiest link: {format_bytes(max(result.link_bytes.tolist(), default=0.0))}; "
+        f"{counted(result.events, 'event')} in {format_seconds(result.cpu_seconds)} of CPU time, "
+        f"{result.peak_memory_mb:.0f} MB"
+    )

@@ -1,0 +1,174 @@
+// The flow level in isolation: the tree of path ends, rates kept up to date, programs and their
+// text.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "sim/event_queue.h"
+#include "sim/flow_network.h"
+#include "sim/flow_program_reader.h"
+#include "sim/max_min_rates.h"
+#include "sim/min_tree.h"
+#include "sim/task_runner.h"
+
+namespace topoopt {
+namespace {
+
+TEST(MinTreeTest, FindsAndTakesWhatAPlainListDoes) {
+  std::mt19937 random(1);
+  for (int count : {0, 1, 15, 16, 17, 300, 5000}) {
+    MinTree tree;
+    tree.reset(count);
+    std::vector<double> keys(count, MinTree::kAbsent);
+    for (int round = 0; round < 60; ++round) {
+      for (int i = 0; i < std::min(count, 20); ++i) {
+        const int item = static_cast<int>(random() % count);
+        keys[item] = random() % 4 == 0 ? MinTree::kAbsent : static_cast<double>(random() % 100);
+        tree.set(item, keys[item]);
+      }
+      const auto least = std::ranges::min_element(keys);
+      ASSERT_EQ(tree.least(), least == keys.end() ? MinTree::kAbsent : *least);
+      if (round % 3 != 0) continue;
+      const double limit = static_cast<double>(random() % 60);
+      std::vector<int> taken, expected;
+      tree.take(limit, taken);
+      for (int i = 0; i < count; ++i) {
+        if (keys[i] > limit) continue;
+        expected.push_back(i);
+        keys[i] = MinTree::kAbsent;
+      }
+      ASSERT_EQ(taken, expected);
+    }
+  }
+}
+
+TEST(EventQueueTest, GivesEventsByTimeThenByItem) {
+  std::mt19937 random(2);
+  EventQueue queue;
+  std::vector<std::pair<double, int>> waiting;
+  double now = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const double time = now + static_cast<double>(random() % 5);
+    queue.push(time, i);
+    waiting.emplace_back(time, i);
+    while (random() % 2 == 0 && !queue.empty()) {
+      const auto first = std::ranges::min_element(waiting);
+      const EventQueue::Event event = queue.pop();
+      ASSERT_EQ(std::pair(event.time, event.item), *first);
+      now = event.time;
+      waiting.erase(first);
+    }
+  }
+}
+
+// Max-min fair by its certificate: nothing over capacity, and every path has a full link on which
+// no rate is higher. Nothing else is max-min fair.
+void expectFair(const std::vector<double>& capacity, const PathTable& paths,
+                const std::vector<int>& count, const MaxMinRates& rates) {
+  std::vector<double> used(capacity.size(), 0), highest(capacity.size(), 0);
+  for (int path = 0; path < paths.size(); ++path) {
+    if (count[path] == 0) continue;
+    for (const LinkUse& use : paths.uses(path)) {
+      used[use.link] += count[path] * use.load * rates.rate(path);
+      highest[use.link] = std::max(highest[use.link], rates.rate(path));
+    }
+  }
+  for (size_t link = 0; link < capacity.size(); ++link) {
+    ASSERT_LE(used[link], capacity[link] * (1 + 1e-9));
+  }
+  for (int path = 0; path < paths.size(); ++path) {
+    if (count[path] == 0) continue;
+    ASSERT_TRUE(std::ranges::any_of(paths.uses(path),
+                                    [&](const LinkUse& use) {
+                                      return used[use.link] >= capacity[use.link] * (1 - 1e-9) &&
+                                             rates.rate(path) >= highest[use.link] * (1 - 1e-9);
+                                    }))
+        << "path " << path << " could be faster";
+  }
+}
+
+TEST(MaxMinRatesTest, StaysFairAsFlowsAndCapacitiesChange) {
+  std::mt19937 random(3);
+  for (int instance = 0; instance < 30; ++instance) {
+    const int links = 2 + static_cast<int>(random() % 12);
+    std::vector<double> capacity;
+    for (int i = 0; i < links; ++i) capacity.push_back(1 + static_cast<double>(random() % 9));
+    PathTable paths;
+    for (int i = 0; i < 25; ++i) {
+      std::vector<LinkUse> uses;
+      for (size_t hop = 0; hop <= random() % 4; ++hop) {
+        uses.push_back({static_cast<int>(random() % links), random() % 4 == 0 ? 0.5 : 1.0});
+      }
+      paths.add(uses);
+    }
+    MaxMinRates rates(capacity, paths);
+    std::vector<int> count(paths.size(), 0);
+    for (int step = 0; step < 60; ++step) {
+      for (size_t changes = 0; changes <= random() % 3; ++changes) {
+        const int path = static_cast<int>(random() % paths.size());
+        const int delta = count[path] > 0 && random() % 2 == 0 ? -1 : 1;
+        count[path] += delta;
+        rates.change(path, delta);
+      }
+      if (random() % 8 == 0) {
+        const int link = static_cast<int>(random() % links);
+        capacity[link] = static_cast<double>(random() % 10);
+        rates.changeCapacity(link);
+      }
+      rates.solve();
+      ASSERT_NO_FATAL_FAILURE(expectFair(capacity, paths, count, rates));
+    }
+  }
+}
+
+constexpr char kChain[] =
+    "nodes 3 hosts 3\nlink 0 0 1 8e9 1000\nlink 1 1 2 8e9 1000\n"
+    "flow 5 0 1 1000 path 1 0 deps 0\nflow 6 1 2 1000 path 1 1 deps 1 5\n";
+
+TEST(FlowProgramTest, RunsWhatTheTextSays) {
+  const FlowProgram program = parseFlowProgram(kChain);
+  ProgramFlowNetwork level(program);
+  TaskRunner runner(program.hosts());
+  for (int run = 0; run < 2; ++run) {  // an instance can be used again
+    const Outcome& outcome = runner.run(program.graph(), level.network);
+    EXPECT_NEAR(outcome.finish_s[0], 2e-6, 1e-18);
+    EXPECT_NEAR(outcome.finish_s[1], 4e-6, 1e-18);
+    EXPECT_EQ(outcome.start_s[1], outcome.finish_s[0]);
+    EXPECT_EQ(outcome.link_bytes, (std::vector<double>{1000, 1000}));
+  }
+  EXPECT_EQ(program.taskId(1), 6);
+}
+
+TEST(FlowProgramTest, SurvivesTextThatIsCutAnywhere) {
+  const std::string text = kChain;
+  for (size_t size = 0; size < text.size(); ++size) {
+    try {
+      parseFlowProgram(text.substr(0, size));
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(std::string(error.what()).rfind("line ", 0), 0U) << error.what();
+    }
+  }
+}
+
+TEST(FlowProgramTest, SpellsOutALongCycleOnlyInPart) {
+  std::string text = "nodes 2 hosts 2\nlink 0 0 1 8e9 0\n";
+  for (int i = 0; i < 100; ++i) {
+    text += "flow " + std::to_string(i) + " 0 1 8 path 1 0 deps 1 " +
+            std::to_string((i + 1) % 100) + "\n";
+  }
+  try {
+    parseFlowProgram(text);
+    FAIL() << "a cycle was accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("(100 in all)"), std::string::npos) << error.what();
+    EXPECT_LT(std::string(error.what()).size(), 400U);
+  }
+}
+
+}  // namespace
+}  // namespace topoopt

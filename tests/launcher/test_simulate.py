@@ -1,0 +1,102 @@
+"""`topoopt simulate`: figures, files, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from small_op_graphs import embeddings
+
+from torch_topoopt import planner
+from torch_topoopt.launcher.main import main
+from torch_topoopt.plan import Cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLOWS = """\
+nodes 2 hosts 2
+link 0 0 1 8e9 1000
+link 1 1 0 8e9 1000
+flow 0 0 1 1000 path 1 0 deps 0
+flow 1 1 0 2000 path 1 1 deps 1 0
+"""
+
+
+@pytest.fixture
+def flows(tmp_path: Path) -> str:
+    path = tmp_path / "flows.txt"
+    path.write_text(FLOWS)
+    return str(path)
+
+
+def test_json_has_the_figures(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--flows", flows, "--level", "flow", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["completion_s"] == pytest.approx(5e-6)
+    assert figures["flows"] == 2
+    assert figures["complete"] is True
+    assert figures["packet_hops"] == 0
+    assert figures["events"] > 0
+    assert 0 <= figures["cpu_seconds"] < 60
+    assert figures["peak_memory_mb"] > 1
+
+
+def test_it_writes_csv_and_a_trace(
+    flows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name: str(tmp_path / name) for name in ("flow-csv", "link-csv", "trace")}
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    assert main(["simulate", "--flows", flows, *options]) == 0
+    assert "2 flows delivered after 5 µs" in capsys.readouterr().out
+    assert (tmp_path / "flow-csv").read_text().splitlines()[0].startswith("flow,source,target")
+    assert len((tmp_path / "link-csv").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "trace").read_text())["traceEvents"]
+
+
+def test_until_ends_it_early(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--flows", flows, "--until", "3e-6"]) == 0
+    assert "ended at 3 µs: 1 of 2 tasks done" in capsys.readouterr().out
+
+
+def test_a_plan_takes_as_long_as_was_predicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = embeddings(4, table_bytes=10**7)
+    made = planner.plan(graph, Cluster(6, 2, 10.0), evaluations=50)
+    made.save(tmp_path / "plan.json")
+    graph.save(tmp_path / "opgraph.json")
+    path = str(tmp_path / "plan.json")
+    assert main(["simulate", path, "--iterations", "2", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["completion_s"] == pytest.approx(2 * made.prediction.iteration_s, rel=0.02)
+    assert main(["simulate", path, "--iterations", "0"]) == 2
+    assert "iterations: 0 is not at least 1" in capsys.readouterr().err
+    (tmp_path / "opgraph.json").unlink()
+    assert main(["simulate", path]) == 2
+    assert "name what was planned with --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--flows", "missing.txt"], "missing.txt: cannot be read: No such file"),
+        (["--flows", "{flows}", "--level", "atoms"], "level: 'atoms' is not one of flow"),
+        ([], "give either a PLAN or --flows FILE"),
+        (["plan.json", "--flows", "{flows}"], "give either a PLAN or --flows FILE"),
+        (["--flows", "{flows}", "--iterations", "2"], "--iterations: belongs to a PLAN"),
+        (["missing.json"], "missing.json: cannot read this Plan"),
+        (["--flows", "{flows}", "--until", "0"], "until: 0.0 is not above 0"),
+        (["--flows", "{flows}", "--trace", "/nowhere/t"], "/nowhere/t: cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_2(
+    flows: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [option.format(flows=flows) for option in options]
+    assert main(["simulate", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("topoopt: error: ")
+    assert error.count("\n") == 1

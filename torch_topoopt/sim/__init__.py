@@ -1,0 +1,49 @@
+"""Python door to the C++ simulators.
+
+`predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `simulate_tasks`
+runs any graph of compute tasks and flows; `run_flows` and `run_flow_file` run flows with explicit
+paths, sizes and dependencies, at flow level: flows share links max-min fairly, a flow is delivered
+one path latency after its last byte was sent, and a server computes one task at a time.
+"""
+
+from torch_topoopt.sim.flows import (
+    Flow,
+    FlowLink,
+    FlowsResult,
+    LinkChange,
+    read_flows,
+    run_flow_file,
+    run_flows,
+    run_program,
+    write_flows,
+)
+from torch_topoopt.sim.iteration import (
+    IterationEstimate,
+    complete_groups,
+    predict,
+    predict_ideal_switch,
+)
+from torch_topoopt.sim.plan_program import plan_program
+from torch_topoopt.sim.tasks import ComputeTask, FlowTask, SimLink, TaskTimes, simulate_tasks
+
+__all__ = [
+    "ComputeTask",
+    "Flow",
+    "FlowLink",
+    "FlowTask",
+    "FlowsResult",
+    "IterationEstimate",
+    "LinkChange",
+    "SimLink",
+    "TaskTimes",
+    "complete_groups",
+    "plan_program",
+    "predict",
+    "predict_ideal_switch",
+    "read_flows",
+    "run_flow_file",
+    "run_flows",
+    "run_program",
+    "simulate_tasks",
+    "write_flows",
+]

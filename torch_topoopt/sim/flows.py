@@ -1,0 +1,187 @@
+"""The neutral door: flows with explicit paths, sizes and dependencies, at any level.
+
+A flow starts when all flows that it depends on are delivered. `run_flows` takes Python lists,
+`run_flow_file` the text format of docs/simulators.md; both give a `FlowsResult`.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TextIO
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLink:
+    """A directed link between two nodes, in bits per second and nanoseconds."""
+
+    source: int
+    target: int
+    bits_per_s: float
+    latency_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`size_bytes` from `source` to `target` over the links of index `path`, in this order, as soon
+    as the flows of index `after` are delivered."""
+
+    source: int
+    target: int
+    size_bytes: float
+    path: tuple[int, ...]
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """From `time_s` on, the link of index `link` has another rate; 0: it has failed, and the flows
+    on it wait."""
+
+    time_s: float
+    link: int
+    bits_per_s: float
+
+
+@dataclass(frozen=True)
+class FlowsResult:
+    """What a run gave. Arrays are per task (where there are only flows: per flow), per link and per
+    host, in the order in which they were given.
+
+    `completion_s` is the time of the last delivery, or the time reached if the run was ended early
+    (`complete` is False; times of what did not happen are infinite). `cpu_seconds` is the run
+    alone, without reading; `peak_memory_mb` is that of the whole process. `packet_hops` is 0 at
+    flow level. `device_busy_s` is what hosts have computed.
+    """
+
+    completion_s: float
+    complete: bool
+    flows: int
+    events: int
+    packet_hops: int
+    cpu_seconds: float
+    peak_memory_mb: float
+    start_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]
+    link_bytes: NDArray[np.float64]
+    device_busy_s: NDArray[np.float64]
+
+    def summary(self) -> dict[str, Any]:
+        """What `topoopt simulate --json` prints."""
+        return {
+            "completion_s": self.completion_s,
+            "complete": self.complete,
+            "flows": self.flows,
+            "events": self.events,
+            "packet_hops": self.packet_hops,
+            "cpu_seconds": self.cpu_seconds,
+            "peak_memory_mb": self.peak_memory_mb,
+        }
+
+
+def _run_flow_level(
+    program: _core.FlowProgram, until_s: float, keep_going: Callable[[float, int], bool] | None
+) -> dict[str, Any]:
+    return _core.run_flow_level(program, until_s, keep_going)
+
+
+# Level -> what runs a program at it; further keywords are the level's own options.
+LEVELS: dict[str, Callable[..., dict[str, Any]]] = {"flow": _run_flow_level}
+
+
+def run_flows(
+    links: Sequence[FlowLink],
+    flows: Sequence[Flow],
+    *,
+    level: str = "flow",
+    nodes: int | None = None,
+    hosts: int | None = None,
+    changes: Sequence[LinkChange] = (),
+    until_s: float = math.inf,
+    keep_going: Callable[[float, int], bool] | None = None,
+    **options: Any,
+) -> FlowsResult:
+    """Simulates `flows` over `links` from time 0.
+
+    Nodes 0..hosts-1 are hosts, the others switches; by default there are as many nodes as the links
+    name, and all are hosts. `changes` change rates while it runs. `until_s` ends the run early, and
+    so does `keep_going(now_s, finished_flows)`, which is called now and then, by returning False.
+    `options` are those of the level.
+
+    Raises ValueError, naming link or flow, for: an unknown node, link or flow; a rate or size that
+    is zero, negative, NaN or infinite; a path that does not lead from source to target; a cycle in
+    the dependencies; a flow that waits for ever on a failed link; an unknown level.
+    """
+    if nodes is None:
+        nodes = 1 + max((max(link.source, link.target) for link in links), default=0)
+    program = _core.FlowProgram(
+        nodes,
+        nodes if hosts is None else hosts,
+        [(link.source, link.target, link.bits_per_s, link.latency_ns) for link in links],
+        [(flow.source, flow.target, flow.size_bytes, flow.path, flow.after) for flow in flows],
+        [(change.time_s, change.link, change.bits_per_s) for change in changes],
+    )
+    return run_program(program, level=level, until_s=until_s, keep_going=keep_going, **options)
+
+
+def read_flows(path: str) -> _core.FlowProgram:
+    """Reads a file in the text format; raises ValueError with its name and the line number."""
+    return _core.FlowProgram.read(path)
+
+
+def run_flow_file(
+    path: str,
+    *,
+    level: str = "flow",
+    until_s: float = math.inf,
+    keep_going: Callable[[float, int], bool] | None = None,
+    **options: Any,
+) -> FlowsResult:
+    """`run_flows` for a file in the text format; raises ValueError, see `run_flows`."""
+    program = read_flows(path)
+    return run_program(program, level=level, until_s=until_s, keep_going=keep_going, **options)
+
+
+def run_program(
+    program: _core.FlowProgram,
+    *,
+    level: str = "flow",
+    until_s: float = math.inf,
+    keep_going: Callable[[float, int], bool] | None = None,
+    **options: Any,
+) -> FlowsResult:
+    """Runs a program that was read or built already; raises ValueError, see `run_flows`."""
+    if level not in LEVELS:
+        raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
+    if not until_s > 0:
+        raise ValueError(f"until_s: {until_s} is not above 0")
+    result = LEVELS[level](program, until_s, keep_going, **options)
+    peak_memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return FlowsResult(peak_memory_mb=peak_memory_mb, **result)
+
+
+def write_flows(
+    file: TextIO, links: Sequence[FlowLink], flows: Sequence[Flow], *, nodes: int, hosts: int
+) -> None:
+    """Writes the text format; what is read back is the same to the last bit."""
+    file.write(f"nodes {nodes} hosts {hosts}\n")
+    for i, link in enumerate(links):
+        file.write(
+            f"link {i} {link.source} {link.target} {link.bits_per_s!r} {link.latency_ns!r}\n"
+        )
+    for i, flow in enumerate(flows):
+        path = " ".join(map(str, (len(flow.path), *flow.path)))
+        deps = " ".join(map(str, (len(flow.after), *flow.after)))
+        file.write(
+            f"flow {i} {flow.source} {flow.target} {flow.size_bytes!r} path {path} deps {deps}\n"
+        )

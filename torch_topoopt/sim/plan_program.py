@@ -1,0 +1,237 @@
+"""An OpGraph and a Plan as a flow program, which every level runs.
+
+The tasks are those of `predict`: forward and backward pass of every operator on every server that
+shares it, activations and gradients between placements, and one AllReduce per operator. What
+`predict` treats as one flow is taken apart, so that a packet has one path: a transfer is one flow
+for each of its routes, and a ring one flow for each of its hops, with all bytes that cross this hop
+in 2 (k - 1) steps. An AllReduce has ended when the slowest hop has, and when the latencies of the
+2 (k - 1) consecutive hops are over, of which each flow has paid its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.search.accelerators import accelerator, operator_seconds
+from torch_topoopt.search.strategies import check_strategy
+from torch_topoopt.sim.iteration import complete_groups
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.plan import Plan, Ring
+
+_Task = tuple[str, int, int, float, int, Sequence[int], list[int]]
+
+
+def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core.FlowProgram:
+    """`iterations` training iterations of `op_graph` under `plan`, one after another.
+
+    Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
+    accelerator, two servers that must exchange bytes but have no route, or no iterations.
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations: {iterations} is not at least 1")
+    check_strategy(op_graph, plan.cluster.servers, plan.strategy)
+    builder = _Builder(op_graph, plan, _routes(plan))
+    for _ in range(iterations):
+        builder.add_iteration()
+    bits_per_s, latency_ns = plan.cluster.link_gbps * 1e9, plan.cluster.link_latency_s * 1e9
+    links = [(link.source, link.target, bits_per_s, latency_ns) for link in plan.network.links]
+    servers = plan.cluster.servers
+    return _core.FlowProgram.of_tasks(servers, servers, links, builder.tasks, [])
+
+
+@dataclass(frozen=True)
+class _Path:
+    links: tuple[int, ...]
+    weight: float  # of the bytes of the pair
+
+
+def _routes(plan: Plan) -> dict[tuple[int, int], list[_Path]]:
+    """The paths of every pair with a link or a route. Parallel links share what crosses them."""
+    between: dict[tuple[int, int], list[int]] = {}
+    for i, link in enumerate(plan.network.links):
+        between.setdefault((link.source, link.target), []).append(i)
+    paths: dict[tuple[int, int], list[_Path]] = {}
+    for route in plan.network.routes:
+        hops = [between[hop] for hop in pairwise(route.servers)]
+        pair = (route.servers[0], route.servers[-1])
+        paths.setdefault(pair, []).extend(_lanes(hops, route.weight))
+    for pair, links in between.items():
+        if pair not in paths:
+            paths[pair] = _lanes([links], 1.0)
+    return paths
+
+
+def _lanes(hops: list[list[int]], weight: float) -> list[_Path]:
+    lanes = math.lcm(*(len(links) for links in hops))
+    return [
+        _Path(tuple(links[lane % len(links)] for links in hops), weight / lanes)
+        for lane in range(lanes)
+    ]
+
+
+@dataclass
+class _Builder:
+    op_graph: OpGraph
+    plan: Plan
+    paths: dict[tuple[int, int], list[_Path]]
+    tasks: list[_Task] = field(default_factory=list)
+    barrier: list[int] = field(default_factory=list)  # what an iteration waits for
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.device = accelerator(plan.cluster.accelerator)
+        self.network = complete_groups(plan.cluster, plan.network, plan.strategy)
+        self.rings = {tuple(sorted(g.servers)): g.rings for g in self.network.groups}
+        self.reaches = {  # operators that get a gradient from a consumer
+            operand.producer
+            for operator in self.op_graph.operators
+            for operand in operator.operands
+            if operand.gradient_bytes
+        }
+
+    def add(
+        self,
+        kind: str,
+        amount: float,
+        after: Sequence[int] = (),
+        *,
+        source: int = 0,
+        target: int = 0,
+        priority: int = 0,
+        links: Sequence[int] = (),
+    ) -> int:
+        self.tasks.append((kind, source, target, amount, priority, links, list(after)))
+        return len(self.tasks) - 1
+
+    def add_iteration(self) -> None:
+        first = len(self.tasks)
+        operators, strategy = self.op_graph.operators, self.plan.strategy
+        forward = self.add_passes(self.barrier)
+        for i, operator in enumerate(operators):
+            for operand in operator.operands:
+                self.add_transfers(
+                    operand.size_bytes,
+                    strategy[operand.producer].servers,
+                    strategy[i].servers,
+                    forward[operand.producer][0],
+                    forward[i][0],
+                )
+        for i in range(len(operators) - 1, -1, -1):
+            if i not in self.reaches:
+                for before, after in zip(*forward[i], strict=True):
+                    self.tasks[after][6].append(before)
+            for operand in operators[i].operands:
+                if operand.gradient_bytes:
+                    self.add_transfers(
+                        operand.gradient_bytes,
+                        strategy[operand.producer].servers,
+                        strategy[i].servers,
+                        forward[operand.producer][1],
+                        forward[i][1],
+                        backwards=True,
+                    )
+        for i in range(len(operators) - 1, -1, -1):
+            self.add_all_reduce(operators[i], strategy[i].servers, forward[i][1])
+        waited_for = {before for task in self.tasks[first:] for before in task[6]}
+        ends = [i for i in range(first, len(self.tasks)) if i not in waited_for]
+        self.barrier = [self.add("delay", 0.0, ends)]
+
+    def add_passes(self, after: list[int]) -> list[tuple[list[int], list[int]]]:
+        """Per operator: its tasks forward and backward, in the order of its servers."""
+        made = []
+        count = len(self.op_graph.operators)
+        per_server = self.plan.cluster.accelerators_per_server
+        for i, operator in enumerate(self.op_graph.operators):
+            servers = self.plan.strategy[i].servers
+            parts = per_server if operator.splittable else 1
+            seconds = operator_seconds(self.device, operator, len(servers) * parts)
+            passes = [
+                [
+                    self.add("compute", time, before, source=server, priority=priority)
+                    for server in servers
+                ]
+                for time, before, priority in zip(
+                    seconds, (after, ()), (i, 2 * count - i), strict=True
+                )
+            ]
+            made.append((passes[0], passes[1]))
+        return made
+
+    def add_transfers(
+        self,
+        size_bytes: float,
+        producers: tuple[int, ...],
+        consumers: tuple[int, ...],
+        producer_tasks: list[int],
+        consumer_tasks: list[int],
+        *,
+        backwards: bool = False,
+    ) -> None:
+        """Every consumer waits for its part of every producer's output, or the other way round."""
+        a, b = len(producers), len(consumers)
+        i = j = 0
+        while i < a and j < b:  # in units of 1 / (a b) of the batch
+            parts = min((i + 1) * b, (j + 1) * a) - max(i * b, j * a)
+            if parts > 0:
+                ends = (producers[i], consumers[j])
+                tasks = (producer_tasks[i], consumer_tasks[j])
+                if backwards:
+                    ends, tasks = ends[::-1], tasks[::-1]
+                arrived = self.add_flows(*ends, size_bytes * parts / (a * b), [tasks[0]])
+                self.tasks[tasks[1]][6].extend(arrived)
+            if (i + 1) * b <= (j + 1) * a:
+                i += 1
+            else:
+                j += 1
+
+    def add_flows(self, source: int, target: int, size_bytes: float, after: list[int]) -> list[int]:
+        """What stands for the arrival of these bytes: flows, or `after` if nothing has to move."""
+        if source == target or not size_bytes:
+            return after
+        if (source, target) not in self.paths:
+            raise ValueError(f"routes: no link and no route from server {source} to {target}")
+        return [
+            self.add(
+                "flow",
+                size_bytes * path.weight,
+                after,
+                source=source,
+                target=target,
+                links=path.links,
+            )
+            for path in self.paths[source, target]
+            if path.weight
+        ]
+
+    def add_all_reduce(
+        self, operator: Operator, servers: tuple[int, ...], gradients: list[int]
+    ) -> None:
+        size_bytes = operator.parameter_gradient_bytes
+        per_server = self.plan.cluster.accelerators_per_server
+        local_s = size_bytes * 2 * (per_server - 1) / per_server / self.device.peer_bytes_per_s
+        if not size_bytes or (len(servers) == 1 and not local_s):
+            return
+        ready = self.add("delay", local_s, gradients)
+        if len(servers) > 1:
+            for ring in self.rings[servers]:
+                self.add_ring(ring, size_bytes * ring.share, ready)
+
+    def add_ring(self, ring: Ring, size_bytes: float, ready: int) -> None:
+        k = len(ring.servers)
+        hop_s, arrived = [], []
+        for source, target in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True):
+            arrived += self.add_flows(source, target, 2 * (k - 1) / k * size_bytes, [ready])
+            hop_s.append(self.latency_s(source, target))
+        skipped_s = min(a + b for a, b in zip(hop_s, (*hop_s[1:], hop_s[0]), strict=True))
+        self.add("delay", max(0.0, 2 * sum(hop_s) - skipped_s - max(hop_s)), arrived)
+
+    def latency_s(self, source: int, target: int) -> float:
+        hops = max(len(path.links) for path in self.paths[source, target])
+        return hops * self.plan.cluster.link_latency_s

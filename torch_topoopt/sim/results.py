@@ -1,0 +1,92 @@
+"""Results of a run of flows as files: CSV per flow and per link, and a trace for Perfetto."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from torch_topoopt import _core
+    from torch_topoopt.sim.flows import FlowsResult
+
+FLOW_COLUMNS = ("flow", "source", "target", "size_bytes", "start_s", "finish_s")
+LINK_COLUMNS = ("link", "source", "target", "bits_per_s", "size_bytes", "utilisation")
+_MICROSECONDS = 1e6
+
+
+def write_flow_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
+    """One row per flow, FLOW_COLUMNS; times of what did not happen are empty."""
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(FLOW_COLUMNS)
+    for task in program.flow_tasks:
+        flow, source, target, size_bytes, _ = program.flow(task)
+        times = (float(result.start_s[task]), float(result.finish_s[task]))
+        shown = [repr(time) if math.isfinite(time) else "" for time in times]
+        rows.writerow((flow, source, target, _number(size_bytes), *shown))
+
+
+def write_link_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
+    """One row per link, LINK_COLUMNS. `utilisation` is the part of what the link could have carried
+    until the end at the rate that it had at the beginning."""
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(LINK_COLUMNS)
+    for (link, source, target, bits_per_s, _), size_bytes in zip(
+        program.links, result.link_bytes.tolist(), strict=True
+    ):
+        possible = bits_per_s / 8 * result.completion_s
+        rows.writerow(
+            (
+                *(link, source, target, _number(bits_per_s), _number(size_bytes)),
+                f"{size_bytes / possible if possible else 0.0:.6f}",
+            )
+        )
+
+
+def write_trace(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
+    """The trace-event JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+    Every source node is a process; its flows lie in lanes in which none overlaps another. A flow
+    that was still under way at the end lasts until then.
+    """
+    events: list[str] = []
+    lanes: dict[int, list[float]] = {}  # per source: when each lane is free again
+    order = sorted(program.flow_tasks, key=lambda task: (float(result.start_s[task]), task))
+    for task in order:
+        start_s = float(result.start_s[task])
+        if not math.isfinite(start_s):
+            continue
+        flow, source, target, size_bytes, links = program.flow(task)
+        end_s = min(float(result.finish_s[task]), result.completion_s)
+        ends = lanes.setdefault(source, [])
+        lane = next((i for i, end in enumerate(ends) if end <= start_s), len(ends))
+        ends[lane : lane + 1] = [end_s]
+        event = {
+            "name": f"flow {flow} to {target}",
+            "ph": "X",
+            "pid": source,
+            "tid": lane,
+            "ts": start_s * _MICROSECONDS,
+            "dur": (end_s - start_s) * _MICROSECONDS,
+            "args": {"size_bytes": size_bytes, "hops": len(links)},
+        }
+        events.append(json.dumps(event))
+    for source in sorted(lanes):
+        name = {
+            "name": "process_name",
+            "ph": "M",
+            "pid": source,
+            "args": {"name": f"host {source}"},
+        }
+        events.append(json.dumps(name))
+    file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+    file.write(",\n".join(events))
+    file.write("\n]}\n")
+
+
+def _number(value: float) -> str:
+    """Whole numbers without a fraction."""
+    return str(int(value)) if value.is_integer() else repr(value)
