@@ -1,0 +1,52 @@
+// Routing for Python. torch_topoopt.topology is the front.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "topology/rerouting.h"
+
+namespace py = pybind11;
+
+namespace topoopt {
+namespace {
+
+using EdgeTuple = std::tuple<int, int, double>;
+
+// The paths of every commodity as lists of servers.
+using PathTuple = std::pair<std::vector<int>, double>;
+
+std::tuple<std::vector<std::vector<PathTuple>>, double, double, int64_t> rerouted(
+    int servers, const std::vector<EdgeTuple>& edges, const std::vector<EdgeTuple>& commodities,
+    double gap, int sweeps) {
+  std::vector<Edge> links;
+  for (const auto& [source, target, capacity] : edges) links.push_back({source, target, capacity});
+  std::vector<Commodity> wanted;
+  for (const auto& [source, target, bytes] : commodities) wanted.push_back({source, target, bytes});
+  Rerouting rerouting(servers, links, wanted);
+  rerouting.run(gap, sweeps);
+  rerouting.shorten();
+  std::vector<std::vector<PathTuple>> paths;
+  for (const auto& own : rerouting.flows()) {
+    auto& list = paths.emplace_back();
+    for (const PathFlow& path : own) {
+      std::vector<int> visited{links[path.edges.front()].source};
+      for (int e : path.edges) visited.push_back(links[e].target);
+      list.emplace_back(std::move(visited), path.bytes);
+    }
+  }
+  return {std::move(paths), rerouting.utilisation(), rerouting.bound(), rerouting.sweeps()};
+}
+
+}  // namespace
+
+void bindRouting(py::module_& module) {
+  module.def("rerouted", &rerouted, py::arg("servers"), py::arg("edges"), py::arg("commodities"),
+             py::arg("gap"), py::arg("sweeps"), py::call_guard<py::gil_scoped_release>(),
+             "(paths and bytes of every commodity, maximum utilisation, bound below it, sweeps)");
+}
+
+}  // namespace topoopt
