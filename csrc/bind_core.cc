@@ -23,6 +23,9 @@
 namespace py = pybind11;
 
 namespace topoopt {
+
+void bindRouting(py::module_& module);  // bind_routing.cc
+
 namespace {
 
 using ServerList = std::vector<int>;
@@ -244,4 +247,5 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);
   topoopt::bindSim(module);
+  topoopt::bindRouting(module);
 }

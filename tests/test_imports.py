@@ -38,12 +38,12 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
 
 CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
-    frozenset({"plan"}),
+    frozenset({"plan", "topology"}),
     frozenset({"transport", "sim"}),
     frozenset({"collectives", "search"}),
     frozenset({"backend"}),
     frozenset({"bind_architectures.h", "bind_sim.h"}),
-    frozenset({"bind_architectures.cc", "bind_core.cc", "bind_sim.cc", "bind_backend.cc"}),
+    frozenset({"bind_architectures.cc", "bind_backend.cc", "bind_core.cc", "bind_routing.cc", "bind_sim.cc"}),
 )
 
 

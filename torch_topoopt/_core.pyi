@@ -149,3 +149,14 @@ class FlowProgram:
 def run_flow_level(
     program: FlowProgram, until_s: float, keep_going: _Progress | None
 ) -> dict[str, Any]: ...
+def rerouted(
+    servers: int,
+    edges: Sequence[tuple[int, int, float]],
+    commodities: Sequence[tuple[int, int, float]],
+    gap: float,
+    sweeps: int,
+) -> tuple[list[list[tuple[list[int], float]]], float, float, int]:
+    """(paths with bytes of each commodity, maximum utilisation, bound below it, sweeps).
+
+    Edges are (source, target, capacity), commodities (source, target, bytes).
+    """

@@ -22,12 +22,12 @@ constexpr double kSettled = 0.5;
 constexpr double kEqual = 0.01;  // paths whose lengths differ by less are equally long
 constexpr int kHalvings = 20;
 constexpr double kLeastFraction = 1e-3;  // of a commodity; a path with less is given up
-constexpr double kFloor = 1e-7;          // of a length: what idle edges cost, so that paths stay short
+constexpr double kFloor = 1e-7;  // of a length: what idle edges cost, so that paths stay short
 
 void checkPositive(const char* where, size_t index, const char* what, double value) {
   if (value > 0 && std::isfinite(value)) return;
-  throw std::invalid_argument(std::string(where) + "[" + std::to_string(index) + "]." + what + ": " +
-                              std::to_string(value) + " is not above 0 and finite");
+  throw std::invalid_argument(std::string(where) + "[" + std::to_string(index) + "]." + what +
+                              ": " + std::to_string(value) + " is not above 0 and finite");
 }
 
 void checkServers(const char* where, size_t index, int source, int target, int servers) {

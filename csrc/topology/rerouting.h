@@ -75,9 +75,9 @@ class Rerouting {
   int servers_;
   std::vector<Edge> edges_;
   std::vector<Commodity> commodities_;
-  std::vector<std::vector<int>> edges_of_;              // by source server
-  std::vector<std::vector<size_t>> commodities_of_;     // by source server
-  std::vector<std::vector<PathFlow>> flows_;            // by commodity
+  std::vector<std::vector<int>> edges_of_;           // by source server
+  std::vector<std::vector<size_t>> commodities_of_;  // by source server
+  std::vector<std::vector<PathFlow>> flows_;         // by commodity
   std::vector<double> load_;
   std::vector<double> length_;  // at the current loads
   double alpha_ = 0;
