@@ -103,7 +103,8 @@ class _Layer:
     """Routes whose dependencies form no circle: links are nodes, and `_reach` is the closure.
 
     Sets of links are the bits of integers, so asking whether a dependency closes a circle is one
-    test, and adding one is an `or` for every link that reaches its start.
+    test, and adding one is an `or` for every link that reaches its start. A dependency that closes
+    a circle once does so for ever.
     """
 
     def __init__(self, number: dict[Pair, int]) -> None:
@@ -111,23 +112,24 @@ class _Layer:
         self._number = number
         self._reach = [1 << i for i in range(len(number))]  # itself and all after it
         self._known: set[tuple[int, int]] = set()
+        self._closing: set[tuple[int, int]] = set()
 
-    def add(self, way: Way, links: Sequence[int]) -> bool:
+    def add(self, way: Way, dependencies: Sequence[tuple[int, int]]) -> bool:
         """Takes the route unless that would close a circle; whether it did."""
-        added = [d for d in itertools.pairwise(links) if d not in self._known]
-        if any(self._reach[after] >> before & 1 for before, after in added):
-            return False
-        if len(added) > 1:  # each alone closes no circle, but all together might
-            saved = list(self._reach)
-            for before, after in added:
+        if not self._known.issuperset(dependencies):
+            if not self._closing.isdisjoint(dependencies):
+                return False
+            added = [d for d in dependencies if d not in self._known]
+            saved = self._reach  # each alone may close no circle, and all together one
+            for dependency in added:
+                before, after = dependency
+                if saved[after] >> before & 1:
+                    self._closing.add(dependency)
                 if self._reach[after] >> before & 1:
                     self._reach = saved
                     return False
                 self._join(before, after)
-        else:
-            for before, after in added:
-                self._join(before, after)
-        self._known.update(added)
+            self._known.update(added)
         self.ways.append(way)
         return True
 
@@ -156,9 +158,10 @@ def _layered(ways: Sequence[Way]) -> list[_Layer]:
     layers: list[_Layer] = []
     for way in ways:
         links = [number[pair] for pair in itertools.pairwise(way)]
-        if not any(layer.add(way, links) for layer in layers):
+        dependencies = list(itertools.pairwise(links))
+        if not any(layer.add(way, dependencies) for layer in layers):
             layers.append(_Layer(number))
-            layers[-1].add(way, links)
+            layers[-1].add(way, dependencies)
     return layers
 
 
