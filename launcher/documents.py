@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.topology.routing_policies import Policy
 
 DEFAULT_ROUNDS = 4
 DEFAULT_EVALUATIONS = 2000
@@ -69,6 +70,7 @@ def make_plan(
     rounds: int = DEFAULT_ROUNDS,
     evaluations: int = DEFAULT_EVALUATIONS,
     network: Network | None = None,
+    routing: Policy = "shortest",
 ) -> Plan:
     """Runs the planner and reports its progress; raises InputError for what cannot be planned.
 
@@ -95,6 +97,7 @@ def make_plan(
             rounds=rounds,
             evaluations=evaluations,
             network=network,
+            routing=routing,
             on_progress=show,
         )
     except ValueError as error:

@@ -44,6 +44,20 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_routing_option(parser: argparse.ArgumentParser) -> None:
+    from torch_topoopt.topology.routing_policies import POLICIES
+
+    parser.add_argument(
+        "--routing",
+        choices=POLICIES,
+        default="shortest",
+        help="shortest: up to 4 equally short paths for a pair with traffic of its own (default); "
+        "single: one of them; random: one, by lot, as the paper's artifact; coin-change: one, by "
+        "the strides all servers have; k-shortest: the first 4, longer ones too; optimal: "
+        "weights that minimise the load of the busiest link",
+    )
+
+
 def add_batch_size_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="samples to profile (default: the model's own)"

@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         default="full",
         help="what to search: any split and placement (default), or only data parallelism",
     )
+    parser.add_routing_option(options)
     options.add_argument(
         "--rounds",
         type=int,
@@ -92,6 +93,7 @@ def main(argv: list[str]) -> int:
             rounds=arguments.rounds,
             evaluations=arguments.evaluations,
             network=network,
+            routing=arguments.routing,
         )
     documents.save(plan, arguments.output)
     _print(terminal, plan, arguments.output, json_output=arguments.json)

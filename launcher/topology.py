@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         help="allow more ports than other servers: some pairs then have several cables",
     )
     options.add_argument("--mode", choices=["paper", "released", "best"], default="paper")
+    parser.add_routing_option(options)
     options.add_argument("--demand", metavar="FILE", help="what to wire for (see above)")
     options.add_argument("--seed", type=int, default=0, help="same seed, same network (default: 0)")
     options.add_argument(
@@ -138,7 +139,12 @@ def _find(cluster: Cluster, demand: Demand, arguments: argparse.Namespace) -> tu
     started = time.perf_counter()
     try:
         network = find_network(
-            cluster, demand, mode=arguments.mode, seed=arguments.seed, budget_s=arguments.budget
+            cluster,
+            demand,
+            mode=arguments.mode,
+            seed=arguments.seed,
+            budget_s=arguments.budget,
+            routing=arguments.routing,
         )
     except ValueError as error:
         raise InputError(str(error)) from None

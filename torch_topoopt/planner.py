@@ -20,6 +20,7 @@ from torch_topoopt.search.strategies import (
 )
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.topology.routing_policies import POLICIES
 from torch_topoopt.topology.single_ring import single_ring
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.sim import IterationEstimate
+    from torch_topoopt.topology.routing_policies import Policy
 
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
@@ -70,6 +72,7 @@ def plan(
     strategy_space: Literal["full", "data-parallel"] = "full",
     mode: Literal["paper"] = "paper",
     network: Network | None = None,
+    routing: Policy = "shortest",
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
@@ -77,7 +80,8 @@ def plan(
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
     With "data-parallel" every operator runs on every server and only the network is planned. With a
     `network` that is there already (cables that people plugged) only the strategy is; all its links
-    are then priced at the cluster's rate. The same arguments give the same Plan, byte for byte.
+    are then priced at the cluster's rate. `routing` is a policy of `routing_policies`; a network that
+    is there keeps its routes. The same arguments give the same Plan, byte for byte.
     `on_progress` is called between slices of the search; whatever it raises ends the planning, as
     Ctrl-C does, and leaves nothing behind.
 
@@ -89,7 +93,11 @@ def plan(
     if network is not None:
         validate_network(cluster, network)
     _check_arguments(seed, rounds, evaluations, strategy_space, mode)
-    loop = _Alternation(op_graph, cluster, seed, evaluations, mode, rounds, network, on_progress)
+    if routing not in POLICIES:
+        raise ValueError(f"routing: {routing!r} is not one of {', '.join(POLICIES)}")
+    loop = _Alternation(
+        op_graph, cluster, seed, evaluations, mode, rounds, network, routing, on_progress
+    )
     if strategy_space == "data-parallel":
         loop.plan_data_parallel()
     else:
@@ -124,6 +132,7 @@ class _Alternation:
         mode: Literal["paper"],
         max_rounds: int,
         given: Network | None,
+        routing: Policy,
         on_progress: Callable[[PlanProgress], None] | None,
     ) -> None:
         self._op_graph = op_graph
@@ -133,6 +142,7 @@ class _Alternation:
         self._mode = mode
         self._max_rounds = max_rounds
         self._given = given
+        self._routing: Policy = routing
         self._on_progress = on_progress
         self._best: _Pair | None = None
         self._rounds: list[Round] = []
@@ -196,7 +206,7 @@ class _Alternation:
         if self._given is not None:
             return self._given
         asked = demand(self._op_graph, strategy, self._cluster.servers)
-        return find_network(self._cluster, asked, mode=self._mode)
+        return find_network(self._cluster, asked, mode=self._mode, routing=self._routing)
 
     def _price(self, strategy: Strategy, network: Network) -> _Pair:
         complete = complete_groups(self._cluster, network, strategy)

@@ -30,12 +30,15 @@ from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.released import released_order, wire_released
+from torch_topoopt.topology.routing_policies import reroute
 from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
 from torch_topoopt.topology.totient_perms import ring_order
 from torch_topoopt.topology.wiring import Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch_topoopt.topology.routing_policies import Policy
 
 
 Mode = Literal["paper", "released", "best"]
@@ -50,6 +53,7 @@ def find_network(
     paths: int = 4,
     seed: int = 0,
     budget_s: float | None = None,
+    routing: Policy = "shortest",
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
 
@@ -63,6 +67,8 @@ def find_network(
 
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
     Neither draws lots, so `seed` changes nothing.
+
+    Another `routing` than "shortest" replaces the routes at the end (`routing_policies.reroute`).
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
     group, most traffic first; a group of one server has no rings. Rings of one group have equal
@@ -88,15 +94,22 @@ def find_network(
     else:
         strides = wire_released(wiring, demanded)
         groups = _rings(wiring, strides, released_order)
-        paths = 1
     ring_bytes = ring_pair_bytes(groups, {frozenset(g.servers): g.size_bytes for g in demanded})
     whole = strides[tuple(range(cluster.servers))]
     coins = {c for p in whole for c in ((p, cluster.servers - p) if wiring.duplex else (p,))}
     pairs = demand_matrix(demand, cluster.servers)
     routes = plan_routes(
-        cluster.servers, wiring.links, ring_bytes, pairs, coins=sorted(coins), paths=paths
+        cluster.servers,
+        wiring.links,
+        ring_bytes,
+        pairs,
+        coins=sorted(coins),
+        paths=paths if mode == "paper" else 1,
     )
-    return validate_network(cluster, Network(tuple(wiring.links), groups, routes))
+    network = Network(tuple(wiring.links), groups, routes)
+    if routing != "shortest":
+        network = reroute(network, demand, cluster.servers, routing, paths=paths)
+    return validate_network(cluster, network)
 
 
 def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
