@@ -80,8 +80,8 @@ def plan(
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
     With "data-parallel" every operator runs on every server and only the network is planned. With a
     `network` that is there already (cables that people plugged) only the strategy is; all its links
-    are then priced at the cluster's rate. `routing` is a policy of `routing_policies`; a network that
-    is there keeps its routes. The same arguments give the same Plan, byte for byte.
+    are then priced at the cluster's rate. `routing` is a policy of `routing_policies`; a network
+    that is there keeps its routes. The same arguments give the same Plan, byte for byte.
     `on_progress` is called between slices of the search; whatever it raises ends the planning, as
     Ctrl-C does, and leaves nothing behind.
 

@@ -30,8 +30,8 @@ from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.released import released_order, wire_released
-from torch_topoopt.topology.routing_policies import reroute
 from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.routing_policies import reroute
 from torch_topoopt.topology.totient_perms import ring_order
 from torch_topoopt.topology.wiring import Wiring
 
