@@ -57,7 +57,7 @@ def test_a_long_one_way_ring_changes_channel_once(servers: int) -> None:
     check_channels(plan.by_way)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(3, 9), st.integers(0, 14), st.integers(0, 10**6), st.integers(1, 4))
 def test_no_circle_is_left_on_random_networks(
     servers: int, extra: int, seed: int, paths: int
