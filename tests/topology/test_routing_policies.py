@@ -71,6 +71,17 @@ def test_the_optimum_of_uniform_traffic_makes_alpha_the_mean_path_length() -> No
     assert not best.routes.listed
 
 
+def test_slow_links_get_less_where_bandwidths_differ() -> None:
+    """Two ways round a ring of four, one at 1 Gb/s and one at 3: a quarter goes the slow way."""
+    ring = find_network(Cluster(4, 2, 1.0), Demand((GroupDemand((0, 1, 2, 3), 1),), ()))
+    rates = {(link.source, link.target): 3.0 for link in ring.links}
+    rates[0, 1] = 1.0
+    demand = Demand((), (PairDemand(0, 2, 1000),))
+    table = reroute(ring, demand, 4, "optimal", pair_gbps=rates).routes_by_pair()
+    weights = {route.servers: route.weight for route in table[0, 2]}
+    assert weights == pytest.approx({(0, 3, 2): 0.75, (0, 1, 2): 0.25})
+
+
 def test_k_shortest_paths_are_longer_than_the_shortest_where_these_are_few() -> None:
     network = find_network(Cluster(8, 2, 10.0), Demand((GroupDemand(tuple(range(8)), 1),), ()))
     table = reroute(network, uniform(8), 8, "k-shortest", paths=2).routes_by_pair()

@@ -40,6 +40,7 @@ def reroute(
     paths: int = 4,
     seed: int = 0,
     gap: float = DEFAULT_GAP,
+    pair_gbps: Mapping[Pair, float] | None = None,
 ) -> Network:
     """`network` with the routes of `policy` for `demand`; links and rings stay as they are.
 
@@ -53,6 +54,8 @@ def reroute(
       weights for pairs with MP demand without a link.
     - "optimal": the weights that minimise the maximum link load (`optimal_routes`), exactly on
       small networks, elsewhere within `gap` of it; bytes of pairs with a link may be split, too.
+      Where `pair_gbps` says what the links from one server to another carry together
+      (`Cluster.pair_gbps`), the maximum utilisation; without it all links are alike.
 
     Raises ValueError for another policy, `paths` below 1, a group of `demand` without rings,
     "coin-change" where the common strides reach not every server, or a pair without a path.
@@ -64,7 +67,7 @@ def reroute(
     if servers < 2:
         return network
     if policy == "optimal":
-        routes = _optimal(network, demand, servers, gap)
+        routes = _optimal(network, demand, servers, gap, pair_gbps)
     elif policy == "random":
         routes = _random(network, servers, seed)
     elif policy == "coin-change":
@@ -114,10 +117,17 @@ def _by_offset(
 
 
 def _optimal(
-    network: Network, demand: Demand, servers: int, gap: float
+    network: Network,
+    demand: Demand,
+    servers: int,
+    gap: float,
+    pair_gbps: Mapping[Pair, float] | None,
 ) -> tuple[Route, ...] | RouteTable:
     traffic = traffic_matrix(network, demand, servers)
-    best = optimal_routes(link_counts(servers, network.links), traffic, gap=gap)
+    capacity = link_counts(servers, network.links)
+    for pair, gbps in (pair_gbps or {}).items():
+        capacity[pair] = gbps
+    best = optimal_routes(capacity, traffic, gap=gap)
     adjacent = _adjacent(network)
     # a pair that only uses its links needs no route
     best_ways = {

@@ -108,7 +108,14 @@ def find_network(
     )
     network = Network(tuple(wiring.links), groups, routes)
     if routing != "shortest":
-        network = reroute(network, demand, cluster.servers, routing, paths=paths)
+        network = reroute(
+            network,
+            demand,
+            cluster.servers,
+            routing,
+            paths=paths,
+            pair_gbps=cluster.pair_gbps(wiring.links),
+        )
     return validate_network(cluster, network)
 
 
