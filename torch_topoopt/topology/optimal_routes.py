@@ -143,7 +143,8 @@ def _utilisation(
         for route in of_pair:
             way = np.array(route.servers)
             np.add.at(sent, (way[:-1], way[1:]), traffic[pair] * route.weight)
-    moved = sum(np.roll(sent, (by, by), (0, 1)) for by in range(0, servers, period))
+    moves = range(0, servers, period)
+    moved = np.sum([np.roll(sent, (by, by), (0, 1)) for by in moves], axis=0)
     used = capacity > 0
     return float(np.max(moved[used] / capacity[used]))
 

@@ -220,11 +220,10 @@ def _k_shortest(
     alike = bool(circulant_offsets(servers, adjacent))
     known: dict[Pair, list[tuple[int, ...]]] = {}
     routes = {}
-    for pair in map(tuple, np.argwhere(pairs > 0).tolist()):
-        source, target = pair
-        if pair in adjacent:
+    for source, target in np.argwhere(pairs > 0).tolist():
+        if (source, target) in adjacent:
             continue
-        start = (0, (target - source) % servers) if alike else pair
+        start: Pair = (0, (target - source) % servers) if alike else (source, target)
         if start not in known:
             known[start] = k_shortest_paths(table, incoming, *start, count)
         by = source - start[0]
