@@ -43,7 +43,15 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"collectives", "search"}),
     frozenset({"backend"}),
     frozenset({"bind_architectures.h", "bind_sim.h"}),
-    frozenset({"bind_architectures.cc", "bind_backend.cc", "bind_core.cc", "bind_routing.cc", "bind_sim.cc"}),
+    frozenset(
+        {
+            "bind_architectures.cc",
+            "bind_backend.cc",
+            "bind_core.cc",
+            "bind_routing.cc",
+            "bind_sim.cc",
+        }
+    ),
 )
 
 
