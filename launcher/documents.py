@@ -39,6 +39,15 @@ def save(document: Document, path: str) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def check_one_rate(plan: Plan, path: str) -> None:
+    """Raises InputError for a plan with links of unequal rates: emulated ones are all alike."""
+    if plan.cluster.port_gbps is not None:
+        raise InputError(
+            f"{path}: cluster.port_gbps: the ports of this plan are not alike, and emulated links "
+            "all have one rate; run it on its machines with --cluster"
+        )
+
+
 def op_graph_of(model: str, batch_size: int | None = None) -> OpGraph:
     """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
 

@@ -127,7 +127,9 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         for option in ("servers", "degree", "bandwidth"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"{option}: --{option} and --plan exclude each other")
-        return documents.load(Plan, arguments.plan)
+        plan = documents.load(Plan, arguments.plan)
+        documents.check_one_rate(plan, arguments.plan)
+        return plan
     if arguments.servers is None:
         raise InputError("servers: missing; say how many, e.g. --servers 4, or give a --plan")
     from torch_topoopt.topology.topology_finder import find_network

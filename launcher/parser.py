@@ -71,6 +71,8 @@ def make_cluster(
     ports: str,
     accelerator: str,
     accelerators_per_server: int = 1,
+    *,
+    parallel_links: bool = False,
 ) -> Cluster:
     """The Cluster that the options describe; raises InputError or DocumentError if it cannot be."""
     from torch_topoopt.plan import Cluster
@@ -83,6 +85,7 @@ def make_cluster(
         ports="simplex" if ports == "simplex" else "duplex",
         accelerators_per_server=accelerators_per_server,
         accelerator=accelerator,
+        parallel_links=parallel_links,
     ).validate()
 
 

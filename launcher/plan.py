@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, parser, plan_tables
+from torch_topoopt.launcher import console, documents, failure_tables, parser, plan_tables
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
-    import argparse
-
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Network, Plan
 
@@ -22,7 +21,8 @@ a callable (file.py:callable), a script that has a build_model(), or an opgraph.
 _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
-  topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already"""
+  topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
+  topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # what losses cost"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,6 +39,11 @@ def _parser() -> argparse.ArgumentParser:
         help="of a port, per direction, with its unit: 25Gbps, 200Mbps",
     )
     options.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
+    options.add_argument(
+        "--parallel-links",
+        action="store_true",
+        help="allow a degree above servers - 1: further rings and cables join the same servers",
+    )
     options.add_argument(
         "--cluster",
         metavar="CLUSTER.yaml",
@@ -66,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=documents.DEFAULT_EVALUATIONS,
         help="strategies tried in each round (default: %(default)s)",
+    )
+    options.add_argument(
+        "--failures",
+        action=argparse.BooleanOptionalAction,
+        help="show what the loss of any one cable or server costs; the plan says how to go on "
+        "then, unless --no-failures leaves that out",
     )
     options.add_argument("--seed", type=int, default=0, help="same seed, same plan (default: 0)")
     options.add_argument(
@@ -95,8 +106,14 @@ def main(argv: list[str]) -> int:
             network=network,
             routing=arguments.routing,
         )
+        if arguments.failures is not False:
+            from torch_topoopt.topology.failures import plan_failures
+
+            progress(None, "failures")
+            failures = plan_failures(plan.cluster, plan.network, plan.demand)
+            plan = replace(plan, failures=failures).validate()
     documents.save(plan, arguments.output)
-    _print(terminal, plan, arguments.output, json_output=arguments.json)
+    _print(terminal, plan, arguments)
     return OK
 
 
@@ -116,11 +133,14 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
             arguments.bandwidth,
             arguments.ports or "duplex",
             arguments.accelerator,
+            parallel_links=arguments.parallel_links,
         )
         return cluster, None
-    for option in described:
-        if getattr(arguments, option) is not None:
-            raise InputError(f"{option}: the cluster file says it; leave --{option} out")
+    for option in (*described, "parallel_links"):
+        value = getattr(arguments, option)
+        if value is not None and value is not False:
+            name = option.replace("_", "-")
+            raise InputError(f"{name}: the cluster file says it; leave --{name} out")
     from torch_topoopt.fabric.cluster.cluster_file import load_cluster
     from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
     from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches
@@ -132,9 +152,15 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
     return replace(cluster_of(file), accelerator=arguments.accelerator), network_of(file)
 
 
-def _print(terminal: Terminal, plan: Plan, output: str, *, json_output: bool) -> None:
-    if json_output:
-        console.print_json({**plan_tables.figures(plan), "plan": output})
+def _print(terminal: Terminal, plan: Plan, arguments: argparse.Namespace) -> None:
+    output = arguments.output
+    if arguments.json:
+        figures = plan_tables.figures(plan)
+        if arguments.failures:
+            figures["failures"] = failure_tables.failure_summary(plan)
+        console.print_json({**figures, "plan": output})
         return
     plan_tables.show_plan(terminal, plan)
+    if arguments.failures:
+        failure_tables.show_failures(terminal, plan)
     terminal.line(f"plan: {output}")

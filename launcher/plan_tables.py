@@ -69,7 +69,7 @@ def network_lines(plan: Plan) -> list[str]:
     kind = counted(len(network.links) // 2, "cable") if duplex else "simplex"
     lines = [
         f"network: {counted(cluster.servers, 'server')} of degree {cluster.degree}, "
-        f"{counted(len(network.links), 'link')} ({kind}) of {format_gbps(cluster.link_gbps)}, "
+        f"{counted(len(network.links), 'link')} ({kind}) of {_rates(plan)}, "
         f"{counted(len(network.routes), 'relayed route')}"
     ]
     for group in network.groups:
@@ -82,6 +82,14 @@ def network_lines(plan: Plan) -> list[str]:
             f"group of {counted(len(group.servers), 'server')}: rings {', '.join(rings) or 'none'}"
         )
     return lines
+
+
+def _rates(plan: Plan) -> str:
+    """The rate of the links, or from which to which."""
+    rates = sorted({plan.cluster.gbps_of(link) for link in plan.network.links})
+    if len(rates) < 2:
+        return format_gbps(plan.cluster.link_gbps)
+    return f"{format_gbps(rates[0])} to {format_gbps(rates[-1])}"
 
 
 def strategy_figures(plan: Plan) -> dict[str, int]:

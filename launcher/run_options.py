@@ -234,6 +234,7 @@ def _servers_of(processes: int, per_server: int) -> int:
 def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
     """A given plan decides; options that say something else are an error, not a preference."""
     cluster = plan.cluster
+    documents.check_one_rate(plan, arguments.plan)
     for option, value, planned in (
         ("servers", arguments.servers, cluster.servers),
         ("degree", arguments.degree, cluster.degree),

@@ -80,8 +80,8 @@ def plan(
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
     With "data-parallel" every operator runs on every server and only the network is planned. With a
     `network` that is there already (cables that people plugged) only the strategy is; all its links
-    are then priced at the cluster's rate. `routing` is a policy of `routing_policies`; a network
-    that is there keeps its routes. The same arguments give the same Plan, byte for byte.
+    are then priced at the cluster's least rate. `routing` is a policy of `routing_policies`; a
+    network that is there keeps its routes. The same arguments give the same Plan, byte for byte.
     `on_progress` is called between slices of the search; whatever it raises ends the planning, as
     Ctrl-C does, and leaves nothing behind.
 
@@ -268,7 +268,8 @@ class _Alternation:
         asked = demand(self._op_graph, strategy, self._cluster.servers)
         cluster = self._cluster
         if self._given is not None:  # of any degree; a single ring takes two ports of each server
-            cluster = replace(cluster, degree=2 if cluster.servers > 2 else 1)
+            degree = 2 if cluster.servers > 2 else 1
+            cluster = replace(cluster, degree=degree, port_gbps=None)
         ring = self._price(strategy, single_ring(cluster, asked))
         switch = predict_ideal_switch(self._op_graph, self._cluster, strategy)
         return ring.estimate.iteration_s, switch.iteration_s

@@ -11,11 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.plan import Ring, Route
+from torch_topoopt.plan import Ring, Route, shared_by_slowest_link
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network, Plan
@@ -155,26 +154,7 @@ def _hops(network: Network) -> dict[tuple[int, int], int]:
 
 
 def _by_slowest_link(plan: Plan, rings: list[Ring], rates: LinkRates) -> list[Ring]:
-    """The rings with shares by what their slowest hop carries; as they are if all are alike."""
-    if len(set(rates.values())) < 2:
-        return rings
-    table = plan.network.routes_by_pair()
-    hops = [_links_of(ring, table) for ring in rings]
-    users: dict[tuple[int, int], int] = {}
-    for ring_hops in hops:
-        for hop in ring_hops:
-            users[hop] = users.get(hop, 0) + 1
-    slowest = [min(rates[hop] / users[hop] for hop in ring_hops) for ring_hops in hops]
-    return [
-        Ring(ring.servers, rate / sum(slowest)) for ring, rate in zip(rings, slowest, strict=True)
-    ]
-
-
-def _links_of(
-    ring: Ring, table: Mapping[tuple[int, int], tuple[Route, ...]]
-) -> list[tuple[int, int]]:
-    pairs = zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True)
-    return [hop for pair in pairs for route in table[pair] for hop in pairwise(route.servers)]
+    return list(shared_by_slowest_link(rings, plan.network.routes_by_pair(), rates))
 
 
 def _short_cycle(plan: Plan, servers: list[int]) -> tuple[int, ...]:

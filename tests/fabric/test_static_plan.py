@@ -73,7 +73,7 @@ def test_any_connected_graph_will_do() -> None:
     )
 
 
-def test_the_ring_takes_the_fast_cables_and_the_cluster_is_as_fast_as_the_slowest() -> None:
+def test_the_ring_takes_the_fast_cables_and_every_port_keeps_its_rate() -> None:
     pairs = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (1, 3)]
     slow = {(0, 1), (2, 3)}
     file = make_file(4, pairs)
@@ -89,7 +89,11 @@ def test_the_ring_takes_the_fast_cables_and_the_cluster_is_as_fast_as_the_slowes
     first = plan_on(file).network.groups[0].rings[0].servers
     hops = {frozenset(hop) for hop in zip(first, (*first[1:], first[0]), strict=True)}
     assert hops.isdisjoint(map(frozenset, slow))
-    assert cluster_of(file).link_gbps == 0.1
+    cluster, network = cluster_of(file), network_of(file)
+    assert cluster.link_gbps == 0.1
+    for link in network.links:
+        pair = (link.source, link.target)
+        assert cluster.gbps_of(link) == (0.1 if {pair, pair[::-1]} & slow else 10.0)
 
 
 def test_a_plan_made_elsewhere_finds_its_cables_whatever_its_ports_are_called(

@@ -37,6 +37,7 @@ from torch_topoopt.plan.failures import (
     validate_failures,
 )
 from torch_topoopt.plan.network import Group, Link, Network, Ring
+from torch_topoopt.plan.ring_shares import shared_by_slowest_link
 from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "cables",
     "digest_of",
     "links_lost_with",
+    "shared_by_slowest_link",
     "validate_demand",
     "validate_failures",
     "validate_network",

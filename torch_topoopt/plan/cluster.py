@@ -117,6 +117,12 @@ class Cluster:
         """Gb/s of a port, per direction."""
         return self.link_gbps if self.port_gbps is None else self.port_gbps[server][port]
 
+    def server_gbps(self, server: int) -> float:
+        """Gb/s of all ports of `server`, per direction."""
+        if self.port_gbps is None:
+            return self.degree * self.link_gbps
+        return sum(self.port_gbps[server])
+
     def gbps_of(self, link: Link) -> float:
         """Gb/s of a link: that of the slower of its two ports."""
         return min(
@@ -125,9 +131,11 @@ class Cluster:
         )
 
     def pair_gbps(self, links: Iterable[Link]) -> dict[tuple[int, int], float]:
-        """(source, target) of every link -> Gb/s of all links between the two."""
-        rates: dict[tuple[int, int], float] = {}
+        """(source, target) of every link -> Gb/s of all links between the two.
+
+        They share bytes evenly, so together they are as fast as the slowest times their number.
+        """
+        rates: dict[tuple[int, int], list[float]] = {}
         for link in links:
-            pair = (link.source, link.target)
-            rates[pair] = rates.get(pair, 0.0) + self.gbps_of(link)
-        return rates
+            rates.setdefault((link.source, link.target), []).append(self.gbps_of(link))
+        return {pair: len(of_pair) * min(of_pair) for pair, of_pair in rates.items()}

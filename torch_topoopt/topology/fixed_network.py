@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Link, Network, Ring, Route
+from torch_topoopt.plan import Group, Link, Network, Ring, Route, shared_by_slowest_link
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
 
@@ -38,11 +38,19 @@ def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) 
 
     The one group is everybody. Its rings take cables only, and the fastest, where there is such an
     order of the servers; cables that leave over as much again carry further rings. Elsewhere one
-    short walk, with relays, is the ring.
+    short walk, with relays, is the ring. Shares are in proportion to the slowest link of each ring.
     """
     adjacent = {(link.source, link.target) for link in links}
-    everyone = Group(tuple(range(count)), _rings(count, cables, adjacent))
-    return Network(links, (everyone,), _routes(count, adjacent))
+    rings, routes = _rings(count, cables, adjacent), _routes(count, adjacent)
+    table = Network(links, (), routes).routes_by_pair()
+    of_pair: dict[Pair, list[float]] = {}
+    for cable in cables:
+        for pair in (cable.servers, cable.servers[::-1]):
+            of_pair.setdefault(pair, []).append(cable.gbps)
+    # parallel cables share evenly, so the slowest of them decides
+    rates = {pair: len(gbps) * min(gbps) for pair, gbps in of_pair.items()}
+    rings = shared_by_slowest_link(rings, table, rates)
+    return Network(links, (Group(tuple(range(count)), rings),), routes)
 
 
 def _routes(count: int, adjacent: set[Pair]) -> tuple[Route, ...]:

@@ -5,6 +5,7 @@ Source: paper section 4.2, Algorithm 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import (
@@ -13,6 +14,7 @@ from torch_topoopt.plan import (
     Group,
     Network,
     Ring,
+    shared_by_slowest_link,
     validate_demand,
     validate_network,
 )
@@ -72,8 +74,8 @@ def find_network(
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
     group, most traffic first; a group of one server has no rings. Rings of one group have equal
-    shares, for their links have equal bandwidth. On duplex every order of three servers or more is
-    there in both directions.
+    shares, or where ports are not alike shares in proportion to their slowest link. On duplex every
+    order of three servers or more is there in both directions.
 
     Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode or for
     what the artifact cannot wire.
@@ -107,6 +109,8 @@ def find_network(
         paths=paths if mode == "paper" else 1,
     )
     network = Network(tuple(wiring.links), groups, routes)
+    if cluster.port_gbps is not None:
+        network = replace(network, groups=_by_rate(cluster, network))
     if routing != "shortest":
         network = reroute(
             network,
@@ -117,6 +121,15 @@ def find_network(
             pair_gbps=cluster.pair_gbps(wiring.links),
         )
     return validate_network(cluster, network)
+
+
+def _by_rate(cluster: Cluster, network: Network) -> tuple[Group, ...]:
+    """The groups with shares that follow the slowest link of each ring."""
+    table, rates = network.routes_by_pair(), cluster.pair_gbps(network.links)
+    return tuple(
+        replace(group, rings=shared_by_slowest_link(group.rings, table, rates))
+        for group in network.groups
+    )
 
 
 def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:

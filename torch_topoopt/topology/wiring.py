@@ -22,8 +22,9 @@ def ports_per_ring(cluster: Cluster, size: int) -> int:
 class Wiring:
     """The links wired so far and the ports that are still free, in the order of the calls.
 
-    Ports are handed out from 0 upwards. On a duplex cluster transmitter and receiver of a port
-    are used together; on a simplex cluster they are counted apart.
+    Ports are handed out from 0 upwards, the fastest first where they are not alike, so that rings
+    get links of one rate. On a duplex cluster transmitter and receiver of a port are used together;
+    on a simplex cluster they are counted apart.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -32,6 +33,10 @@ class Wiring:
         self.duplex = cluster.ports == "duplex"
         self._next_transmitter = [0] * cluster.servers
         self._next_receiver = self._next_transmitter if self.duplex else [0] * cluster.servers
+        self._order = [
+            sorted(range(cluster.degree), key=lambda port: -cluster.port_rate(server, port))
+            for server in range(cluster.servers)
+        ]
 
     def free_transmitters(self, server: int) -> int:
         return self.cluster.degree - self._next_transmitter[server]
@@ -79,7 +84,7 @@ class Wiring:
 
     def _take(self, next_port: list[int], server: int) -> int:
         next_port[server] += 1
-        return next_port[server] - 1
+        return self._order[server][next_port[server] - 1]
 
     def _add(self, link: Link) -> None:
         self.links.append(link)

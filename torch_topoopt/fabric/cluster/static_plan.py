@@ -22,18 +22,22 @@ PortNames = dict[tuple[int, int], str]
 
 
 def cluster_of(file: ClusterFile) -> Cluster:
-    """The servers of `file`: as many ports as the most that a server has cables, all as fast as the
-    slowest cable. Raises FabricError where there is no such Cluster.
+    """The servers of `file`, with those of their ports that have a cable, each of its own rate.
+
+    Ports are numbered as in `network_of`. Raises FabricError where there is no such Cluster.
     """
-    cabled = [0] * len(file.servers)
-    for cable in file.cables:
-        for end in cable:
-            cabled[file.ports[end][0]] += 1
+    cabled = {end for cable in file.cables for end in cable}
+    rates: list[list[float]] = [[] for _ in file.servers]
+    for end, (server, port) in file.ports.items():
+        if end in cabled:
+            rates[server].append(port.gbps or UNKNOWN_GBPS)
+    different = {gbps for of_server in rates for gbps in of_server}
     return Cluster(
         servers=len(file.servers),
-        degree=max(1, *cabled),
-        link_gbps=min((_gbps(file, cable) for cable in file.cables), default=UNKNOWN_GBPS),
+        degree=max(1, *map(len, rates)),
+        link_gbps=min(different, default=UNKNOWN_GBPS),
         accelerators_per_server=accelerators_of(file),
+        port_gbps=tuple(map(tuple, rates)) if len(different) > 1 else None,
     ).validate(any_degree=True)
 
 

@@ -1,0 +1,280 @@
+"""Every rule of a network on random clusters and demands: one corruption of a valid one is named.
+
+tests/test_plan.py holds each rule on a network by hand.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import (
+    Cluster,
+    Demand,
+    DroppedRings,
+    Failure,
+    FailurePlan,
+    Group,
+    GroupDemand,
+    Network,
+    PairDemand,
+    Ring,
+    Route,
+    cables,
+    validate_failures,
+    validate_network,
+)
+from torch_topoopt.topology.failures import plan_failures
+from torch_topoopt.topology.topology_finder import find_network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODES: tuple[Any, ...] = ("paper", "released")
+
+
+@st.composite
+def wired(draw: st.DrawFn) -> tuple[Cluster, Network, random.Random]:
+    """A random cluster, a network for a random demand, and a source of corruptions."""
+    servers = draw(st.integers(4, 10))
+    ports: Any = draw(st.sampled_from(["duplex", "simplex"]))
+    degrees = range(2, servers, 2) if ports == "duplex" else range(1, servers)
+    mode = draw(st.sampled_from(MODES))
+    cluster = Cluster(servers, draw(st.sampled_from(degrees)), 10.0, ports)
+    everyone = GroupDemand(tuple(range(servers)), 1000)
+    some = draw(st.sets(st.integers(0, servers - 1), min_size=2, max_size=servers - 1))
+    groups = [everyone]
+    pairs = []
+    if mode == "paper" and draw(st.booleans()):
+        groups.append(GroupDemand(tuple(sorted(some)), 500))
+        pairs.append(PairDemand(min(some), max(some), 2000))
+    demand = Demand(tuple(groups), tuple(pairs))
+    try:
+        network = find_network(cluster, demand, mode=mode)
+    except ValueError:  # what the artifact cannot wire
+        assert mode == "released"
+        assume(False)
+    return cluster, network, random.Random(draw(st.integers(0, 99)))
+
+
+def _refused(cluster: Cluster, network: Network, message: str) -> None:
+    with pytest.raises(DocumentError, match=message):
+        validate_network(cluster, network)
+
+
+def _dropped_link(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    """On duplex its other direction is alone then; on simplex something cannot be reached."""
+    i = chance.randrange(len(network.links))
+    pair = (network.links[i].source, network.links[i].target)
+    left = (*network.links[:i], *network.links[i + 1 :])
+    message = "a duplex cable needs its other direction"
+    if cluster.ports == "simplex":
+        assume(all((link.source, link.target) != pair for link in left))
+        message = "disconnected|there is no link|no link and no route|not every server"
+    _refused(cluster, replace(network, links=left), message)
+
+
+def _port_used_twice(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    i, j = chance.sample(range(len(network.links)), 2)
+    ends = {"source": network.links[j].source, "source_port": network.links[j].source_port}
+    moved = replace(network.links[i], **ends)
+    assume(moved.source != moved.target)
+    links = (*network.links[:i], moved, *network.links[i + 1 :])
+    _refused(cluster, replace(network, links=links), "is already used by network.links")
+
+
+def _port_that_is_not_there(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    i = chance.randrange(len(network.links))
+    moved = replace(network.links[i], target_port=cluster.degree)
+    links = (*network.links[:i], moved, *network.links[i + 1 :])
+    _refused(
+        cluster, replace(network, links=links), rf"links\[{i}\]: port {cluster.degree} is not in 0"
+    )
+
+
+def _with_ring(network: Network, g: int, j: int, ring: Ring) -> Network:
+    group = network.groups[g]
+    rings = (*group.rings[:j], ring, *group.rings[j + 1 :])
+    groups = (*network.groups[:g], Group(group.servers, rings), *network.groups[g + 1 :])
+    return replace(network, groups=groups)
+
+
+def _any_ring(network: Network, chance: random.Random) -> tuple[int, int, Ring]:
+    g = chance.choice([g for g, group in enumerate(network.groups) if group.rings])
+    j = chance.randrange(len(network.groups[g].rings))
+    return g, j, network.groups[g].rings[j]
+
+
+def _ring_that_misses_a_server(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    g, j, ring = _any_ring(network, chance)
+    assume(len(ring.servers) > 2)
+    short = Ring(ring.servers[1:], ring.share)
+    _refused(cluster, _with_ring(network, g, j, short), "must visit each server of the group once")
+
+
+def _ring_that_visits_twice(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    g, j, ring = _any_ring(network, chance)
+    twice = Ring((*ring.servers[:-1], ring.servers[0]), ring.share)
+    message = rf"groups\[{g}\]\.rings\[{j}\]\.servers: .* names a server twice"
+    _refused(cluster, _with_ring(network, g, j, twice), message)
+
+
+def _shares_that_do_not_add_up(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    g, j, ring = _any_ring(network, chance)
+    more = Ring(ring.servers, ring.share * 1.25)
+    _refused(cluster, _with_ring(network, g, j, more), rf"groups\[{g}\]\.rings: shares sum to 1\.")
+
+
+def _group_twice(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    again = Group(network.groups[0].servers[::-1], network.groups[0].rings)
+    last = len(network.groups)
+    _refused(
+        cluster,
+        replace(network, groups=(*network.groups, again)),
+        rf"groups\[{last}\]\.servers: the same servers as network\.groups\[0\]",
+    )
+
+
+def _listed(network: Network, chance: random.Random) -> tuple[tuple[Route, ...], int]:
+    """The routes one by one, however the network holds them, and one of them."""
+    routes = tuple(network.routes)
+    assume(routes)
+    return routes, chance.randrange(len(routes))
+
+
+def _with_route(network: Network, routes: tuple[Route, ...], i: int, route: Route) -> Network:
+    return replace(network, routes=(*routes[:i], route, *routes[i + 1 :]))
+
+
+def _route_with_a_loop(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    routes, i = _listed(network, chance)
+    way = routes[i].servers
+    looped = Route((*way[:2], *way), routes[i].weight)
+    message = rf"routes\[{i}\]\.servers: .* names a server twice"
+    _refused(cluster, _with_route(network, routes, i, looped), message)
+
+
+def _route_over_no_link(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    routes, i = _listed(network, chance)
+    ends = (routes[i].servers[0], routes[i].servers[-1])
+    adjacent = {(link.source, link.target) for link in network.links}
+    assume(ends not in adjacent)
+    message = rf"routes\[{i}\]: there is no link from server {ends[0]} to {ends[1]}"
+    _refused(cluster, _with_route(network, routes, i, Route(ends, 1.0)), message)
+
+
+def _weights_that_do_not_add_up(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    routes, i = _listed(network, chance)
+    half = Route(routes[i].servers, routes[i].weight / 2)
+    source, target = half.servers[0], half.servers[-1]
+    message = f"weights from server {source} to {target} sum to 0.*, not 1"
+    _refused(cluster, _with_route(network, routes, i, half), message)
+
+
+def _pair_without_a_route(cluster: Cluster, network: Network, chance: random.Random) -> None:
+    routes, i = _listed(network, chance)
+    ends = (routes[i].servers[0], routes[i].servers[-1])
+    assume(all((link.source, link.target) != ends for link in network.links))
+    left = tuple(r for r in routes if (r.servers[0], r.servers[-1]) != ends)
+    message = f"no link and no route from server {ends[0]} to {ends[1]}"
+    _refused(cluster, replace(network, routes=left), message)
+
+
+CORRUPTIONS = (
+    _dropped_link,
+    _port_used_twice,
+    _port_that_is_not_there,
+    _ring_that_misses_a_server,
+    _ring_that_visits_twice,
+    _shares_that_do_not_add_up,
+    _group_twice,
+    _route_with_a_loop,
+    _route_over_no_link,
+    _weights_that_do_not_add_up,
+    _pair_without_a_route,
+)
+
+
+@pytest.mark.parametrize("corrupted", CORRUPTIONS, ids=lambda corruption: corruption.__name__[1:])
+@settings(max_examples=8, deadline=None)
+@given(made=wired())
+def test_a_valid_network_passes_and_one_corruption_is_named(
+    corrupted: Callable[[Cluster, Network, random.Random], None],
+    made: tuple[Cluster, Network, random.Random],
+) -> None:
+    cluster, network, chance = made
+    assert validate_network(cluster, network) is network
+    corrupted(cluster, network, chance)
+
+
+def _failures(servers: int, degree: int) -> tuple[Cluster, Network, FailurePlan]:
+    cluster = Cluster(servers, degree, 10.0)
+    demand = Demand((GroupDemand(tuple(range(servers)), 1000),), ())
+    network = find_network(cluster, demand)
+    return cluster, network, plan_failures(cluster, network, demand)
+
+
+_DETOUR = (Route((1, 2), 1.0),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lost": 2}, r"failures\.links\[0\]\.lost: 2 is not 0, which comes next"),
+        ({"connected": False, "dropped": (), "detours": ()}, "says that servers are not connected"),
+        ({"dropped": (DroppedRings(7, (0,)),)}, r"dropped\[0\]\.group: 7 is not another group"),
+        (
+            {"dropped": (DroppedRings(0, (0,)), DroppedRings(0, (1,)))},
+            r"dropped\[1\]\.group: 0 is not another group",
+        ),
+        ({"dropped": (DroppedRings(0, (4,)),)}, r"\[4\] are not different rings out of 0\.\.3"),
+        ({"dropped": (DroppedRings(0, (1, 1)),)}, r"\[1, 1\] are not different rings"),
+        ({"dropped": (DroppedRings(0, ()),)}, r"\[\] are not different rings"),
+        ({"dropped": (DroppedRings(0, (0, 1, 2, 3)),)}, "none of the 4 rings of group 0 left"),
+        ({"detours": (Route((0, 1), 1.0),)}, "there is no link left from server 0 to 1"),
+        ({"detours": _DETOUR}, "a link from server 1 to 2 is left to use"),
+        ({"detours": (Route((0,), 1.0),)}, r"detours\[0\]\.servers: \[0\] is not a way"),
+        ({"detours": (Route((0, 7, 0, 7), 1.0),)}, "is not a way, or names a server twice"),
+        ({"detours": (Route((0, 7, 6, 1), 0.5),)}, "weights from server 0 to 1 sum to 0.5, not 1"),
+        ({"detours": (Route((0, 7, 6, 1), -1.0),)}, r"detours\[0\]\.weight: -1.0 is not above 0"),
+    ],
+)
+def test_each_rule_of_a_failure_rejects(changes: dict[str, Any], message: str) -> None:
+    cluster, network, failures = _failures(8, 4)
+    lost = network.links[0]
+    assert (lost.source, lost.target) == (0, 1)
+    validate_failures(cluster, network, failures)
+    wrong = replace(failures.links[0], **changes)
+    with pytest.raises(DocumentError, match=message):
+        validate_failures(cluster, network, replace(failures, links=(wrong, *failures.links[1:])))
+
+
+def test_every_cable_and_every_server_has_its_failure() -> None:
+    cluster, network, failures = _failures(8, 4)
+    assert len(failures.links) == len(cables(cluster, network)) == 16
+    with pytest.raises(DocumentError, match=r"failures\.links: 15 entries for 16 possible losses"):
+        validate_failures(cluster, network, replace(failures, links=failures.links[1:]))
+    more = (*failures.servers, Failure(8, True, (), ()))
+    with pytest.raises(DocumentError, match=r"failures\.servers: 9 entries for 8 possible losses"):
+        validate_failures(cluster, network, replace(failures, servers=more))
+
+
+def test_a_network_in_parts_after_a_loss_must_be_said_to_be() -> None:
+    cluster, network, failures = _failures(4, 2)
+    alone = Cluster(2, 1, 10.0)
+    pair = find_network(alone, Demand((GroupDemand((0, 1), 1),), ()))
+    parted = plan_failures(alone, pair, Demand((), ()))
+    assert [failure.connected for failure in parted.links] == [False]
+    claimed = replace(parted, links=(Failure(0, True, (), ()),))
+    with pytest.raises(DocumentError, match="says that servers are connected, but not"):
+        validate_failures(alone, pair, claimed)
+    detoured = replace(parted, links=(Failure(0, False, (), _DETOUR),))
+    with pytest.raises(DocumentError, match="nothing can be dropped or detoured"):
+        validate_failures(alone, pair, detoured)
+    validate_failures(cluster, network, failures)

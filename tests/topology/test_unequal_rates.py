@@ -1,0 +1,188 @@
+"""Ports of unequal rates, and more than one link between the same servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from small_op_graphs import one_all_reduce
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import (
+    BYTES_PER_GBPS,
+    Cluster,
+    Demand,
+    GroupDemand,
+    Link,
+    PairDemand,
+    Plan,
+    validate_network,
+)
+from torch_topoopt.search.accelerators import accelerator, operator_seconds
+from torch_topoopt.search.strategies import data_parallel
+from torch_topoopt.sim import predict, predict_ideal_switch
+from torch_topoopt.topology.failures import degraded, plan_failures
+from torch_topoopt.topology.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.loads import link_load_bytes
+from torch_topoopt.topology.topology_finder import find_network
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Network
+
+SIZE = 10**9
+
+
+def uneven(servers: int, rates: tuple[float, ...], ports: Literal["duplex", "simplex"]) -> Cluster:
+    return Cluster(
+        servers, len(rates), min(rates), ports, link_latency_s=0.0, port_gbps=(rates,) * servers
+    )
+
+
+def everyone(servers: int) -> Demand:
+    return Demand((GroupDemand(tuple(range(servers)), SIZE),), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"port_gbps": ((1.0, 2.0),) * 3}, "port_gbps: 3 rows for 4 servers"),
+        ({"port_gbps": ((1.0, 2.0),) * 3 + ((1.0,),)}, r"port_gbps\[3\]: 1 rates for 2 ports"),
+        (
+            {"port_gbps": ((1.0, 0.0),) * 4},
+            r"port_gbps\[0\]\[1\]: 0.0 is not a finite number",
+        ),
+        ({"port_gbps": ((1.0, float("nan")),) * 4}, r"port_gbps\[0\]\[1\]: nan is not a finite"),
+        (
+            {"port_gbps": ((2.0, 2.0),) * 4},
+            "link_gbps: 1.0 is not 2.0, the least",
+        ),
+        ({"degree": 6}, "degree: 6 ports .* at most 3, or ask for parallel links"),
+        ({"degree": 5, "parallel_links": True}, "degree: 5 is odd.*use 4 or 6"),
+    ],
+)
+def test_each_rule_of_unequal_ports_and_parallel_links_rejects(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DocumentError, match=message):
+        replace(Cluster(4, 2, 1.0), **changes).validate()
+
+
+def test_a_link_is_as_fast_as_the_slower_of_its_ports() -> None:
+    cluster = Cluster(2, 2, 1.0, port_gbps=((1.0, 4.0), (3.0, 2.0))).validate(any_degree=True)
+    assert cluster.gbps_of(Link(0, 1, 1, 0)) == 3.0
+    assert cluster.gbps_of(Link(1, 0, 0, 0)) == 1.0
+    assert cluster.pair_gbps([Link(0, 1, 1, 0), Link(0, 0, 1, 1)]) == {(0, 1): 2.0}
+    assert cluster.server_gbps(1) == 5.0
+    assert Cluster(2, 2, 1.0).server_gbps(1) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("servers", "rates", "ports"),
+    [
+        (8, (10.0, 40.0, 40.0, 10.0), "duplex"),
+        (9, (10.0, 30.0, 20.0), "simplex"),
+        (5, (100.0, 100.0, 25.0, 25.0), "duplex"),
+    ],
+)
+def test_rings_share_in_proportion_so_that_all_links_are_busy_alike(
+    servers: int, rates: tuple[float, ...], ports: Literal["duplex", "simplex"]
+) -> None:
+    cluster = uneven(servers, rates, ports)
+    network = find_network(cluster, everyone(servers))
+    load = link_load_bytes(network, everyone(servers))
+    seconds = [
+        size_bytes / (cluster.gbps_of(link) * BYTES_PER_GBPS)
+        for link, size_bytes in zip(network.links, load, strict=True)
+    ]
+    least_s = 2 * (servers - 1) / servers * SIZE / (sum(rates) * BYTES_PER_GBPS)
+    assert seconds == pytest.approx([least_s] * len(seconds), rel=1e-6)
+    shares = sorted({round(ring.share, 9) for ring in network.groups[0].rings})
+    assert shares == pytest.approx(sorted({rate / sum(rates) for rate in rates}))
+
+
+def all_reduce_s(cluster: Cluster, network: Network) -> float:
+    """Predicted seconds of one AllReduce of SIZE bytes over all servers."""
+    op_graph = one_all_reduce(SIZE)
+    strategy = data_parallel(op_graph, cluster.servers)
+    compute_s = sum(
+        operator_seconds(accelerator("cpu-core"), op_graph.operators[0], cluster.servers)
+    )
+    switch = predict_ideal_switch(op_graph, cluster, strategy)
+    estimate = predict(op_graph, cluster, network, strategy)
+    assert estimate.iteration_s >= switch.iteration_s * (1 - 1e-9)
+    return estimate.iteration_s - compute_s
+
+
+def test_rings_on_cables_that_are_given_share_in_proportion() -> None:
+    """A ring of fast cables, and one of slow ones beside it."""
+    rates = ((40.0, 40.0, 10.0, 10.0),) * 5
+    cluster = Cluster(5, 4, 10.0, link_latency_s=0.0, port_gbps=rates).validate(any_degree=True)
+    links, plugged = [], []
+    for stride, port, gbps in ((1, 0, 40.0), (2, 2, 10.0)):
+        for s in range(5):
+            t = (s + stride) % 5
+            link = Link(s, port, t, port + 1)
+            links += [link, link.reverse]
+            ends = (f"{port}", f"{port + 1}") if s < t else (f"{port + 1}", f"{port}")
+            plugged.append(Cable((min(s, t), max(s, t)), ends, gbps))
+    network = validate_network(cluster, network_of_cables(5, tuple(links), plugged))
+    assert [ring.share for ring in network.groups[0].rings] == pytest.approx([0.4, 0.4, 0.1, 0.1])
+
+
+def test_parallel_links_share_evenly_so_that_the_slower_one_decides() -> None:
+    rates = ((10.0, 30.0),) * 2
+    cluster = Cluster(2, 2, 10.0, link_latency_s=0.0, port_gbps=rates).validate(any_degree=True)
+    links = (Link(0, 0, 1, 0), Link(0, 1, 1, 1))
+    both = tuple(x for link in links for x in (link, link.reverse))
+    network = network_of_cables(2, both, [Cable((0, 1), ("a", "b"), g) for g in (10.0, 30.0)])
+    op_graph = one_all_reduce(SIZE)
+    estimate = predict(op_graph, cluster, network, data_parallel(op_graph, 2))
+    assert estimate.link_bytes == (SIZE // 2,) * 4
+    assert all_reduce_s(cluster, network) == pytest.approx(SIZE / 2 / (10.0 * BYTES_PER_GBPS))
+
+
+@pytest.mark.parametrize(
+    ("servers", "degree", "ports"),
+    [(2, 3, "duplex"), (3, 4, "duplex"), (4, 6, "duplex"), (4, 5, "simplex"), (5, 8, "duplex")],
+)
+def test_parallel_links_that_are_asked_for_carry_further_rings(
+    servers: int, degree: int, ports: Literal["duplex", "simplex"]
+) -> None:
+    cluster = Cluster(servers, degree, 10.0, ports, link_latency_s=0.0)
+    with pytest.raises(DocumentError, match="ask for parallel links"):
+        find_network(cluster, everyone(servers))
+    cluster = replace(cluster, parallel_links=True)
+    network = find_network(cluster, everyone(servers))
+    assert len(network.links) == servers * degree
+    assert len(network.groups[0].rings) == degree
+    closed_s = 2 * (servers - 1) / servers * SIZE / (degree * cluster.link_bytes_per_s)
+    assert all_reduce_s(cluster, network) == pytest.approx(closed_s)
+    plan = Plan.of_network(cluster, network, everyone(servers), model="")
+    plan = replace(plan, failures=plan_failures(cluster, network, plan.demand)).validate()
+    assert Plan.from_json(plan.to_json()) == plan
+    validate_network(cluster, degraded(plan, link=0))
+    validate_network(cluster, degraded(plan, server=1), without=1)
+
+
+def test_pairs_on_parallel_links_are_wired_for_their_demand() -> None:
+    cluster = Cluster(4, 6, 10.0, parallel_links=True)
+    demand = Demand(everyone(4).groups, (PairDemand(0, 1, 100 * SIZE),))
+    network = find_network(cluster, demand)
+    between = sum((link.source, link.target) == (0, 1) for link in network.links)
+    assert between >= 3
+
+
+def test_the_text_of_a_plan_keeps_the_rates_of_ports_and_one_of_version_1_has_none() -> None:
+    cluster = uneven(4, (10.0, 40.0), "simplex")
+    plan = Plan.of_network(cluster, find_network(cluster, everyone(4)), everyone(4), model="")
+    assert Plan.from_json(plan.to_json()) == plan
+    whole = replace(cluster, port_gbps=((10, 40),) * 4)  # type: ignore[arg-type]
+    assert replace(plan, cluster=whole).to_json() == plan.to_json()
+    even = Cluster(4, 2, 10.0)
+    plain = Plan.of_network(even, find_network(even, everyone(4)), everyone(4), model="")
+    old = plain.to_json().replace('"version": 2', '"version": 1')
+    old = old.replace(',\n    "parallel_links": false', "")
+    assert "port_gbps" not in old
+    assert "parallel_links" not in old
+    assert replace(Plan.from_json(old), version=2) == plain

@@ -1,0 +1,43 @@
+"""How much of an AllReduce each ring carries where links are not alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.plan.network import Ring
+    from torch_topoopt.plan.routes import Pair, Route
+
+
+def shared_by_slowest_link(
+    rings: Sequence[Ring],
+    table: Mapping[Pair, tuple[Route, ...]],
+    rates: Mapping[Pair, float],
+) -> tuple[Ring, ...]:
+    """The rings with shares in proportion to what the slowest link on each carries.
+
+    `table` has the routes of neighbours and `rates` the rate of all links from one server to
+    another, in any unit; rings that pass the same links divide them. As they are if all rates are
+    alike.
+    """
+    if len(set(rates.values())) < 2 or not rings:
+        return tuple(rings)
+    hops = [_links_of(ring, table) for ring in rings]
+    users: dict[Pair, int] = {}
+    for ring_hops in hops:
+        for hop in ring_hops:
+            users[hop] = users.get(hop, 0) + 1
+    slowest = [min(rates[hop] / users[hop] for hop in ring_hops) for ring_hops in hops]
+    total = sum(slowest)
+    return tuple(
+        replace(ring, share=rate / total) for ring, rate in zip(rings, slowest, strict=True)
+    )
+
+
+def _links_of(ring: Ring, table: Mapping[Pair, tuple[Route, ...]]) -> list[Pair]:
+    pairs = zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True)
+    return [hop for pair in pairs for route in table[pair] for hop in pairwise(route.servers)]
