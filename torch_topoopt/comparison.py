@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """One architecture. `server_gbps` is what a server can send; `cost` is in dollars (None: parts
+    """One architecture. `server_gbps` is the most that a server can send; `cost` is in dollars (None: parts
     without a price), `iterations_per_s_per_mdollar` what a million of them buys."""
 
     architecture: str
@@ -142,6 +142,15 @@ def _build(
     return ARCHITECTURES[name](cluster, asked, seed=seed)
 
 
+def _sent_gbps(topology: Topology) -> list[float]:
+    """What each server can send at once."""
+    rates = [0.0] * topology.servers
+    for link in topology.links:
+        if link.source < topology.servers:
+            rates[link.source] += link.gbps
+    return rates
+
+
 def _row(
     name: str, topology: Topology, cluster: Cluster, estimate: ArchitectureEstimate, origin: str
 ) -> Compared:
@@ -149,7 +158,7 @@ def _row(
     per_million = None if cost is None else 1e6 / (estimate.iteration_s * cost.total)
     return Compared(
         architecture=name,
-        server_gbps=sum(link.gbps for link in topology.links if link.source == 0),
+        server_gbps=max(_sent_gbps(topology)),
         iteration_s=estimate.iteration_s,
         compute_s=estimate.compute_s,
         bandwidth_tax=estimate.bandwidth_tax,
