@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """One architecture. `server_gbps` is the most that a server can send; `cost` is in dollars (None: parts
-    without a price), `iterations_per_s_per_mdollar` what a million of them buys."""
+    """One architecture. `server_gbps` is the most that a server can send; `cost` is in dollars
+    (None: parts without a price), `iterations_per_s_per_mdollar` what a million of them buys."""
 
     architecture: str
     server_gbps: float
