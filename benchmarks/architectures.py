@@ -20,7 +20,7 @@ from torch_topoopt.comparison import compare
 from torch_topoopt.launcher import documents
 from torch_topoopt.plan import Cluster
 
-# sections 5.3, averages over the bandwidths of Figure 11 (128 servers, d = 4)
+# section 5.3, averages over the bandwidths of Figure 11 (128 servers, d = 4)
 PAPER = {
     "candle": (2.8, 1.0),
     "vgg": (2.8, 1.0),
@@ -35,9 +35,13 @@ def main() -> int:
     names = arguments.architectures.split(",")
     per_server = arguments.accelerators_per_server
     graph = documents.op_graph_of(arguments.model)
-    batch = graph.batch_size * arguments.servers * per_server
-    graph = documents.op_graph_of(arguments.model, batch)
-    print(f"{graph.model}, {batch} samples, {arguments.servers} servers, degree {arguments.degree}")
+    if not arguments.model.endswith(".json"):  # a model's own batch is that of one accelerator
+        batch = graph.batch_size * arguments.servers * per_server
+        graph = documents.op_graph_of(arguments.model, batch)
+    print(
+        f"{graph.model}, {graph.batch_size} samples, {arguments.servers} servers, degree "
+        f"{arguments.degree}"
+    )
     print(" ".join(["Gb/s".rjust(6), *(name.rjust(max(10, len(name))) for name in names)]))
     kept = []
     ratios: list[tuple[float, float]] = []
@@ -68,7 +72,7 @@ def main() -> int:
             ours = times["topoopt"]
             ratios.append((times["fat-tree"] / ours, ours / times["ideal-switch"]))
     if ratios:
-        _print_ratios(ratios, PAPER.get(arguments.model))
+        _print_ratios(ratios, PAPER.get(graph.model.split(":")[0]))
     if arguments.json_file:
         Path(arguments.json_file).write_text(json.dumps(kept, indent=2) + "\n")
     return 0
@@ -85,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("model", help="name of a model, file.py:callable or script.py")
+    options.add_argument("model", help="name of a model, file.py:callable, script.py, *.json")
     options.add_argument("--servers", type=int, default=128)
     options.add_argument("--degree", type=int, default=4)
     options.add_argument("--bandwidths", default="10,25,40,100,200", help="Gb/s of a port")
