@@ -33,7 +33,8 @@ _EXAMPLES = """\
   topoopt simulate --flows ring.txt --json
   topoopt simulate --flows ring.txt --flow-csv flows.csv --link-csv links.csv --trace trace.json
   topoopt simulate runs/2026-01-31T12-00-00/plan.json
-  topoopt simulate plan.json --model vgg --iterations 3"""
+  topoopt simulate plan.json --model vgg --iterations 3
+  topoopt simulate plan.json --architecture fat-tree"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--iterations", type=int, metavar="N", help="with PLAN: training iterations (default: 1)"
+    )
+    options.add_argument(
+        "--architecture",
+        metavar="NAME",
+        help="with PLAN: the same strategy on another kind of network for the same servers, such "
+        "as fat-tree or torus (docs/architectures.md); every flow takes one shortest path",
     )
     parser.add_batch_size_option(options)
     options.add_argument(
@@ -110,7 +117,7 @@ def _program(arguments: argparse.Namespace) -> FlowProgram:
     if (arguments.plan is None) == (arguments.flows is None):
         raise InputError("give either a PLAN or --flows FILE (see `topoopt simulate --help`)")
     if arguments.flows is not None:
-        for option in ("model", "iterations", "batch_size"):
+        for option in ("model", "iterations", "architecture", "batch_size"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option.replace('_', '-')}: belongs to a PLAN, not to --flows")
         return sim.read_flows(arguments.flows)
@@ -122,7 +129,15 @@ def _program(arguments: argparse.Namespace) -> FlowProgram:
         raise InputError(f"model: there is no {beside}; name what was planned with --model")
     graph = documents.op_graph_of(arguments.model or str(beside), arguments.batch_size)
     iterations = 1 if arguments.iterations is None else arguments.iterations
-    return sim.plan_program(graph, plan, iterations=iterations)
+    if arguments.architecture is None:
+        return sim.plan_program(graph, plan, iterations=iterations)
+    from torch_topoopt.architecture_program import architecture_program
+    from torch_topoopt.architectures import architecture
+
+    topology = architecture(arguments.architecture)(plan.cluster, plan.demand, seed=plan.seed)
+    return architecture_program(
+        topology, graph, plan.cluster, plan.strategy, seed=plan.seed, iterations=iterations
+    )
 
 
 def _write_files(arguments: argparse.Namespace, program: FlowProgram, result: FlowsResult) -> None:

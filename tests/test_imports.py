@@ -27,7 +27,17 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"search", "topology", "tracing", "rank_layout"}),
     frozenset({"architectures", "iteration_tasks"}),
     frozenset({"reconfiguration_sim"}),
-    frozenset({"profiling", "sim", "architecture_sim", "cost", "c10d_names", "fabric"}),
+    frozenset(
+        {
+            "profiling",
+            "sim",
+            "architecture_sim",
+            "architecture_program",
+            "cost",
+            "c10d_names",
+            "fabric",
+        }
+    ),
     frozenset({"discovery", "measuring"}),
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),

@@ -1,4 +1,4 @@
-"""`topoopt compare`."""
+"""`topoopt compare`, and a plan on another architecture."""
 
 from __future__ import annotations
 
@@ -65,3 +65,18 @@ def test_bad_input_is_one_line(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_plan_on_another_architecture(
+    op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    assert main(["plan", str(op_graph_file), *CLUSTER, *QUICK, "-o", str(plan)]) == 0
+    capsys.readouterr()
+    simulate = ("simulate", str(plan), "--model", str(op_graph_file), "--architecture")
+    assert main([*simulate, "fat-tree", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completion_s"] > 0
+    assert main([*simulate, "fattree"]) == 2
+    assert "architecture: 'fattree' is not known" in capsys.readouterr().err
+    assert main([*simulate, "sip-ml"]) == 2
+    assert "the circuits of sip-ml change during a run" in capsys.readouterr().err

@@ -173,7 +173,7 @@ class Routes:
         rows: dict[Pair, tuple[Ints, Floats, float]],
     ) -> None:
         """Adds to `rows` what each of `sources` loads when it spreads its bytes to `target`."""
-        distance = self._distances_to(target)
+        distance = self.distances_to(target)
         lost = [s for s in sources if distance[s] < 0]
         if lost:
             raise ValueError(f"paths: no path from node {lost[0]} to node {target}")
@@ -200,7 +200,8 @@ class Routes:
             used = np.flatnonzero(loads[i])
             rows[source, target] = nearer[used], loads[i, used], float(latest[source])
 
-    def _distances_to(self, target: int) -> Ints:
+    def distances_to(self, target: int) -> Ints:
+        """Least hops from every node to `target`; -1 where there is no path."""
         if not hasattr(self, "_into"):
             self._into: list[list[int]] = [[] for _ in range(self.topology.nodes)]
             for a, b in self.index:

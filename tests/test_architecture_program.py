@@ -1,0 +1,73 @@
+"""Iterations on architectures as flow programs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from small_op_graphs import one_all_reduce, random_graph, random_strategy
+
+from torch_topoopt.architecture_program import architecture_program
+from torch_topoopt.architecture_sim import demand_bytes, predict_on
+from torch_topoopt.architectures import ARCHITECTURES
+from torch_topoopt.plan import Cluster
+from torch_topoopt.search.strategies import data_parallel
+from torch_topoopt.search.traffic import demand
+from torch_topoopt.sim import run_program
+
+CHANGING = ("ocs-reconfig", "ocs-reconfig-no-forwarding", "sip-ml")
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in CHANGING])
+def test_every_flow_has_a_shortest_path_and_an_iteration_ends(name: str) -> None:
+    cluster = Cluster(8, 4, 25.0)
+    rng = random.Random(3)
+    op_graph = random_graph(rng, 8)
+    strategy = random_strategy(rng, op_graph, 8)
+    asked = demand(op_graph, strategy, 8)
+    topology = ARCHITECTURES[name](cluster, asked)
+    program = architecture_program(topology, op_graph, cluster, strategy)
+    result = run_program(program)
+    spread = predict_on(topology, op_graph, cluster, strategy)
+    # What servers send in all does not hang on which of the shortest paths are taken
+    sent = sum(
+        size
+        for size, link in zip(result.link_bytes, topology.links, strict=True)
+        if link.source < 8
+    )
+    assert sent == pytest.approx(spread.bandwidth_tax * demand_bytes(asked), rel=1e-4)
+    assert result.completion_s >= spread.compute_s
+    if name == "ideal-switch":  # one path per pair: nothing is left to chance
+        assert result.completion_s == pytest.approx(spread.iteration_s, rel=0.02)
+
+
+def test_iterations_follow_each_other_and_a_seed_chooses_the_paths() -> None:
+    cluster = Cluster(16, 4, 25.0, link_latency_s=0.0)
+    op_graph = one_all_reduce(10**9)
+    strategy = data_parallel(op_graph, 16)
+    tree = ARCHITECTURES["fat-tree"](cluster)
+
+    def seconds(seed: int, iterations: int) -> float:
+        program = architecture_program(
+            tree, op_graph, cluster, strategy, seed=seed, iterations=iterations
+        )
+        return float(run_program(program).completion_s)
+
+    once = seconds(0, 1)
+    assert once == seconds(0, 1)
+    # neighbours under one edge switch, or one flow out of and into each: nothing collides
+    assert once == pytest.approx(predict_on(tree, op_graph, cluster, strategy).iteration_s)
+    assert seconds(1, 3) == pytest.approx(3 * once)
+
+
+def test_what_cannot_be_a_program_is_named() -> None:
+    cluster = Cluster(4, 2, 25.0)
+    op_graph = one_all_reduce(10)
+    strategy = data_parallel(op_graph, 4)
+    torus = ARCHITECTURES["torus"](cluster)
+    with pytest.raises(ValueError, match="iterations: 0"):
+        architecture_program(torus, op_graph, cluster, strategy, iterations=0)
+    with pytest.raises(ValueError, match="circuits of sip-ml change"):
+        architecture_program(ARCHITECTURES["sip-ml"](cluster), op_graph, cluster, strategy)
+    with pytest.raises(ValueError, match="topology: has 4 servers"):
+        architecture_program(torus, op_graph, Cluster(8, 2, 25.0), strategy)

@@ -1,0 +1,81 @@
+"""Iterations on an architecture as a flow program: every flow with one explicit path.
+
+What packets need, and single-path ECMP: where `architecture_sim` spreads a transfer over all
+shortest paths, here each flow takes one of them, chosen at random in proportion to the rates (or
+the weights of listed paths). A ring AllReduce is one flow per hop.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.architectures.path_picker import PathPicker
+from torch_topoopt.architectures.routing import Routes, lower_topology
+from torch_topoopt.iteration_tasks import iteration_tasks
+from torch_topoopt.search.strategies import check_strategy
+
+if TYPE_CHECKING:
+    from torch_topoopt.architectures.topology import Topology
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.strategies import Strategy
+
+_Task = tuple[str, int, int, float, int, list[int], list[int]]
+
+
+def architecture_program(
+    topology: Topology,
+    op_graph: OpGraph,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    seed: int = 0,
+    iterations: int = 1,
+) -> _core.FlowProgram:
+    """`iterations` iterations of `op_graph` split by `strategy` on `topology`, one after another.
+
+    `seed` chooses the paths. Raises ValueError for a topology that changes during a run, another
+    number of servers, a strategy that does not fit, servers without a path, or no iterations.
+    """
+    if topology.reconfiguration is not None:
+        raise ValueError(f"topology: the circuits of {topology.architecture} change during a run")
+    if iterations < 1:
+        raise ValueError(f"iterations: {iterations} is not at least 1")
+    if topology.servers != cluster.servers:
+        raise ValueError(
+            f"topology: has {topology.servers} servers, and the cluster {cluster.servers}"
+        )
+    check_strategy(op_graph, cluster.servers, strategy)
+    routes = Routes(topology)
+    rings = lower_topology(routes, ()).network.rings
+    once = iteration_tasks(op_graph, cluster, strategy, rings)
+    picker = PathPicker(routes, random.Random(seed))
+    tasks: list[_Task] = []
+    barrier: list[int] = []
+    for _ in range(iterations):
+        first = len(tasks)
+        waited_for: set[int] = set()
+        for task in once:
+            way = picker.links(task.source, task.target) if task.kind == "flow" else []
+            after = [first + before for before in task.after]
+            waited_for.update(after)
+            tasks.append(
+                (
+                    task.kind,
+                    task.source,
+                    task.target,
+                    task.amount,
+                    task.priority,
+                    way,
+                    after or list(barrier),
+                )
+            )
+        ends = [i for i in range(first, len(tasks)) if i not in waited_for]
+        barrier = [len(tasks)]
+        tasks.append(("delay", 0, 0, 0.0, 0, [], ends))
+    links = [
+        (link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9) for link in topology.links
+    ]
+    return _core.FlowProgram.of_tasks(topology.nodes, topology.servers, links, tasks, [])
