@@ -60,6 +60,15 @@ def test_twelve_servers_of_section_4_3(capsys: pytest.CaptureFixture[str]) -> No
     assert results(capsys, "--servers", "12", "--degree", "4")["strides"] == [1, 5]
 
 
+def test_optimal_routing_loads_all_links_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--servers", "16", "--degree", "4", "--mode", "released")
+    plain = results(capsys, *asked)
+    optimal = results(capsys, *asked, "--routing", "optimal")
+    assert optimal["links"] == plain["links"]
+    assert optimal["max_link_load"] < plain["max_link_load"]
+    assert optimal["max_link_load"] == pytest.approx(optimal["mean_link_load"])
+
+
 def test_more_ports_than_other_servers_must_be_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
