@@ -7,6 +7,7 @@ one path latency after its last byte was sent, and a server computes one task at
 """
 
 from torch_topoopt.sim.flows import (
+    LEVELS,
     Flow,
     FlowLink,
     FlowsResult,
@@ -27,6 +28,7 @@ from torch_topoopt.sim.plan_program import plan_program
 from torch_topoopt.sim.tasks import ComputeTask, FlowTask, SimLink, TaskTimes, simulate_tasks
 
 __all__ = [
+    "LEVELS",
     "ComputeTask",
     "Flow",
     "FlowLink",
