@@ -248,4 +248,5 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindArchitectures(module);
   topoopt::bindSim(module);
   topoopt::bindRouting(module);
+  topoopt::bindPacket(module);
 }

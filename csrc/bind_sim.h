@@ -18,4 +18,7 @@ void bindSim(pybind11::module_& module);
 pybind11::dict runProgram(const FlowProgram& program, Network& network, double until_s,
                           const pybind11::object& keep_going);
 
+// Adds the packet level to the module (bind_packet.cc).
+void bindPacket(pybind11::module_& module);
+
 }  // namespace topoopt

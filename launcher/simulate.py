@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from torch_topoopt.launcher import console, documents, parser, signals
+from torch_topoopt.launcher import console, documents, packet_options, parser, signals
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
 
@@ -31,6 +31,8 @@ Nodes 0..H-1 are hosts, the others switches. docs/simulators.md describes format
 
 _EXAMPLES = """\
   topoopt simulate --flows ring.txt --json
+  topoopt simulate --flows ring.txt --level packet --transport dctcp --mtu 1448
+  topoopt simulate --flows ring.txt --level packet --transport roce --lossless
   topoopt simulate --flows ring.txt --flow-csv flows.csv --link-csv links.csv --trace trace.json
   topoopt simulate runs/2026-01-31T12-00-00/plan.json
   topoopt simulate plan.json --model vgg --iterations 3
@@ -60,8 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--level",
         default="flow",
-        help="flow: links shared max-min fairly (default)",
+        help="flow: links shared max-min fairly (default); packet: every packet and queue",
     )
+    packet_options.add_options(options)
     options.add_argument(
         "--until", type=float, metavar="SECONDS", help="end at this simulated time at the latest"
     )
@@ -81,6 +84,7 @@ def main(argv: list[str]) -> int:
 
     if arguments.until is not None and not arguments.until > 0:
         raise InputError(f"until: {arguments.until} is not above 0")
+    options = packet_options.given_options(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     stopped: list[signals.Interrupted] = []
     with terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress:
@@ -99,6 +103,7 @@ def main(argv: list[str]) -> int:
                 level=arguments.level,
                 until_s=math.inf if arguments.until is None else arguments.until,
                 keep_going=keep_going,
+                **options,
             )
         except ValueError as error:
             raise InputError(str(error)) from None
@@ -179,7 +184,9 @@ def _show(terminal: console.Terminal, result: FlowsResult, arguments: argparse.N
         busy_s = max(result.device_busy_s.tolist())
         terminal.line(f"busiest server: computes for {format_seconds(busy_s)}")
     terminal.line(
-        f"busiest link: {format_bytes(max(result.link_bytes.tolist(), default=0.0))}; "
+        f"{counted(result.packet_hops, 'packet-hop')}; "
+        * (result.packet_hops > 0)
+        + f"busiest link: {format_bytes(max(result.link_bytes.tolist(), default=0.0))}; "
         f"{counted(result.events, 'event')} in {format_seconds(result.cpu_seconds)} of CPU time, "
         f"{result.peak_memory_mb:.0f} MB"
     )

@@ -58,6 +58,7 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
             "bind_architectures.cc",
             "bind_backend.cc",
             "bind_core.cc",
+            "bind_packet.cc",
             "bind_routing.cc",
             "bind_sim.cc",
         }

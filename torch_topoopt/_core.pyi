@@ -160,3 +160,13 @@ def rerouted(
 
     Edges are (source, target, capacity), commodities (source, target, bytes).
     """
+
+def run_packet_level(
+    program: FlowProgram,
+    until_s: float,
+    keep_going: _Progress | None,
+    options: dict[str, Any],
+    paths: Sequence[tuple[int, Sequence[Sequence[int]]]],
+    reroutes: Sequence[tuple[float, int, Sequence[int]]],
+) -> dict[str, Any]: ...
+def packet_options() -> list[str]: ...

@@ -82,7 +82,7 @@ def test_a_plan_takes_as_long_as_was_predicted(
     ("options", "message"),
     [
         (["--flows", "missing.txt"], "missing.txt: cannot be read: No such file"),
-        (["--flows", "{flows}", "--level", "atoms"], "level: 'atoms' is not one of flow"),
+        (["--flows", "{flows}", "--level", "atoms"], "level: 'atoms' is not one of flow, packet"),
         ([], "give either a PLAN or --flows FILE"),
         (["plan.json", "--flows", "{flows}"], "give either a PLAN or --flows FILE"),
         (["--flows", "{flows}", "--iterations", "2"], "--iterations: belongs to a PLAN"),
@@ -99,4 +99,34 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("topoopt: error: ")
+    assert error.count("\n") == 1
+
+
+def test_the_packet_level_takes_its_options(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    packet = ["simulate", "--flows", flows, "--level", "packet", "--json"]
+    assert (
+        main([*packet, "--transport", "constant", "--mtu", "500", "--option", "header_bytes=50"])
+        == 0
+    )
+    figures = json.loads(capsys.readouterr().out)
+    # 2 and 4 packets of 550 bytes at 1 GB/s, 1 us of latency each
+    assert figures["completion_s"] == pytest.approx(6 * 0.55e-6 + 2e-6)
+    assert figures["packet_hops"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mtu", "1500"], "mtu_bytes needs --level packet"),
+        (["--level", "packet", "--mtu", "0"], "mtu_bytes: 0 is not in"),
+        (["--level", "packet", "--option", "colour"], "'colour' is not NAME=VALUE"),
+        (["--level", "packet", "--option", "colour=red"], "colour: is no option"),
+    ],
+)
+def test_wrong_packet_options_are_one_line(
+    flows: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--flows", flows, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
     assert error.count("\n") == 1

@@ -317,7 +317,7 @@ ONE = [FlowLink(0, 1, 8.0)]
         ([Flow(0, 1, 1.0, (0,), (2,))], {}, r"flows\[0\].after: flow 2 is not in 0..0"),
         ([Flow(1, 0, 1.0, (0,))], {}, r"flows\[0\]: path: link 0 leaves node 0"),
         ([Flow(0, 1, 1.0, (0,), (0,))], {}, "form a cycle: 0 after 0"),
-        ([Flow(0, 1, 1.0, (0,))], {"level": "atoms"}, "level: 'atoms' is not one of flow"),
+        ([Flow(0, 1, 1.0, (0,))], {"level": "atoms"}, "level: 'atoms' is not one of flow, packet"),
         ([Flow(0, 1, 1.0, (0,))], {"until_s": math.nan}, "until_s: nan is not above 0"),
         ([], {"changes": [LinkChange(-1.0, 0, 1.0)]}, r"changes\[0\]: time_s -1 is not"),
         ([], {"changes": [LinkChange(1.0, 4, 1.0)]}, r"changes\[0\]: link 4 does not exist"),

@@ -2,8 +2,9 @@
 
 `predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `simulate_tasks`
 runs any graph of compute tasks and flows; `run_flows` and `run_flow_file` run flows with explicit
-paths, sizes and dependencies, at flow level: flows share links max-min fairly, a flow is delivered
-one path latency after its last byte was sent, and a server computes one task at a time.
+paths, sizes and dependencies, at flow level (flows share links max-min fairly, a flow is delivered
+one path latency after its last byte was sent) or packet by packet; a server computes one task at a
+time.
 """
 
 from torch_topoopt.sim.flows import (
@@ -24,6 +25,7 @@ from torch_topoopt.sim.iteration import (
     predict,
     predict_ideal_switch,
 )
+from torch_topoopt.sim.packet import Reroute, packet_options
 from torch_topoopt.sim.plan_program import plan_program
 from torch_topoopt.sim.tasks import ComputeTask, FlowTask, SimLink, TaskTimes, simulate_tasks
 
@@ -36,9 +38,11 @@ __all__ = [
     "FlowsResult",
     "IterationEstimate",
     "LinkChange",
+    "Reroute",
     "SimLink",
     "TaskTimes",
     "complete_groups",
+    "packet_options",
     "plan_program",
     "predict",
     "predict_ideal_switch",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt import _core
+from torch_topoopt.sim.packet import run_packet_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +63,8 @@ class FlowsResult:
     (`complete` is False; times of what did not happen are infinite). `cpu_seconds` is the run
     alone, without reading; `peak_memory_mb` is that of the whole process. `packet_hops` is 0 at
     flow level. `device_busy_s` is what hosts have computed.
+    `packet_counts`, at packet level, are per link: packets (of data), wire_bytes, dropped, trimmed,
+    marked, pauses, most_queued_bytes.
     """
 
     completion_s: float
@@ -75,6 +78,7 @@ class FlowsResult:
     finish_s: NDArray[np.float64]
     link_bytes: NDArray[np.float64]
     device_busy_s: NDArray[np.float64]
+    packet_counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """What `topoopt simulate --json` prints."""
@@ -96,7 +100,10 @@ def _run_flow_level(
 
 
 # Level -> what runs a program at it; further keywords are the level's own options.
-LEVELS: dict[str, Callable[..., dict[str, Any]]] = {"flow": _run_flow_level}
+LEVELS: dict[str, Callable[..., dict[str, Any]]] = {
+    "flow": _run_flow_level,
+    "packet": run_packet_level,
+}
 
 
 def run_flows(

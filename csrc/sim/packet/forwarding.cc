@@ -1,0 +1,224 @@
+// The way of a packet: into a port's queue, onto the link, to the next node or the end.
+
+#include <algorithm>
+
+#include "sim/packet/packet_network.h"
+
+namespace topoopt::packet {
+
+void PacketNetwork::arrive(Packet packet) {
+  if (packet.kind >= PacketKind::kPause) {
+    takePause(packet.link, packet.kind == PacketKind::kPause);
+    return;
+  }
+  if (packet.link == kNoLink) {
+    arriveAtEnd(packet);
+    return;
+  }
+  const Port& from = ports_[packet.link];
+  if (from.down_at >= now_ - from.latency) {  // it was in the fibre when the link failed
+    drop(packet);
+    return;
+  }
+  const uint32_t next = hops_[packet.hop];
+  if (next == kNoLink) {
+    arriveAtEnd(packet);
+  } else {
+    ++packet.hop;
+    enqueue(next, packet);
+  }
+}
+
+void PacketNetwork::arriveAtEnd(const Packet& packet) {
+  switch (packet.kind) {
+    case PacketKind::kData:
+    case PacketKind::kTrimmed:
+    case PacketKind::kOpen:
+      if (!flows_[packet.flow].done) transport_->receive(packet);
+      break;
+    default:
+      if (!flows_[packet.flow].done) transport_->answer(packet);
+  }
+  unref(packet.flow);
+}
+
+void PacketNetwork::enqueue(uint32_t number, const Packet& arrived) {
+  if (arrived.kind != PacketKind::kData) {
+    enqueueControl(number, arrived);
+    return;
+  }
+  Port& port = ports_[number];
+  Packet packet = arrived;
+  const bool transit = packet.link != kOwnHost;
+  if (transit && port.transit_bytes + packet.size_bytes > port.limit_bytes) {
+    if (trims_) {
+      trim(number, packet);
+    } else {
+      ++port.counts.dropped;
+      drop(packet);
+    }
+    return;
+  }
+  if (!port.up || (options_.lossless && transit && !buffer(packet))) {
+    ++port.counts.dropped;
+    drop(packet);
+    return;
+  }
+  port.queued_bytes += packet.size_bytes;
+  if (transit) port.transit_bytes += packet.size_bytes;
+  port.counts.most_queued_bytes = std::max(port.counts.most_queued_bytes, port.queued_bytes);
+  if (port.queued_bytes > port.mark_from_bytes) mark(port, packet);
+  if (port.data.empty()) port.turns.push(kTransit);
+  port.data.push(packet);
+  if (!port.busy) serve(number, false);
+}
+
+void PacketNetwork::enqueueControl(uint32_t number, const Packet& packet) {
+  Port& port = ports_[number];
+  if (!port.up) {
+    ++port.counts.dropped;
+    drop(packet);
+    return;
+  }
+  port.control.push(packet);
+  if (!port.busy) serve(number, false);
+}
+
+// Random early detection between two sizes of the queue; a threshold if they are the same.
+void PacketNetwork::mark(Port& port, Packet& packet) {
+  if (port.queued_bytes <= port.mark_all_from_bytes) {
+    const double place = static_cast<double>(port.queued_bytes - port.mark_from_bytes) /
+                         static_cast<double>(port.mark_all_from_bytes - port.mark_from_bytes);
+    if (chance() >= place * port.mark_probability) return;
+  }
+  packet.marked = true;
+  ++port.counts.marked;
+}
+
+// The newcomer or the last in the queue loses its payload, by chance, so that senders in step do
+// not always hit the same one. The header goes ahead of all data.
+void PacketNetwork::trim(uint32_t number, Packet packet) {
+  Port& port = ports_[number];
+  ++port.counts.trimmed;
+  if (!port.data.empty() && port.data.back().size_bytes >= packet.size_bytes && chance() < 0.5) {
+    std::swap(port.data.back(), packet);
+    const int64_t more = static_cast<int64_t>(port.data.back().size_bytes) - packet.size_bytes;
+    port.queued_bytes += more;
+    port.transit_bytes += more;
+  }
+  packet.kind = PacketKind::kTrimmed;
+  packet.size_bytes = static_cast<uint32_t>(options_.header_bytes);
+  enqueueControl(number, packet);
+}
+
+void PacketNetwork::drop(const Packet& packet) {
+  ++dropped_;
+  if (packet.kind == PacketKind::kData && !flows_[packet.flow].done) transport_->lost(packet);
+  unref(packet.flow);
+}
+
+void PacketNetwork::depart(uint32_t number) {
+  Port& port = ports_[number];
+  Packet packet = port.in_service;
+  if (!port.cut) release(port, packet);
+  packet.link = number;
+  if (port.cut) {
+    port.cut = false;
+    drop(packet);
+  } else {
+    port.counts.wire_bytes += packet.size_bytes;
+    if (packet.kind == PacketKind::kData) {
+      ++port.counts.packets;
+      ++packet_hops_;
+      port.counts.payload_bytes += packet.size_bytes - options_.header_bytes;
+    }
+    lines_.push(port.line, now_, packet);
+  }
+  serve(number, true);
+}
+
+// Begins the next service of a port that has none; `is_top`: its last one has just ended, and that
+// event is still the first in the heap.
+void PacketNetwork::serve(uint32_t number, bool is_top) {
+  Port& port = ports_[number];
+  uint32_t again = kTransit;  // the flow that has had its turn
+  if (!choose(number, again)) {
+    port.busy = false;
+    if (is_top) departures_.pop();
+    return;
+  }
+  port.busy = true;
+  port.free_at = now_ + port.serviceTime(port.in_service.size_bytes);
+  if (is_top) {
+    departures_.replaceTop(port.free_at);
+  } else {
+    departures_.push(port.free_at, number);
+  }
+  if (again != kTransit) wake(again);
+}
+
+// Puts the next packet into service; false if there is none.
+bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
+  Port& port = ports_[number];
+  if (!port.up) return false;
+  const bool data_waits = !port.paused && !port.turns.empty();
+  if (!port.control.empty() &&
+      !(trims_ && data_waits && port.control_turns >= options_.ndp.headers_per_packet)) {
+    port.in_service = port.control.pop();
+    ++port.control_turns;
+    return true;
+  }
+  if (port.paused) return false;
+  while (!port.turns.empty()) {
+    const uint32_t turn = port.turns.pop();
+    if (turn == kTransit) {
+      port.in_service = port.data.pop();
+      if (!port.data.empty()) port.turns.push(kTransit);
+    } else if (takeFrom(turn, number)) {
+      again = turn;
+    } else {
+      continue;
+    }
+    port.control_turns = 0;
+    return true;
+  }
+  // Nobody had data after all.
+  if (port.control.empty()) return false;
+  port.in_service = port.control.pop();
+  return true;
+}
+
+// Takes the next packet from a flow whose turn it is. It may have lost its reason since it was
+// listed: the route has changed, what it wanted to send has been acknowledged.
+bool PacketNetwork::takeFrom(uint32_t slot, uint32_t number) {
+  Flow& flow = flows_[slot];
+  flow.listed = false;
+  if (flow.done) {
+    freeIfOver(slot);
+    return false;
+  }
+  Picoseconds from = now_;
+  if (firstPort(flow) != number || !transport_->ready(slot, from) || from > now_) {
+    wake(slot);  // elsewhere or later, if at all
+    return false;
+  }
+  fill(slot, ports_[number].in_service);
+  return true;
+}
+
+// Makes the next packet of a flow.
+void PacketNetwork::fill(uint32_t slot, Packet& packet) {
+  Flow& flow = flows_[slot];
+  packet.flow = slot;
+  packet.seq = transport_->take(slot);
+  packet.value = 0;
+  packet.hop = route_begin_[flow.route] + 1;
+  packet.size_bytes = packet.seq + 1 == flow.packets ? flow.last_bytes : full_bytes_;
+  packet.link = kNoLink;
+  packet.kind = PacketKind::kData;
+  packet.marked = false;
+  ++flow.refs;
+  chooseRoute(flow);
+}
+
+}  // namespace topoopt::packet

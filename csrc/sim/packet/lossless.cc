@@ -1,0 +1,170 @@
+// Links that are stopped: paused by a full buffer, or failed; and the deadlock that pauses can end
+// in.
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "sim/packet/packet_network.h"
+
+namespace topoopt::packet {
+
+namespace {
+
+constexpr Picoseconds kWatchInterval = 1'000'000'000;  // 1 ms
+
+}  // namespace
+
+// PFC: the packet takes room in the buffer at the end of the link over which it came; false if that
+// is full in spite of the pause.
+bool PacketNetwork::buffer(const Packet& packet) {
+  Port& from = ports_[packet.link];
+  if (from.buffered_bytes + packet.size_bytes > from.buffer_limit_bytes) return false;
+  from.buffered_bytes += packet.size_bytes;
+  if (!from.pausing && from.buffered_bytes > options_.pause_above_bytes) {
+    from.pausing = true;
+    ++from.counts.pauses;
+    signalPause(packet.link, PacketKind::kPause);
+  }
+  return true;
+}
+
+void PacketNetwork::unbuffer(const Packet& packet) {
+  Port& from = ports_[packet.link];
+  from.buffered_bytes -= packet.size_bytes;
+  if (from.pausing && from.buffered_bytes <= options_.resume_below_bytes) {
+    from.pausing = false;
+    signalPause(packet.link, PacketKind::kResume);
+  }
+}
+
+// Pause frames take the link's latency and none of its bandwidth.
+void PacketNetwork::signalPause(uint32_t number, PacketKind kind) {
+  Packet packet{};
+  packet.link = number;
+  packet.kind = kind;
+  lines_.push(ports_[number].line, now_, packet);
+}
+
+void PacketNetwork::takePause(uint32_t number, bool paused) {
+  Port& port = ports_[number];
+  port.paused = paused;
+  if (paused) {
+    watch();
+  } else if (!port.busy) {
+    serve(number, false);
+  }
+}
+
+void PacketNetwork::watch() {
+  if (watching_) return;
+  if (std::ranges::none_of(ports_, [](const Port& port) { return port.paused; })) return;
+  watching_ = true;
+  timers_.push(now_ + kWatchInterval, kDeadlock);
+}
+
+// A paused link resumes when enough of what came over it has left the node at its end. Starting
+// from all paused links, those are taken away that would resume even if the others never did; what
+// is left waits for itself.
+std::vector<uint32_t> PacketNetwork::findDeadlock() const {
+  std::vector<char> stuck(ports_.size(), 0);
+  std::map<std::pair<uint32_t, uint32_t>, int64_t> held;  // bytes from link waiting at port
+  for (uint32_t number = 0; number < ports_.size(); ++number) {
+    const Port& port = ports_[number];
+    stuck[number] = port.paused && port.pausing;
+    if (!stuck[number]) continue;
+    for (uint32_t i = 0; i < port.data.size(); ++i) {
+      const Packet& packet = port.data[i];
+      if (packet.link != kOwnHost) held[{packet.link, number}] += packet.size_bytes;
+    }
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    std::vector<int64_t> stays(ports_.size(), 0);
+    for (const auto& [link_and_port, bytes] : held) {
+      if (stuck[link_and_port.second]) stays[link_and_port.first] += bytes;
+    }
+    for (size_t number = 0; number < ports_.size(); ++number) {
+      if (!stuck[number] || stays[number] > options_.resume_below_bytes) continue;
+      stuck[number] = 0;
+      changed = true;
+    }
+  }
+  const auto first = std::ranges::find(stuck, 1);
+  if (first == stuck.end()) return {};
+  std::vector<uint32_t> order;
+  std::vector<char> seen(ports_.size(), 0);
+  uint32_t at = static_cast<uint32_t>(first - stuck.begin());
+  while (!seen[at]) {
+    seen[at] = 1;
+    order.push_back(at);
+    for (auto it = held.lower_bound({at, 0}); it != held.end() && it->first.first == at; ++it) {
+      if (!stuck[it->first.second]) continue;
+      at = it->first.second;
+      break;
+    }
+  }
+  order.erase(order.begin(), std::ranges::find(order, at));
+  return order;
+}
+
+void PacketNetwork::failIfDeadlocked() const {
+  if (!options_.lossless) return;
+  const std::vector<uint32_t> cycle = findDeadlock();
+  if (cycle.empty()) return;
+  std::string text;
+  for (uint32_t number : cycle) {
+    const ProgramLink& link = links_[number];
+    text += "link " + std::to_string(link.id) + " (" + std::to_string(link.source) + " to " +
+            std::to_string(link.target) + ") waits for ";
+  }
+  throw std::invalid_argument("lossless: deadlock at " + std::to_string(toSeconds(now_)) +
+                              " s: " + text + "link " + std::to_string(links_[cycle.front()].id) +
+                              "; routes whose links form no such cycle, or lossy queues, avoid it");
+}
+
+// Whatever waits at the port, is being sent or is in the fibre is lost when a link fails.
+void PacketNetwork::changeLink(int number, double bits_per_s, double now_s) {
+  now_ = std::max(now_, toPicoseconds(now_s));
+  Port& port = ports_[number];
+  if (bits_per_s > 0) {
+    port.setRate(bits_per_s, full_bytes_);
+    if (port.up) return;
+    port.up = true;
+    --down_links_;
+    port.paused = port.pausing;
+    if (!port.busy) serve(static_cast<uint32_t>(number), false);
+    restartAll();
+    return;
+  }
+  if (!port.up) return;
+  port.up = false;
+  port.down_at = now_;
+  port.cut = port.busy;
+  ++down_links_;
+  if (port.busy) release(port, port.in_service);
+  while (!port.data.empty()) {
+    const Packet packet = port.data.pop();
+    release(port, packet);
+    ++port.counts.dropped;
+    drop(packet);
+  }
+  while (!port.control.empty()) {
+    ++port.counts.dropped;
+    drop(port.control.pop());
+  }
+  unlist(static_cast<uint32_t>(number));
+  port.turns.clear();  // that of the queue, which is empty now
+  restartAll();        // flows with several routes go on over the others
+}
+
+void PacketNetwork::release(Port& port, const Packet& packet) {
+  if (packet.kind != PacketKind::kData || packet.link == kNoLink) return;
+  port.queued_bytes -= packet.size_bytes;
+  if (packet.link == kOwnHost) return;
+  port.transit_bytes -= packet.size_bytes;
+  if (options_.lossless) unbuffer(packet);
+}
+
+}  // namespace topoopt::packet

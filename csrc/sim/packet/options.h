@@ -1,0 +1,79 @@
+// What can be chosen about a packet-level simulation.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace topoopt::packet {
+
+// kDcqcn is kRoce with DCQCN's control of the rate.
+enum class TransportKind { kConstant, kDctcp, kRoce, kDcqcn, kNdp };
+
+// How what a receiver says gets back: over the cables of the path in the other direction, after the
+// path's latency without using any bandwidth, or at once.
+enum class ReturnPath { kLinks, kLatency, kInstant };
+
+// How flows with several routes use them: each flow one of them, chosen by chance, or each packet
+// the next.
+enum class Spread { kEcmp, kSpray };
+
+// Sizes in bytes on the wire, headers included; 0 in a limit: no limit. Sources of the defaults are
+// in docs/simulators.md.
+struct Options {
+  TransportKind transport = TransportKind::kConstant;
+  ReturnPath acks = ReturnPath::kLatency;
+  int payload_bytes = 8936;  // of a full packet
+  int header_bytes = 64;     // of every packet; also the size of all others than data
+  bool full_last_packet = false;
+  Spread spread = Spread::kSpray;
+  uint64_t seed = 0;
+
+  // Buffers: of one output queue in a switch (a node that is no host), in a host that relays.
+  int64_t switch_queue_bytes = 0;
+  int64_t relay_queue_bytes = 0;
+
+  // Lossless: a node pauses the link over which its buffer was filled.
+  bool lossless = false;
+  int64_t pause_above_bytes = 200'000;  // waiting that came over one link
+  int64_t resume_below_bytes = 180'000;
+
+  // A timeout of the transports that can lose packets.
+  double retransmission_timeout_s = 0.01;
+
+  struct Dctcp {
+    bool handshake = true;  // every flow is a connection of its own
+    int initial_window_packets = 100;
+    double gain = 1.0 / 16;
+    int mark_above_packets = 50;
+    // A window goes into the queue of the sender's own first link, where it can be marked; else
+    // packets are made when they can leave, and wait nowhere.
+    bool queue_at_sender = true;
+  } dctcp;
+
+  struct Roce {
+    int packets_per_ack = 16;
+  } roce;
+
+  struct Dcqcn {
+    int64_t mark_from_bytes = 400'000, mark_all_from_bytes = 1'600'000;
+    double mark_probability = 0.2;  // reached at mark_all_from_bytes
+    double congestion_interval_s = 50e-6;
+    double alpha_interval_s = 55e-6, increase_interval_s = 55e-6;
+    int64_t increase_bytes = 10'000'000;
+    double gain = 1.0 / 256;
+    int recovery_steps = 5;
+    double additive_part = 0.001, hyper_part = 0.01, least_part = 0.001;  // of the link's rate
+  } dcqcn;
+
+  struct Ndp {
+    int initial_window_packets = 30;
+    int queue_packets = 8;        // of data; what comes on top is trimmed
+    int headers_per_packet = 10;  // served before one packet of data gets its turn
+  } ndp;
+
+  // Throws std::invalid_argument naming the field that is wrong.
+  void validate() const;
+};
+
+}  // namespace topoopt::packet

@@ -1,0 +1,152 @@
+// The network at packet level: queues, links and the flows that cross them.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "sim/flow_program.h"
+#include "sim/network.h"
+#include "sim/packet/delay_lines.h"
+#include "sim/packet/event_heap.h"
+#include "sim/packet/options.h"
+#include "sim/packet/packet.h"
+#include "sim/packet/port.h"
+#include "sim/packet/transport.h"
+
+namespace topoopt::packet {
+
+// Every packet crosses every link of its route: it waits in the output queue, is sent at the rate
+// of the link, flies for the latency, and is whole at the next node before it goes on there.
+//
+// There are three sources of events, and ties go in this order: delay lines (arrivals), ports (a
+// packet has left), timers. All that has equal times goes by the number of the line, port or timer,
+// so a run depends on nothing but its input and its seed.
+class PacketNetwork final : public Network {
+ public:
+  // Takes links and routes of `program`, which may be gone afterwards. Throws std::invalid_argument
+  // for options that are wrong, and for acks over links where a route has no way back.
+  PacketNetwork(const FlowProgram& program, const Options& options);
+  ~PacketNetwork() override;
+
+  // Flows on `route` of the program use all of `paths` (links) instead, as Options::spread says;
+  // or, for what they send from `time_s` on, `path`. Paths begin and end where the route does.
+  // From the next reset() on; both throw std::invalid_argument.
+  void spread(int route, const std::vector<std::vector<int>>& paths);
+  void planReroute(double time_s, int route, std::vector<int> path);
+
+  void reset() override;
+  void start(int flow, const Task& task, double now_s) override;
+  // Throws std::invalid_argument for a deadlock of paused links, and names them.
+  double advance(double until_s, std::vector<int>& delivered) override;
+  void changeLink(int link, double bits_per_s, double now_s) override;
+  std::vector<double> linkBytes() const override;
+  int64_t events() const override { return events_; }
+  int64_t packetHops() const override { return packet_hops_; }
+
+  const LinkCounts& counts(int link) const { return ports_[link].counts; }
+  int64_t dropped() const { return dropped_; }
+  // The most flows that were under way at once.
+  size_t slots() const { return flows_.size(); }
+
+  // For transports:
+  Picoseconds now() const { return now_; }
+  Flow& flow(uint32_t slot) { return flows_[slot]; }
+  uint32_t firstPort(const Flow& flow) const { return hops_[route_begin_[flow.route]]; }
+  uint32_t lastPort(const Flow& flow) const { return last_port_[flow.route]; }
+  const Port& port(uint32_t number) const { return ports_[number]; }
+  bool routeIsUp(const Flow& flow) const;
+  // The flow may have become ready.
+  void wake(uint32_t slot);
+  // Sends a control packet forward along the route, or back from the receiver to the sender.
+  void sendForward(uint32_t slot, PacketKind kind);
+  void sendBack(uint32_t slot, PacketKind kind, uint32_t seq, uint32_t value, bool marked);
+  void unref(uint32_t slot);
+  // All of the flow is delivered.
+  void complete(uint32_t slot);
+  // pace(port) is called at `time`; at most one such call may be outstanding per port.
+  void schedulePacer(uint32_t port, Picoseconds time) { timers_.push(time, kPacer | port); }
+
+ private:
+  static constexpr uint32_t kPacer = 0, kWake = 1u << 29, kScan = 2u << 29, kDeadlock = 3u << 29,
+                            kReroute = 4u << 29;
+  static constexpr uint32_t kTimerArgument = (1u << 29) - 1;
+
+  void addPorts();
+  void setRoute(int route, std::span<const int> links);
+  void checkEnds(int route, std::span<const int> path, const char* field) const;
+  void arrive(Packet packet);
+  void arriveAtEnd(const Packet& packet);
+  void depart(uint32_t number);
+  void runTimer();
+  bool choose(uint32_t number, uint32_t& again);
+  void fill(uint32_t slot, Packet& packet);
+  bool takeFrom(uint32_t slot, uint32_t number);
+  void serve(uint32_t number, bool is_top);
+  void enqueue(uint32_t number, const Packet& packet);
+  void enqueueControl(uint32_t number, const Packet& packet);
+  void mark(Port& port, Packet& packet);
+  void trim(uint32_t number, Packet packet);
+  void drop(const Packet& packet);
+
+  void freeIfOver(uint32_t slot);
+  void chooseRoute(Flow& flow);
+  struct Reroute {
+    Picoseconds time;
+    int route;
+    std::vector<int> path;
+  };
+  void reroute(const Reroute& change);
+  void unlist(uint32_t number);
+  void restartAll();
+  void startScanning();
+  void scan();
+  // PFC: the packet takes or leaves the buffer at the end of the link over which it came.
+  bool buffer(const Packet& packet);
+  void unbuffer(const Packet& packet);
+  void release(Port& port, const Packet& packet);
+  void signalPause(uint32_t number, PacketKind kind);
+  void takePause(uint32_t number, bool paused);
+  // Links that wait for each other for ever, in a cycle; empty if there are none.
+  std::vector<uint32_t> findDeadlock() const;
+  void failIfDeadlocked() const;
+  void watch();
+  double chance();
+
+  Options options_;
+  std::vector<ProgramLink> links_;
+  std::vector<std::vector<int>> planned_routes_;                   // as reset() restores them
+  std::map<std::pair<int, int>, std::vector<int>> links_between_;  // per pair of nodes
+  std::vector<Port> ports_;
+  std::vector<uint32_t> hops_;  // routes one after the other, each ended by kNoLink
+  std::vector<uint32_t> route_begin_, back_begin_, last_port_, back_line_;
+  struct Fan {
+    std::vector<int> routes;
+    uint32_t next = 0;
+  };
+  std::vector<Reroute> reroutes_;
+  std::vector<Fan> fans_;
+  std::vector<uint32_t> fan_of_route_;
+  std::vector<Flow> flows_;
+  std::vector<uint32_t> free_slots_;
+  std::unique_ptr<Transport> transport_;
+  DelayLines lines_;
+  EventHeap departures_, timers_;
+  std::vector<int>* delivered_ = nullptr;
+  Picoseconds now_ = 0;
+  Picoseconds scan_interval_ = 0;
+  bool scanning_ = false, watching_ = false;
+  bool trims_ = false;
+  bool queue_at_sender_ = false;
+  int hosts_ = 0;
+  uint32_t down_links_ = 0;
+  uint32_t full_bytes_ = 0;
+  uint64_t random_ = 0;
+  int64_t events_ = 0, packet_hops_ = 0, dropped_ = 0;
+};
+
+}  // namespace topoopt::packet

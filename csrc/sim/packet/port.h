@@ -1,0 +1,73 @@
+// One directed link with the output queue that feeds it.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "sim/packet/packet.h"
+#include "sim/packet/ring_buffer.h"
+
+namespace topoopt::packet {
+
+// Of one link, since the start.
+struct LinkCounts {
+  int64_t packets = 0;        // of data, sent
+  int64_t payload_bytes = 0;  // in them
+  int64_t wire_bytes = 0;     // of everything sent
+  int64_t dropped = 0, trimmed = 0, marked = 0, pauses = 0;
+  int64_t most_queued_bytes = 0;
+};
+
+constexpr uint32_t kTransit = 0xffffffff;  // among `turns`: the queue of packets from other nodes
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+// A port serves control packets before data. Data comes from other nodes through a queue, or from
+// flows that begin here: those make a packet only when it can leave, as network cards do, so an
+// unsent byte takes no memory. The queue and each such flow have turns, a packet each.
+struct Port {
+  RingBuffer<Packet> data, control;
+  RingBuffer<uint32_t> turns;  // flows with something to send, kTransit while `data` holds some
+  Packet in_service;
+  Picoseconds free_at = 0;  // end of the service under way
+  Picoseconds full_packet_time = 0;
+  double bits_per_s = 0;
+  uint32_t full_packet_bytes = 0;
+  uint32_t line = 0;      // delay line of its latency
+  int control_turns = 0;  // control packets since the last of data
+  bool busy = false;
+  bool cut = false;     // the packet in service was lost with the link
+  bool paused = false;  // by the node at its end
+  bool up = true;
+
+  int64_t queued_bytes = 0;          // of data, that in service from the queue included
+  int64_t transit_bytes = 0;         // those of them that came from other nodes
+  int64_t limit_bytes = kUnlimited;  // of these
+  int64_t mark_from_bytes = kUnlimited, mark_all_from_bytes = kUnlimited;
+  double mark_probability = 1;
+  Picoseconds latency = 0;
+  Picoseconds down_at = -1;  // when it failed last
+
+  // The buffer at its end, with PFC: bytes that came over this link and wait in that node.
+  int64_t buffered_bytes = 0;
+  int64_t buffer_limit_bytes = kUnlimited;
+  bool pausing = false;  // the node wants it quiet
+
+  LinkCounts counts;
+
+  void setRate(double rate_bits_per_s, uint32_t full_bytes) {
+    bits_per_s = rate_bits_per_s;
+    full_packet_bytes = full_bytes;
+    full_packet_time = time(full_bytes);
+  }
+  // Rounded up, so that no link ever carries more than its rate.
+  Picoseconds time(uint32_t size_bytes) const {
+    return static_cast<Picoseconds>(
+        std::ceil(size_bytes * (8 * kPicosecondsPerSecond) / bits_per_s));
+  }
+  Picoseconds serviceTime(uint32_t size_bytes) const {
+    return size_bytes == full_packet_bytes ? full_packet_time : time(size_bytes);
+  }
+};
+
+}  // namespace topoopt::packet

@@ -1,0 +1,58 @@
+// Which packets of a flow have arrived, when they need not come in order.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace topoopt::packet {
+
+// The first packet that is missing, and a bit for each behind it up to the last that has arrived:
+// no memory as long as packets come in order.
+class Received {
+ public:
+  // False if it was there already.
+  bool add(uint32_t seq) {
+    if (seq < expected_) return false;
+    const uint32_t place = seq - base_;
+    if (seq == expected_ && bits_.empty()) {
+      ++expected_;
+      ++count_;
+      base_ = expected_;
+      return true;
+    }
+    if (place / 64 >= bits_.size()) bits_.resize(place / 64 + 1, 0);
+    const uint64_t bit = uint64_t{1} << (place % 64);
+    if (bits_[place / 64] & bit) return false;
+    bits_[place / 64] |= bit;
+    ++count_;
+    while (has(expected_)) ++expected_;
+    // All of it in order again, or a good part: begin the bits anew.
+    if (count_ == expected_) {
+      bits_.clear();
+      base_ = expected_;
+    } else if (const uint32_t words = (expected_ - base_) / 64;
+               words >= kSlack && 2 * words > bits_.size()) {
+      bits_.erase(bits_.begin(), bits_.begin() + words);
+      base_ += 64 * words;
+    }
+    return true;
+  }
+  bool has(uint32_t seq) const {
+    if (seq < expected_) return true;
+    const uint32_t place = seq - base_;
+    return place / 64 < bits_.size() && (bits_[place / 64] >> (place % 64) & 1);
+  }
+  uint32_t expected() const { return expected_; }
+  uint32_t count() const { return count_; }
+
+ private:
+  static constexpr uint32_t kSlack = 16;
+
+  uint32_t expected_ = 0;  // all before it have arrived
+  uint32_t count_ = 0;
+  uint32_t base_ = 0;  // of the first bit; not above expected_
+  std::vector<uint64_t> bits_;
+};
+
+}  // namespace topoopt::packet

@@ -1,0 +1,67 @@
+// The contract of a transport: what a sender and a receiver do about one flow.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "sim/packet/options.h"
+#include "sim/packet/packet.h"
+
+namespace topoopt {
+class FlowProgram;
+}
+
+namespace topoopt::packet {
+
+class PacketNetwork;
+
+// A flow under way, in a slot that is used again after its end.
+struct Flow {
+  int number;           // the caller's
+  uint32_t route;       // of its next packet
+  uint32_t packets;     // in all
+  uint32_t last_bytes;  // of the last packet, on the wire
+  uint32_t next_new;  // the first packet that has never been sent, or is to be sent again with all
+                      // that follow it
+  uint32_t refs;      // packets and timers that name the slot
+  uint32_t fan;       // the set of routes it is sprayed over, or kNoLink
+  bool live;
+  bool listed;  // among the turns of its first port
+  bool timed;   // has a timer for its next packet
+  bool done;    // all delivered
+};
+
+// One instance serves all flows of a network; state per flow is in arrays by slot.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // A flow begins in `slot`.
+  virtual void begin(uint32_t slot) = 0;
+  // Whether the flow has a packet that its sender may send; if that is a matter of time only, the
+  // time from which on goes to `from` (at first the time at which the port is free).
+  virtual bool ready(uint32_t slot, Picoseconds& from) = 0;
+  // The number of the packet to send now. Called only if ready.
+  virtual uint32_t take(uint32_t slot) = 0;
+  // A packet of kind kData, kTrimmed or kOpen has reached the receiver.
+  virtual void receive(const Packet& packet) = 0;
+  // Something that the receiver said has reached the sender.
+  virtual void answer(const Packet& packet) = 0;
+  // A packet of data was lost. What no sender could know may not be used.
+  virtual void lost(const Packet& packet) {}
+  // Called for every flow under way a few times per timeout, while its route is whole.
+  virtual void checkTimeout(uint32_t slot) {}
+  virtual bool hasTimeouts() const { return true; }
+  // The slot is free again.
+  virtual void end(uint32_t slot) {}
+  // The pacer of `port` (see PacketNetwork::schedulePacer) is due.
+  virtual void pace(uint32_t port) {}
+};
+
+std::unique_ptr<Transport> makeConstant(PacketNetwork& network);
+std::unique_ptr<Transport> makeDctcp(PacketNetwork& network, const Options& options);
+std::unique_ptr<Transport> makeRoce(PacketNetwork& network, const Options& options);
+std::unique_ptr<Transport> makeNdp(PacketNetwork& network, const Options& options);
+
+}  // namespace topoopt::packet

@@ -1,0 +1,71 @@
+"""The options of the packet level of `topoopt simulate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    from torch_topoopt.sim.packet import ACKS, TRANSPORTS
+
+    packet = options.add_argument_group("packet level")
+    packet.add_argument(
+        "--transport", choices=TRANSPORTS, help="how senders behave (default: constant, full rate)"
+    )
+    packet.add_argument(
+        "--mtu", type=int, metavar="BYTES", help="payload of a full packet (default 8936)"
+    )
+    packet.add_argument(
+        "--acks",
+        choices=ACKS,
+        help="how acknowledgements return: after the path's latency (default), over the links of "
+        "the path in the other direction, or at once",
+    )
+    packet.add_argument(
+        "--lossless", action="store_true", default=None, help="full buffers pause links (PFC)"
+    )
+    packet.add_argument("--seed", type=int, metavar="N", help="of marking and trimming by chance")
+    packet.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of docs/simulators.md, as header_bytes=64; may be repeated",
+    )
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, object]:
+    """The keywords of the packet level that were asked for."""
+    given = {
+        "transport": arguments.transport,
+        "mtu_bytes": arguments.mtu,
+        "acks": arguments.acks,
+        "lossless": arguments.lossless,
+        "seed": arguments.seed,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    for text in arguments.option:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"option: {text!r} is not NAME=VALUE")
+        options[name] = _value(value)
+    if options and arguments.level != "packet":
+        raise InputError(f"level: {', '.join(options)} needs --level packet")
+    return options
+
+
+def _value(text: str) -> object:
+    """A number or a truth value if the text is one, else the text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text

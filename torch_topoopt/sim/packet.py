@@ -1,0 +1,63 @@
+"""The packet level of `run_flows`: every packet, every queue, and a transport.
+
+docs/simulators.md describes the model and every option with its default and source; the options
+are keywords of `run_flows(..., level="packet")`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+TRANSPORTS = ("constant", "dctcp", "roce", "dcqcn", "ndp")
+ACKS = ("latency", "links", "instant")
+
+
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """From `time_s` on, flow `flow` and all others with its path send over the links `path`.
+
+    What is in the network by then goes on along the old path."""
+
+    time_s: float
+    flow: int
+    path: tuple[int, ...]
+
+
+def run_packet_level(
+    program: _core.FlowProgram,
+    until_s: float,
+    keep_going: Callable[[float, int], bool] | None,
+    *,
+    paths: Mapping[int, Sequence[Sequence[int]]] | None = None,
+    reroutes: Sequence[Reroute] = (),
+    **options: Any,
+) -> dict[str, Any]:
+    """Runs a program packet by packet.
+
+    `paths[flow]` are the paths that the packets of a flow (and of all flows with the same path)
+    take in turn, or one of which each flow takes (`spread="ecmp"`).
+
+    Raises ValueError for an unknown option or one out of range, a path that does not lead from
+    source to target, `acks="links"` where a link has none in the other direction, and a deadlock of
+    paused links, which it names.
+    """
+    result: dict[str, Any] = _core.run_packet_level(
+        program,
+        until_s,
+        keep_going,
+        options,
+        [(flow, [list(path) for path in choice]) for flow, choice in (paths or {}).items()],
+        [(change.time_s, change.flow, list(change.path)) for change in reroutes],
+    )
+    return result
+
+
+def packet_options() -> tuple[str, ...]:
+    """Names of all options of the packet level."""
+    return tuple(_core.packet_options())
