@@ -153,8 +153,8 @@ class Job:
         elif self.options.site is not None:
             network = static_plan.network_of(self.options.site.file)
             self.terminal.line(
-                f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, all "
-                f"priced at the {format_gbps(cluster.link_gbps)} of the slowest"
+                f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, of "
+                f"{format_gbps(cluster.link_gbps)} or more"
             )
         elif self.options.gbps is None:
             self.terminal.line(

@@ -79,11 +79,10 @@ def plan(
 
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
     With "data-parallel" every operator runs on every server and only the network is planned. With a
-    `network` that is there already (cables that people plugged) only the strategy is; all its links
-    are then priced at the cluster's least rate. `routing` is a policy of `routing_policies`; a
-    network that is there keeps its routes. The same arguments give the same Plan, byte for byte.
-    `on_progress` is called between slices of the search; whatever it raises ends the planning, as
-    Ctrl-C does, and leaves nothing behind.
+    `network` that is there already (cables that people plugged) only the strategy is. `routing` is
+    a policy of `routing_policies`; a network that is there keeps its routes. The same arguments
+    give the same Plan, byte for byte. `on_progress` is called between slices of the search;
+    whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind.
 
     Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an argument out of
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from small_op_graphs import one_all_reduce
+from small_op_graphs import chain, one_all_reduce
 
+from torch_topoopt import planner
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import (
     BYTES_PER_GBPS,
@@ -114,8 +115,14 @@ def all_reduce_s(cluster: Cluster, network: Network) -> float:
     return estimate.iteration_s - compute_s
 
 
-def test_rings_on_cables_that_are_given_share_in_proportion() -> None:
-    """A ring of fast cables, and one of slow ones beside it."""
+def test_predictions_price_every_link_at_its_own_rate() -> None:
+    cluster = uneven(8, (10.0, 40.0, 40.0, 10.0), "duplex")
+    closed_s = 2 * 7 / 8 * SIZE / (100.0 * BYTES_PER_GBPS)
+    assert all_reduce_s(cluster, find_network(cluster, everyone(8))) == pytest.approx(closed_s)
+
+
+def test_cables_that_are_given_are_priced_at_their_own_rates() -> None:
+    """A ring of fast cables, and one of slow ones beside it: together, not all as the slow ones."""
     rates = ((40.0, 40.0, 10.0, 10.0),) * 5
     cluster = Cluster(5, 4, 10.0, link_latency_s=0.0, port_gbps=rates).validate(any_degree=True)
     links, plugged = [], []
@@ -128,6 +135,20 @@ def test_rings_on_cables_that_are_given_share_in_proportion() -> None:
             plugged.append(Cable((min(s, t), max(s, t)), ends, gbps))
     network = validate_network(cluster, network_of_cables(5, tuple(links), plugged))
     assert [ring.share for ring in network.groups[0].rings] == pytest.approx([0.4, 0.4, 0.1, 0.1])
+    closed_s = 2 * 4 / 5 * SIZE / (100.0 * BYTES_PER_GBPS)
+    assert all_reduce_s(cluster, network) == pytest.approx(closed_s)
+
+
+def test_strategies_are_searched_on_links_of_unequal_rates() -> None:
+    cluster = uneven(4, (10.0, 40.0, 20.0), "simplex")
+    made = planner.plan(
+        chain(3, flops=10**9, parameters=10**6, output=10**5), cluster, evaluations=30
+    )
+    estimate = predict(
+        chain(3, flops=10**9, parameters=10**6, output=10**5), cluster, made.network, made.strategy
+    )
+    assert made.prediction.iteration_s == pytest.approx(estimate.iteration_s)
+    assert Plan.from_json(made.to_json()) == made
 
 
 def test_parallel_links_share_evenly_so_that_the_slower_one_decides() -> None:
