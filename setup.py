@@ -47,6 +47,7 @@ setup(
                 "csrc/bind_sim.cc",
                 "csrc/bind_routing.cc",
                 "csrc/bind_packet.cc",
+                "csrc/bind_topology.cc",
                 *sources("common", "sim", "sim/packet", "search", "topology"),
             ],
             include_dirs=[CSRC, *include_paths()],

@@ -24,7 +24,8 @@ namespace py = pybind11;
 
 namespace topoopt {
 
-void bindRouting(py::module_& module);  // bind_routing.cc
+void bindRouting(py::module_& module);   // bind_routing.cc
+void bindTopology(py::module_& module);  // bind_topology.cc
 
 namespace {
 
@@ -249,4 +250,5 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindSim(module);
   topoopt::bindRouting(module);
   topoopt::bindPacket(module);
+  topoopt::bindTopology(module);
 }

@@ -78,6 +78,7 @@ def make_plan(
     progress: Callable[[float | None, str], None],
     rounds: int = DEFAULT_ROUNDS,
     evaluations: int = DEFAULT_EVALUATIONS,
+    mode: Literal["paper", "best"] = "paper",
     network: Network | None = None,
     routing: Policy = "shortest",
 ) -> Plan:
@@ -105,6 +106,7 @@ def make_plan(
             strategy_space=strategy_space,
             rounds=rounds,
             evaluations=evaluations,
+            mode=mode,
             network=network,
             routing=routing,
             on_progress=show,

@@ -20,6 +20,7 @@ a callable (file.py:callable), a script that has a build_model(), or an opgraph.
 
 _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
+  topoopt plan dlrm --servers 32 --degree 4 --bandwidth 100Gbps --mode best
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
   topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # what losses cost"""
@@ -60,6 +61,13 @@ def _parser() -> argparse.ArgumentParser:
         help="what to search: any split and placement (default), or only data parallelism",
     )
     parser.add_routing_option(options)
+    options.add_argument(
+        "--mode",
+        choices=["paper", "best"],
+        default="paper",
+        help="how the network is found: by the paper's rules (default), or searched from there on, "
+        "which takes longer and is never worse",
+    )
     options.add_argument(
         "--rounds",
         type=int,
@@ -103,6 +111,7 @@ def main(argv: list[str]) -> int:
             progress=progress,
             rounds=arguments.rounds,
             evaluations=arguments.evaluations,
+            mode=arguments.mode,
             network=network,
             routing=arguments.routing,
         )

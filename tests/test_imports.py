@@ -61,6 +61,7 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
             "bind_packet.cc",
             "bind_routing.cc",
             "bind_sim.cc",
+            "bind_topology.cc",
         }
     ),
 )

@@ -195,7 +195,7 @@ def test_progress_tells_of_every_round_and_both_stages() -> None:
         ({"rounds": 0}, "rounds: 0 is not at least 1"),
         ({"evaluations": -5}, "evaluations: -5 is negative"),
         ({"strategy_space": "pipeline"}, "strategy_space: 'pipeline' is not 'full'"),
-        ({"mode": "magic"}, "mode: 'magic' is not 'paper'"),
+        ({"mode": "magic"}, "mode: 'magic' is not 'paper' or 'best'"),
     ],
 )
 def test_arguments_out_of_range_are_named(arguments: dict[str, object], message: str) -> None:
@@ -235,3 +235,22 @@ def test_on_a_network_that_is_there_only_the_strategy_is_planned(space: str) -> 
         predict(chain(6), star, made.network, made.strategy).iteration_s
     )
     assert Plan.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("space", ["full", "data-parallel"])
+def test_a_searched_network_is_never_worse_and_the_same_every_time(space: str) -> None:
+    def planned(mode: str) -> Plan:
+        return plan(
+            embeddings(8, table_bytes=10**7, rows_bytes=10**6),
+            small(8, 4),
+            strategy_space=space,  # type: ignore[arg-type]
+            mode=mode,  # type: ignore[arg-type]
+            evaluations=100,
+            rounds=2,
+        )
+
+    searched = planned("best")
+    assert searched.mode == "best"
+    assert searched.prediction.iteration_s <= planned("paper").prediction.iteration_s
+    assert Plan.from_json(searched.to_json()) == searched
+    assert planned("best").to_json() == searched.to_json()

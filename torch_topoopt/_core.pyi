@@ -1,4 +1,7 @@
-"""The C++ core: flow-level cost and strategy search. `torch_topoopt.sim` and `.search` front it."""
+"""The C++ core: flow-level cost, strategy search, topologies.
+
+`torch_topoopt.sim`, `.search` and `.topology` are its front.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -170,3 +173,31 @@ def run_packet_level(
     reroutes: Sequence[tuple[float, int, Sequence[int]]],
 ) -> dict[str, Any]: ...
 def packet_options() -> list[str]: ...
+def hop_summary(servers: int, links: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
+    """(sum of the least hops of all ordered pairs, diameter, pairs without a path)"""
+
+def hop_matrix(servers: int, links: Sequence[tuple[int, int]]) -> NDArray[np.int16]:
+    """Least hops [source][target]; -1 without a path."""
+
+class RingSearch:
+    """Annealing over unions of rings and links; csrc/topology/ring_search.h says what it keeps."""
+
+    def __init__(
+        self,
+        servers: int,
+        symmetry: int,
+        duplex: bool,
+        rings: Sequence[_Servers],
+        links: Sequence[tuple[int, int]],
+        weights: Sequence[int],
+        seed: int,
+    ) -> None: ...
+    def anneal(self, steps: int, hot: float, cold: float) -> None: ...
+    def best(self) -> tuple[list[list[int]], list[tuple[int, int]]]:
+        """(rings, links) of the best union seen"""
+    @property
+    def cost(self) -> int: ...
+    @property
+    def best_cost(self) -> int: ...
+    @property
+    def accepted(self) -> int: ...

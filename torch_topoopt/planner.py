@@ -70,7 +70,7 @@ def plan(
     rounds: int = 4,
     evaluations: int = 2000,
     strategy_space: Literal["full", "data-parallel"] = "full",
-    mode: Literal["paper"] = "paper",
+    mode: Literal["paper", "best"] = "paper",
     network: Network | None = None,
     routing: Policy = "shortest",
     on_progress: Callable[[PlanProgress], None] | None = None,
@@ -78,11 +78,13 @@ def plan(
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
 
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
-    With "data-parallel" every operator runs on every server and only the network is planned. With a
-    `network` that is there already (cables that people plugged) only the strategy is. `routing` is
-    a policy of `routing_policies`; a network that is there keeps its routes. The same arguments
-    give the same Plan, byte for byte. `on_progress` is called between slices of the search;
-    whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind.
+    With "data-parallel" every operator runs on every server and only the network is planned. Mode
+    "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
+    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
+    `network` that is there already (cables that people plugged) only the strategy is planned.
+    `routing` is a policy of `routing_policies`; a network that is there keeps its routes. The same
+    arguments give the same Plan, byte for byte. `on_progress` is called between slices of the
+    search; whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind.
 
     Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an argument out of
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.
@@ -115,8 +117,8 @@ def _check_arguments(
         raise ValueError(f"evaluations: {evaluations} is negative")
     if strategy_space not in ("full", "data-parallel"):
         raise ValueError(f"strategy_space: {strategy_space!r} is not 'full' or 'data-parallel'")
-    if mode != "paper":
-        raise ValueError(f"mode: {mode!r} is not 'paper'")
+    if mode not in ("paper", "best"):
+        raise ValueError(f"mode: {mode!r} is not 'paper' or 'best'")
 
 
 class _Alternation:
@@ -128,7 +130,7 @@ class _Alternation:
         cluster: Cluster,
         seed: int,
         evaluations: int,
-        mode: Literal["paper"],
+        mode: Literal["paper", "best"],
         max_rounds: int,
         given: Network | None,
         routing: Policy,
@@ -148,21 +150,32 @@ class _Alternation:
         self._samples: list[SearchSample] = []
 
     def plan_data_parallel(self) -> None:
-        """One round in which there is nothing to search."""
+        """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
         check_memory(self._op_graph, self._cluster, strategy)
-        pair = self._price(strategy, self._wire(strategy))
+        pair = self._price(strategy, self._wire(strategy, self._mode))
         self._finish_round(pair, pair)
 
     def alternate(self) -> None:
         """Rounds of search and rewiring; the first searches on the network for data parallelism."""
         starts = starting_strategies(self._op_graph, self._cluster)
-        network = self._wire(data_parallel(self._op_graph, self._cluster.servers))
-        while len(self._rounds) < self._max_rounds:
+        everywhere = data_parallel(self._op_graph, self._cluster.servers)
+        self._alternate_from(self._wire(everywhere, "paper"), starts, "paper")
+        if self._mode == "best" and self._given is None:
+            assert self._best is not None
+            best = self._best.strategy
+            starts = tuple(dict.fromkeys((best, *starts)))
+            self._alternate_from(self._wire(best, "best"), starts, "best")
+
+    def _alternate_from(
+        self, network: Network, starts: tuple[Strategy, ...], mode: Literal["paper", "best"]
+    ) -> None:
+        """Rounds that begin with a search on `network`, until one gains little."""
+        for _ in range(self._max_rounds):
             before_s = self._best_s
             found = self._search(network, starts)
             self._report("network", 0, found.estimate.iteration_s)
-            rewired = self._price(found.strategy, self._wire(found.strategy))
+            rewired = self._price(found.strategy, self._wire(found.strategy, mode))
             self._finish_round(found, rewired)
             if not self._best_s < before_s * (1 - CONVERGED):
                 break
@@ -201,11 +214,22 @@ class _Alternation:
     def _best_s(self) -> float:
         return self._best.estimate.iteration_s if self._best else math.inf
 
-    def _wire(self, strategy: Strategy) -> Network:
+    def _wire(self, strategy: Strategy, mode: Literal["paper", "best"]) -> Network:
         if self._given is not None:
             return self._given
         asked = demand(self._op_graph, strategy, self._cluster.servers)
-        return find_network(self._cluster, asked, mode=self._mode, routing=self._routing)
+
+        def price(network: Network) -> float:
+            return self._price(strategy, network).estimate.iteration_s
+
+        return find_network(
+            self._cluster,
+            asked,
+            mode=mode,
+            seed=self._seed,
+            price=price if mode == "best" else None,
+            routing=self._routing,
+        )
 
     def _price(self, strategy: Strategy, network: Network) -> _Pair:
         complete = complete_groups(self._cluster, network, strategy)
@@ -254,7 +278,7 @@ class _Alternation:
             PlanProgress(
                 stage=stage,
                 round=len(self._rounds) + 1,
-                rounds=self._max_rounds,
+                rounds=self._max_rounds * (2 if self._mode == "best" else 1),
                 evaluations=evaluations,
                 budget=self._evaluations,
                 current_s=current_s,

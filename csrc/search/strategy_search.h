@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "search/random.h"
+#include "common/random.h"
 #include "sim/iteration.h"
 
 namespace topoopt {

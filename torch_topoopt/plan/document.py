@@ -103,7 +103,7 @@ class Plan(Document):
     model: str
     batch_size: int
     seed: int
-    mode: Literal["paper", "fixed", "discovered"]
+    mode: Literal["paper", "best", "fixed", "discovered"]
     strategy_space: Literal["data-parallel", "full"]
     cluster: Cluster
     network: Network
@@ -123,7 +123,7 @@ class Plan(Document):
         demand: Demand,
         *,
         model: str,
-        mode: Literal["paper", "fixed", "discovered"] = "paper",
+        mode: Literal["paper", "best", "fixed", "discovered"] = "paper",
     ) -> Self:
         """A plan that says how servers are wired and routed, and predicts nothing.
 
@@ -146,7 +146,7 @@ class Plan(Document):
         ).validate()
 
     def validate(self) -> Self:
-        self.cluster.validate(any_degree=self.mode != "paper")
+        self.cluster.validate(any_degree=self.mode not in ("paper", "best"))
         if self.cost_model is not None:
             self.cost_model.validate()
         validate_network(self.cluster, self.network)

@@ -56,6 +56,7 @@ def find_network(
     seed: int = 0,
     budget_s: float | None = None,
     routing: Policy = "shortest",
+    price: Callable[[Network], float] | None = None,
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
 
@@ -70,6 +71,9 @@ def find_network(
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
     Neither draws lots, so `seed` changes nothing.
 
+    Mode `best`: searched (`best.find_best_network`, which says what `seed`, `budget_s` and `price`
+    are; the other modes have no use for them).
+
     Another `routing` than "shortest" replaces the routes at the end (`routing_policies.reroute`).
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
@@ -83,9 +87,19 @@ def find_network(
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if mode == "best":
-        raise ValueError("mode: 'best' is not there yet; use 'paper' or 'released'")
-    if budget_s is not None:
-        raise ValueError(f"budget_s: mode {mode!r} does not search")
+        from torch_topoopt.topology.best import find_best_network
+
+        return find_best_network(
+            cluster,
+            demand,
+            seed=seed,
+            budget_s=budget_s,
+            paths=paths,
+            routing=routing,
+            price=price,
+        )
+    if budget_s is not None or price is not None:
+        raise ValueError(f"budget_s, price: mode {mode!r} does not search")
     cluster.validate()
     validate_demand(cluster, demand)
     demanded = merge_groups(cluster, demand)

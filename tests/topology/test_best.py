@@ -1,0 +1,201 @@
+"""Mode best: never worse than mode paper, optimal where all networks can be tried."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_topoopt import _core
+from torch_topoopt.plan import (
+    Cluster,
+    Demand,
+    GroupDemand,
+    Network,
+    PairDemand,
+    validate_network,
+)
+from torch_topoopt.topology.best import demand_cost, find_best_network
+from torch_topoopt.topology.figures import default_demand
+from torch_topoopt.topology.hop_counts import hop_matrix, hop_summary
+from torch_topoopt.topology.topology_finder import find_network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Ports = Literal["duplex", "simplex"]
+Links = list[tuple[int, int]]
+
+
+def data_parallel(servers: int) -> Demand:
+    return Demand((GroupDemand(tuple(range(servers)), 10**9),), ())
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Cluster, Demand]:
+    """A small cluster, groups that may overlap or be nested, and pairs."""
+    servers = draw(st.integers(2, 10))
+    ports: Ports = draw(st.sampled_from(["duplex", "simplex"]))
+    if servers == 2:
+        degrees = [1]
+    else:
+        degrees = list(range(2, servers, 2)) if ports == "duplex" else list(range(1, servers))
+    server = st.integers(0, servers - 1)
+    sets = st.lists(server, min_size=1, max_size=servers, unique=True)
+    size = st.integers(0, 10**9)
+    groups = draw(st.lists(st.builds(GroupDemand, sets.map(tuple), size), max_size=3))
+    ends = st.tuples(server, server, size).filter(lambda pair: pair[0] != pair[1])
+    pairs = draw(st.lists(ends.map(lambda pair: PairDemand(*pair)), max_size=8))
+    cluster = Cluster(servers, draw(st.sampled_from(degrees)), 100.0, ports)
+    return cluster, Demand(tuple(groups), tuple(pairs))
+
+
+@settings(max_examples=25, deadline=None)
+@given(cases(), st.integers(0, 5))
+def test_any_demand_is_served_at_least_as_well_as_by_the_papers_network(
+    case: tuple[Cluster, Demand], seed: int
+) -> None:
+    cluster, demand = case
+    found = find_best_network(cluster, demand, seed=seed, budget_s=0.001)
+    validate_network(cluster, found)
+    paper = find_network(cluster, demand)
+    assert demand_cost(cluster, demand, found) <= demand_cost(cluster, demand, paper)
+    assert [g.servers for g in found.groups] == [g.servers for g in paper.groups]
+    assert found == find_network(cluster, demand, mode="best", seed=seed, budget_s=0.001)
+
+
+def test_every_link_stays_on_a_ring_and_servers_come_closer() -> None:
+    for ports in ("duplex", "simplex"):
+        cluster = Cluster(32, 4, 100.0, ports)
+        found = find_best_network(cluster, data_parallel(32), budget_s=0.05)
+        (group,) = found.groups
+        orders = [ring.servers for ring in group.rings]
+        hops = [hop for o in orders for hop in zip(o, (*o[1:], o[0]), strict=True)]
+        assert sorted(hops) == sorted((link.source, link.target) for link in found.links)
+        paper = find_network(cluster, data_parallel(32))
+        closer = hop_summary(32, found.links).mean
+        assert closer < hop_summary(32, paper.links).mean - 0.1
+
+
+def test_six_servers_of_four_ports_get_two_rings_each_way_where_strides_give_one() -> None:
+    cluster = Cluster(6, 4, 100.0)
+    found = find_best_network(cluster, data_parallel(6), budget_s=0.01)
+    paper = find_network(cluster, data_parallel(6))
+    assert (len(found.groups[0].rings), len(paper.groups[0].rings)) == (4, 2)
+    cost = demand_cost(cluster, data_parallel(6), found)
+    assert 2 * cost[0] == pytest.approx(demand_cost(cluster, data_parallel(6), paper)[0])
+
+
+def test_an_all_to_all_beside_an_all_reduce_loads_the_busiest_link_less() -> None:
+    cluster = Cluster(24, 4, 100.0, "simplex")
+    demand = default_demand(24)
+    found = find_best_network(cluster, demand, budget_s=0.05)
+    better = demand_cost(cluster, demand, found)
+    assert better[0] < demand_cost(cluster, demand, find_network(cluster, demand))[0]
+
+
+def test_the_price_decides() -> None:
+    cluster, demand = Cluster(12, 4, 100.0), data_parallel(12)
+    seen: list[Network] = []
+
+    def price(network: Network) -> float:
+        seen.append(network)
+        return float(len(seen))  # the first one, the paper's, is the cheapest
+
+    assert find_best_network(cluster, demand, budget_s=0.01, price=price) == seen[0]
+    assert seen[0] == find_network(cluster, demand)
+    assert len(seen) > 1
+
+
+def pair_hops(servers: int, links: Links, pairs: tuple[PairDemand, ...]) -> float:
+    """Bytes times hops of `pairs`, infinite if some servers do not reach each other."""
+    hops = _core.hop_matrix(servers, links)
+    if (hops < 0).any():
+        return float("inf")
+    return float(sum(p.size_bytes * int(hops[p.source, p.target]) for p in pairs))
+
+
+def regular_digraphs(servers: int, degree: int) -> Iterator[Links]:
+    """All digraphs in which every server has `degree` links out and in."""
+    left = [degree] * servers
+    rows: list[tuple[int, ...]] = []
+
+    def extend() -> Iterator[Links]:
+        source = len(rows)
+        if source == servers:
+            yield [(s, t) for s, row in enumerate(rows) for t in row]
+            return
+        others = [t for t in range(servers) if t != source and left[t]]
+        for row in combinations(others, degree):
+            for target in row:
+                left[target] -= 1
+            rows.append(row)
+            yield from extend()
+            rows.pop()
+            for target in row:
+                left[target] += 1
+
+    return extend()
+
+
+def rings_of_all_servers(servers: int) -> Iterator[Links]:
+    """All duplex networks of two ports that connect their servers: the orders of one ring."""
+    for rest in permutations(range(1, servers)):
+        if rest[0] < rest[-1]:
+            order = (0, *rest)
+            links = list(zip(order, (*order[1:], 0), strict=True))
+            yield links + [(b, a) for a, b in links]
+
+
+@pytest.mark.parametrize(
+    ("servers", "degree", "ports"),
+    [(n, d, "simplex") for n in (4, 5) for d in range(1, min(4, n))]
+    + [(6, 1, "simplex"), (6, 2, "simplex"), (7, 1, "simplex")]
+    + [(n, 2, "duplex") for n in (4, 5, 6, 7)],
+)
+def test_links_for_a_small_demand_are_the_best_of_all(
+    servers: int, degree: int, ports: Ports
+) -> None:
+    chooser = random.Random(servers * 10 + degree)
+    ends = chooser.sample(list(permutations(range(servers), 2)), 2 * servers - 2)
+    pairs = tuple(PairDemand(a, b, chooser.randrange(1, 10**6)) for a, b in ends)
+    every = (
+        regular_digraphs(servers, degree) if ports == "simplex" else rings_of_all_servers(servers)
+    )
+    least = min(pair_hops(servers, links, pairs) for links in every)
+
+    def price(network: Network) -> float:
+        links = [(link.source, link.target) for link in network.links]
+        return pair_hops(servers, links, pairs)
+
+    cluster = Cluster(servers, degree, 100.0, ports)
+    found = find_best_network(cluster, Demand((), pairs), budget_s=0.02, price=price)
+    assert price(found) <= least
+
+
+def test_a_ring_of_a_group_runs_over_its_own_members() -> None:
+    groups = ((0, 1, 2, 3, 4), (3, 4, 5, 6, 7, 8))
+    demand = Demand(tuple(GroupDemand(g, 10**9) for g in groups), (PairDemand(0, 8, 10**6),))
+    cluster = Cluster(10, 6, 100.0)
+    found = find_best_network(cluster, demand, budget_s=0.01)
+    assert (hop_matrix(10, found.links) >= 0).all()
+    for servers in groups:
+        (group,) = [g for g in found.groups if g.servers == servers]
+        assert all(sorted(ring.servers) == list(servers) for ring in group.rings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1}, "seed: -1 is negative"),
+        ({"budget_s": 0.0}, "budget_s: 0.0 is not a finite number of seconds above 0"),
+        ({"budget_s": float("nan")}, "budget_s: nan is not"),
+    ],
+)
+def test_arguments_out_of_range_are_named(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_best_network(Cluster(8, 4, 100.0), data_parallel(8), **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""Mode `best` of TopologyFinder: networks searched for the demand at hand, not built in one pass.
+
+The paper's steps choose a degree split, strides and matchings one after the other, each by a rule.
+Here several splits are tried; for each, rings and links are searched together (`best_candidates`);
+routes are planned for every result; and the network that serves the demand best is kept. The
+paper's own network is one of them, so the result is never worse than it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch_topoopt.plan import Network, validate_demand, validate_network
+from torch_topoopt.topology.best_candidates import candidates
+from torch_topoopt.topology.hop_counts import hop_summary
+from torch_topoopt.topology.loads import link_load_bytes
+from torch_topoopt.topology.ring_unions import WORK_PER_S
+from torch_topoopt.topology.routing_policies import reroute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.topology.routing_policies import Policy
+
+BUDGET_S_PER_SERVER = 1 / 64  # so that 128 servers get two seconds
+
+
+def find_best_network(
+    cluster: Cluster,
+    demand: Demand,
+    *,
+    seed: int = 0,
+    budget_s: float | None = None,
+    paths: int = 4,
+    routing: Policy = "shortest",
+    price: Callable[[Network], float] | None = None,
+) -> Network:
+    """The network half of a Plan for `demand`, validated: the best of all that were looked at.
+
+    Best is the least `price(network)`, for example the predicted seconds of an iteration; where
+    that is equal, or without a `price`, the least of `demand_cost`. As in mode `paper`, groups list
+    the whole cluster first, rings of one group have equal shares, and a ring is there in both
+    directions on duplex. `routing` is a policy of `routing_policies`, for every candidate.
+
+    `budget_s` is what the search over rings and links may cost, in seconds of a core that does
+    `WORK_PER_S` operations in each: steps are counted, no clock is read, so the same arguments give
+    the same network, byte for byte. More finds better; the default is `BUDGET_S_PER_SERVER` each.
+    Planning routes comes on top.
+
+    Raises DocumentError if `cluster` or `demand` is not valid, and ValueError for a negative seed
+    or a budget that is not a finite number above 0.
+    """
+    from torch_topoopt.topology.topology_finder import find_network
+
+    if seed < 0:
+        raise ValueError(f"seed: {seed} is negative")
+    if budget_s is None:
+        budget_s = BUDGET_S_PER_SERVER * cluster.servers
+    if not 0 < budget_s < math.inf:
+        raise ValueError(f"budget_s: {budget_s} is not a finite number of seconds above 0")
+    cluster.validate()
+    validate_demand(cluster, demand)
+    best = find_network(cluster, demand, mode="paper", paths=paths, routing=routing)
+    if cluster.servers <= 2:
+        return best  # one cable: there is nothing to choose
+    best_cost = _cost(cluster, demand, best, price)
+    for network in candidates(
+        cluster, demand, seed=seed, work=int(budget_s * WORK_PER_S), paths=paths
+    ):
+        if routing != "shortest":
+            network = reroute(
+                network,
+                demand,
+                cluster.servers,
+                routing,
+                paths=paths,
+                pair_gbps=cluster.pair_gbps(network.links),
+            )
+            validate_network(cluster, network)
+        cost = _cost(cluster, demand, network, price)
+        if cost < best_cost:
+            best, best_cost = network, cost
+    return best
+
+
+def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[float, float, float]:
+    """How well `network` serves `demand`, less being better: three figures in order of weight.
+
+    The bytes on its busiest link, for no demand is met before that link is done; the bytes on all
+    links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen.
+    """
+    loads = link_load_bytes(network, demand)
+    hops = hop_summary(cluster.servers, network.links).mean if cluster.servers > 1 else 0.0
+    return max(loads, default=0), sum(loads), hops
+
+
+def _cost(
+    cluster: Cluster, demand: Demand, network: Network, price: Callable[[Network], float] | None
+) -> tuple[float, ...]:
+    priced = () if price is None else (price(network),)
+    return (*priced, *demand_cost(cluster, demand, network))

@@ -1,0 +1,147 @@
+"""Rings that need not be circulant: unions of Hamiltonian cycles with few hops between servers.
+
+The C++ annealing (`csrc/topology/ring_search.h`) changes rings a little at a time and keeps each a
+ring. How well it does depends most on the symmetry it is held to: with none there are far more
+networks, and better ones, than it can look at; with all of it (circulant networks, symmetry n)
+there are few, all of them poor. In between lie small search spaces with networks close to the Moore
+bound. Which symmetry is best depends on n, so all divisors of n race, with more work for fewer of
+them in each round.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Order = tuple[int, ...]
+Ends = tuple[int, int]
+
+WORK_PER_S = 4_000_000_000  # operations on words; about what one core does, but taken as fixed
+_HOT, _COLD = 1.0, 0.05  # temperatures, in hops per source
+_SHARE_OF_LAST = 0.4  # part of the work that the last round, of one symmetry, gets
+
+
+@dataclass(frozen=True)
+class RingUnion:
+    """Orders of the servers, one per ring (duplex: for both directions), and links beside them.
+
+    `cost` is the sum of the hops of all ordered pairs, or of the hops times their weights.
+    """
+
+    rings: tuple[Order, ...]
+    links: tuple[Ends, ...]
+    cost: int
+
+
+def search_rings(servers: int, rings: int, *, duplex: bool, seed: int, work: int) -> RingUnion:
+    """`rings` rings over all servers, with few hops in the mean over all ordered pairs.
+
+    `work` is counted, not measured, so that the same arguments give the same rings: one unit is an
+    operation on a word of 64 sources, of which `WORK_PER_S` are called a second. Twice the work
+    anneals twice as slowly. Every ring takes two ports of each server on duplex and one on simplex.
+
+    Raises ValueError for fewer than two servers, fewer than one ring, or negative work.
+    """
+    if servers < 2:
+        raise ValueError(f"servers: {servers} is not at least 2")
+    if rings < 1:
+        raise ValueError(f"rings: {rings} is not at least 1")
+    if work < 0:
+        raise ValueError(f"work: {work} is negative")
+    contenders = [s for s in range(1, servers + 1) if servers % s == 0]
+    rounds = math.ceil(math.log2(len(contenders)))
+    best: RingUnion | None = None
+    for i in range(rounds + 1):
+        share = _SHARE_OF_LAST if i == rounds else (1 - _SHARE_OF_LAST) / rounds
+        found = []
+        for symmetry in contenders:
+            chooser = random.Random(f"{seed} {i} {symmetry}")
+            start = random_rings(servers, rings, symmetry, chooser)
+            union = _anneal(
+                servers, symmetry, duplex, start, chooser, work * share / len(contenders)
+            )
+            found.append((union.cost, symmetry, union))
+        found.sort(key=lambda entry: entry[:2])
+        if best is None or found[0][2].cost < best.cost:
+            best = found[0][2]
+        contenders = [symmetry for _, symmetry, _ in found[: (len(found) + 1) // 2]]
+    assert best is not None
+    return best
+
+
+def random_rings(
+    servers: int, rings: int, symmetry: int, chooser: random.Random
+) -> tuple[Order, ...]:
+    """Rings that stay the same when every server moves on by servers / symmetry, drawn at random.
+
+    Each is one server of every residue modulo servers / symmetry, in any order, which repeat moved
+    on by a stride that brings every repetition to a new place.
+    """
+    orbits = servers // symmetry
+    units = [g for g in range(1, symmetry + 1) if math.gcd(g, symmetry) == 1]
+    orders = []
+    for _ in range(rings):
+        base = [r + orbits * chooser.randrange(symmetry) for r in range(orbits)]
+        chooser.shuffle(base)
+        stride = orbits * chooser.choice(units)
+        orders.append(
+            tuple((server + stride * t) % servers for t in range(symmetry) for server in base)
+        )
+    return tuple(orders)
+
+
+def _anneal(
+    servers: int,
+    symmetry: int,
+    duplex: bool,
+    start: tuple[Order, ...],
+    chooser: random.Random,
+    work: float,
+) -> RingUnion:
+    sources = servers // symmetry
+    search = _core.RingSearch(servers, symmetry, duplex, start, (), (), chooser.getrandbits(63))
+    degree = len(start) * (2 if duplex else 1)
+    steps = int(work / step_work(servers, degree, sources))
+    search.anneal(steps, _HOT * sources, _COLD * sources)
+    rings, _ = search.best()
+    return RingUnion(tuple(map(tuple, rings)), (), search.best_cost * symmetry)
+
+
+def step_work(servers: int, degree: int, sources: int, *, weighted: bool = False) -> int:
+    """Operations of one step: a search from `sources` servers, and laying a ring anew."""
+    rounds = 2 + math.ceil(math.log(servers) / math.log(max(2, degree - 1)))
+    words = -(-sources // 64)
+    count = servers * rounds * (degree + 4) * words + 8 * servers
+    return count + 4 * servers * sources if weighted else count
+
+
+def anneal_for_pairs(
+    servers: int,
+    rings: Sequence[Order],
+    links: Sequence[Ends],
+    weights: Sequence[int],
+    *,
+    duplex: bool,
+    seed: int,
+    work: int,
+) -> RingUnion:
+    """Rings and links changed until the hops of all pairs, times their weights, are few.
+
+    Every ring keeps its members and every server its number of link ends; `links` may join any two
+    servers, and -1 is an end that nothing is plugged into. `weights[s * servers + t]` is what a hop
+    from s to t costs. Raises ValueError for servers, rings, links or weights that do not fit.
+    """
+    search = _core.RingSearch(servers, 1, duplex, rings, links, weights, seed)
+    degree = len(rings) * (2 if duplex else 1) + 2 * len(links) // servers
+    steps = int(work / step_work(servers, degree, servers, weighted=True))
+    hot = max(1.0, search.cost / servers / 10)
+    search.anneal(steps, hot, hot / 100)
+    found, ends = search.best()
+    return RingUnion(tuple(map(tuple, found)), tuple(ends), search.best_cost)
