@@ -20,6 +20,7 @@ from torch_topoopt.search.strategies import (
 )
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.topology.load_checks import validate_link_bytes
 from torch_topoopt.topology.routing_policies import POLICIES
 from torch_topoopt.topology.single_ring import single_ring
 from torch_topoopt.topology.topology_finder import find_network
@@ -188,6 +189,8 @@ class _Alternation:
         assert self._best is not None
         best = self._best
         ring_s, switch_s = self._references(best.strategy)
+        asked = demand(self._op_graph, best.strategy, self._cluster.servers)
+        validate_link_bytes(self._cluster.servers, best.network, asked, best.estimate.link_bytes)
         return Plan(
             version=Plan.VERSION,
             model=self._op_graph.model,
@@ -197,7 +200,7 @@ class _Alternation:
             strategy_space=strategy_space,
             cluster=self._cluster,
             network=best.network,
-            demand=demand(self._op_graph, best.strategy, self._cluster.servers),
+            demand=asked,
             prediction=Prediction(
                 iteration_s=_rounded(best.estimate.iteration_s),
                 compute_s=_rounded(best.estimate.compute_s),

@@ -16,6 +16,8 @@ import networkx as nx
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from torch_topoopt.topology.load_checks import validate_matching
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -108,6 +110,7 @@ class _Rounds:
         }
         match = maximum_weight_matching if wiring.duplex else maximum_weight_assignment
         matched = match(available, seed=self.rounds, maximum_cardinality=maximum_cardinality)
+        validate_matching(matched, directed=not wiring.duplex)
         for source, target in matched:
             wiring.connect(source, target)
         self.rounds += 1

@@ -1,0 +1,63 @@
+"""Rules of what algorithms hand to each other: matchings, and bytes on links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.topology.loads import link_bytes as bytes_on_links
+from torch_topoopt.topology.loads import traffic_matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch_topoopt.plan import Demand, Network
+
+
+def validate_matching(pairs: Iterable[tuple[int, int]], *, directed: bool) -> None:
+    """Raises ValueError unless no server is in two pairs, or `directed` at the same end of two."""
+    taken: dict[tuple[int, int], tuple[int, int]] = {}
+    for pair in pairs:
+        if pair[0] == pair[1]:
+            raise ValueError(f"matching: server {pair[0]} is paired with itself")
+        for end, server in enumerate(pair):
+            other = taken.setdefault((server, end if directed else 0), pair)
+            if other is not pair:
+                raise ValueError(f"matching: server {server} is in both {other} and {pair}")
+
+
+def validate_link_bytes(
+    servers: int, network: Network, demand: Demand, link_bytes: Sequence[int]
+) -> None:
+    """Raises DocumentError unless `link_bytes[i]` on `network.links[i]` are those of `demand`.
+
+    First that bytes are conserved: a server sends on what it receives, but for what it has or wants
+    itself. Then that every link has what rings and routes put on it. A byte per pair and group is
+    allowed for rounding. Raises ValueError if rings or routes for the demand are missing.
+    """
+    where = "prediction.link_bytes"
+    if len(link_bytes) != len(network.links):
+        raise DocumentError(f"{where}: {len(link_bytes)} entries for {len(network.links)} links")
+    traffic = traffic_matrix(network, demand, servers)
+    rounding = len(demand.groups) + len(demand.pairs) + 1.0
+    surplus = traffic.sum(axis=0) - traffic.sum(axis=1)
+    for link, size_bytes in zip(network.links, link_bytes, strict=True):
+        if not 0 <= size_bytes < np.inf:
+            raise DocumentError(f"{where}: {size_bytes} is not at least 0 and finite")
+        surplus[link.source] += size_bytes
+        surplus[link.target] -= size_bytes
+    allowed = 2 * rounding * max(1, len(network.links)) + 1e-9 * traffic.sum()
+    for server, size_bytes in enumerate(surplus.tolist()):
+        if abs(size_bytes) > allowed:
+            raise DocumentError(
+                f"{where}: server {server} sends {abs(size_bytes):.0f} bytes "
+                f"{'more' if size_bytes > 0 else 'less'} than it receives and has to send"
+            )
+    expected = bytes_on_links(network, traffic).tolist()
+    for i, (size_bytes, right) in enumerate(zip(link_bytes, expected, strict=True)):
+        if abs(size_bytes - right) > rounding + 1e-9 * right:
+            raise DocumentError(
+                f"{where}[{i}]: {size_bytes} bytes, but the demand puts {right:.0f} on this link"
+            )
