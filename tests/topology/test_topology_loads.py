@@ -137,5 +137,5 @@ def test_a_pair_without_a_route_is_an_error() -> None:
     network = Network((Link(0, 0, 1, 0), Link(1, 0, 0, 0)), (), ())
     with pytest.raises(ValueError, match="no link and no route from server 0 to 2"):
         link_load_bytes(network, Demand((), (PairDemand(0, 2, 1),)))
-    with pytest.raises(ValueError, match="no path from server 0 to server 2"):
+    with pytest.raises(ValueError, match="have no path"):
         mean_hops(network, 3)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairTable
+from torch_topoopt.topology.hop_counts import hop_summary
 from torch_topoopt.topology.loads import (
-    diameter,
     hop_bytes,
     link_bytes,
-    mean_hops,
     traffic_matrix,
 )
 
@@ -67,10 +66,11 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
     uniform = Demand((), PairTable((AllToAll(everyone, 1),)))
     ring_loads = link_bytes(network, traffic_matrix(network, ring, count))
     uniform_loads = link_bytes(network, traffic_matrix(network, uniform, count))
+    hops = hop_summary(count, network.links)
     moore = moore_bound_hops(count, cluster.degree, duplex=cluster.ports == "duplex")
     return Figures(
-        mean_hops=mean_hops(network, count),
-        diameter=diameter(network, count),
+        mean_hops=hops.mean,
+        diameter=hops.diameter,
         moore_bound_hops=moore,
         max_link_load=float(loads.max()),
         mean_link_load=float(loads.mean()),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_topoopt.plan import PairTable, RouteTable
+from torch_topoopt.topology.hop_counts import hop_summary
 from torch_topoopt.topology.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing import all_hop_distances, ring_pair_bytes
+from torch_topoopt.topology.routing import ring_pair_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,18 +162,9 @@ def mean_hops(network: Network, servers: int) -> float:
 
     Raises ValueError if some server cannot reach another.
     """
-    distances = _finite_distances(network, servers)
-    return sum(map(sum, distances)) / (servers * (servers - 1)) if servers > 1 else 0.0
+    return hop_summary(servers, network.links).mean
 
 
 def diameter(network: Network, servers: int) -> int:
     """The largest of the least hops over all ordered pairs. Raises ValueError as `mean_hops`."""
-    return max(map(max, _finite_distances(network, servers)))
-
-
-def _finite_distances(network: Network, servers: int) -> list[list[int]]:
-    distances = all_hop_distances(servers, network.links)
-    for source, row in enumerate(distances):
-        if -1 in row:
-            raise ValueError(f"network: no path from server {source} to server {row.index(-1)}")
-    return distances
+    return hop_summary(servers, network.links).diameter
