@@ -85,8 +85,9 @@ def _all_to_all(hosts: int) -> tuple[list[FlowLink], list[Flow]]:
     number = {pair: i for i, pair in enumerate(ends)}
     flows = []
     for source in range(hosts):
-        for shift in range(1, hosts):
-            target = (source + shift) % hosts
+        for target in range(hosts):
+            if target == source:
+                continue
             up, down = hosts + source // leaves, hosts + target // leaves
             nodes = [source, up, down, target]
             if up == down:

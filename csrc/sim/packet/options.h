@@ -43,7 +43,7 @@ struct Options {
 
   struct Dctcp {
     bool handshake = true;  // every flow is a connection of its own
-    int initial_window_packets = 100;
+    int initial_window_packets = 10;
     double gain = 1.0 / 16;
     int mark_above_packets = 50;
     // A window goes into the queue of the sender's own first link, where it can be marked; else
