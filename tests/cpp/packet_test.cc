@@ -52,6 +52,7 @@ Options optionsOf(TransportKind transport) {
   Options options;
   options.transport = transport;
   options.dctcp.handshake = false;
+  options.dctcp.initial_window_packets = 100;  // more than fills any path here
   options.retransmission_timeout_s = 1e-3;
   return options;
 }

@@ -127,7 +127,8 @@ def test_dctcp_opens_a_connection_per_flow() -> None:
 def test_one_flow_takes_the_time_of_a_pipeline(transport: str, hops: int) -> None:
     links = _links(*((i, i + 1) for i in range(hops)))
     flow = Flow(0, hops, 300 * PAYLOAD, tuple(range(hops)))
-    result = _packet(links, [flow], transport=transport, dctcp_handshake=False)
+    window = {"dctcp_handshake": False, "dctcp_initial_window_packets": 50}
+    result = _packet(links, [flow], transport=transport, **window)
     expected_ns = (300 + hops - 1) * 720 + hops * LATENCY_NS
     assert result.completion_s == pytest.approx(expected_ns * 1e-9, rel=1e-12)
 
