@@ -59,7 +59,7 @@ def test_both_ends_of_a_cable_hear_each_other_and_no_other_job(kind: str) -> Non
         ]
         heard = [json.loads(process.stdout.readline()) for process in processes]
         for process in processes:
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
             assert process.returncode == 0
         assert heard == [{"p0": [["h1", "p1"]]}, {"p1": [["h0", "p0"]]}]
 

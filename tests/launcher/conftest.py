@@ -83,7 +83,7 @@ def until() -> Callable[..., None]:
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     started = Launcher(tmp_path)
     yield started
-    wait_for(lambda: not started.leftovers(), f"the end of {started.leftovers()}", 10)
+    wait_for(lambda: not started.leftovers(), f"the end of {started.leftovers()}", 60)
 
 
 def make_op_graph(layers: int = 6) -> OpGraph:

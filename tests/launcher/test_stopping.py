@@ -167,6 +167,6 @@ def test_ranks_die_with_a_launcher_that_is_killed(
     process = launcher.start("run", "--plan", plan_file, "--run-dir", "here", "stubborn.py")
     until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the start of both ranks")
     process.kill()
-    process.communicate(timeout=20)
-    until(lambda: launcher.leftovers() == [], "the end of the ranks", 10)
+    process.communicate(timeout=60)
+    until(lambda: launcher.leftovers() == [], "the end of the ranks", 60)
     _check_files(tmp_path / "here")

@@ -55,7 +55,7 @@ def browse(page: Path, *options: str) -> tuple[str, str, list[str]]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
     assert process.returncode == 0, log
     events = [event.get("params", {}) for event in json.loads(requests.read_text())["events"]]
     asked = [
