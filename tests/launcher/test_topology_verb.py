@@ -131,6 +131,8 @@ def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixt
         (("--servers", "8", "--degree", "8"), None, "degree: 8 ports per server cannot reach 7"),
         (("--servers", "8", "--degree", "3"), None, "degree: 3 is odd"),
         (("--servers", "8", "--degree", "2", "--budget", "3"), None, "budget: mode paper does not"),
+        (("--servers", "8", "--degree", "2", "--mode", "best", "--budget", "0.001", "--routing",
+          "coin-change"), None, "routing: coin-change needs strides that all servers have"),
         (("--servers", "8", "--degree", "2", "--plot", "x.txt"), None, "plot: x.txt does not end"),
         (("--servers", "8", "--degree", "2", "--demand", "/x/y"), None, "/x/y: No such file"),
         ((), '{"version": 1}', "groups, pairs: both are empty"),

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Network, validate_demand, validate_network
+from torch_topoopt.plan import Network, validate_demand
 from torch_topoopt.topology.best_candidates import candidates
 from torch_topoopt.topology.hop_counts import hop_summary
 from torch_topoopt.topology.loads import link_load_bytes
 from torch_topoopt.topology.ring_unions import WORK_PER_S
-from torch_topoopt.topology.routing_policies import reroute
+from torch_topoopt.topology.routing_policies import routed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,19 +69,10 @@ def find_best_network(
     for network in candidates(
         cluster, demand, seed=seed, work=int(budget_s * WORK_PER_S), paths=paths
     ):
-        if routing != "shortest":
-            network = reroute(
-                network,
-                demand,
-                cluster.servers,
-                routing,
-                paths=paths,
-                pair_gbps=cluster.pair_gbps(network.links),
-            )
-            validate_network(cluster, network)
-        cost = _cost(cluster, demand, network, price)
+        routed = routed_by(cluster, demand, network, routing, paths=paths)
+        cost = _cost(cluster, demand, routed, price)
         if cost < best_cost:
-            best, best_cost = network, cost
+            best, best_cost = routed, cost
     return best
 
 

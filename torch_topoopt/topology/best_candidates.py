@@ -6,7 +6,7 @@ import random
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Network, Ring, validate_network
+from torch_topoopt.plan import Group, Network, Ring
 from torch_topoopt.topology.group_rings import merge_groups, ring_counts, ring_traffic_bytes
 from torch_topoopt.topology.hop_counts import hop_matrix
 from torch_topoopt.topology.multi_hop_rings import short_ring
@@ -29,7 +29,7 @@ _MOST_WEIGHT = 1 << 40  # of all pairs together; the search counts hops times we
 def candidates(
     cluster: Cluster, demand: Demand, *, seed: int, work: int, paths: int
 ) -> Iterator[Network]:
-    """Validated networks for `demand` on three servers or more; `work` is shared among them.
+    """Networks for `demand` on three servers or more; `work` is shared among them.
 
     First the rings that are best for a demand nobody knows, where they are for the whole cluster.
     Then, for every number of ports that the AllReduce groups together may take (the paper's split
@@ -169,7 +169,7 @@ def _joined(free: list[int], *, duplex: bool) -> list[Ends]:
 
 
 class _Builder:
-    """Turns orders and links into a validated Network with routes for the demand."""
+    """Turns orders and links into a Network with routes for the demand."""
 
     def __init__(
         self, cluster: Cluster, demand: Demand, pairs: Mapping[Ends, int], paths: int
@@ -208,7 +208,7 @@ class _Builder:
             {} if dense else self._pairs,
             paths=self._paths,
         )
-        return validate_network(cluster, Network(tuple(wiring.links), groups, routes))
+        return Network(tuple(wiring.links), groups, routes)
 
     def _group(
         self, servers: Servers, orders: tuple[Order, ...], distances: list[list[int]]

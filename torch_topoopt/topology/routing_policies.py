@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from torch_topoopt.plan import Network, Route, RouteTable, StrideRoute
+from torch_topoopt.plan import Network, Route, RouteTable, StrideRoute, validate_network
 from torch_topoopt.topology.coin_change import coin_change
 from torch_topoopt.topology.k_shortest_paths import k_shortest_paths
 from torch_topoopt.topology.loads import hop_bytes, traffic_matrix
@@ -24,11 +24,30 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torch_topoopt.plan import Demand
+    from torch_topoopt.plan import Cluster, Demand
 
 Pair = tuple[int, int]
 Policy = Literal["shortest", "single", "random", "coin-change", "k-shortest", "optimal"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
+def routed_by(
+    cluster: Cluster, demand: Demand, network: Network, policy: Policy, *, paths: int
+) -> Network:
+    """`network`, planned with shortest paths, with the routes of `policy` instead; validated.
+
+    Raises ValueError as `reroute` does, and DocumentError if the network breaks a rule.
+    """
+    if policy != "shortest":
+        network = reroute(
+            network,
+            demand,
+            cluster.servers,
+            policy,
+            paths=paths,
+            pair_gbps=cluster.pair_gbps(network.links),
+        )
+    return validate_network(cluster, network)
 
 
 def reroute(
@@ -172,10 +191,18 @@ def _coin_change(network: Network, servers: int) -> RouteTable | tuple[Route, ..
     for source, target in adjacent:
         offset = (target - source) % servers
         links[offset] = links.get(offset, 0) + 1
-    coins = [offset for offset, count in links.items() if count == servers]
+    coins = sorted(offset for offset, count in links.items() if count == servers)
+    try:
+        sequences = coin_change(servers, coins)
+    except ValueError:
+        found = f"only {coins} here" if coins else "none here"
+        raise ValueError(
+            "routing: coin-change needs strides that all servers have and that lead everywhere "
+            f"({found}); take another routing, or mode paper"
+        ) from None
     ways = {
         target: [(tuple(stop % servers for stop in itertools.accumulate(route, initial=0)), 1.0)]
-        for target, route in enumerate(coin_change(servers, coins))
+        for target, route in enumerate(sequences)
         if len(route) > 1
     }
     return _by_offset(servers, ways) if ways else ()

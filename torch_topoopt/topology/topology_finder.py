@@ -16,7 +16,6 @@ from torch_topoopt.plan import (
     Ring,
     shared_by_slowest_link,
     validate_demand,
-    validate_network,
 )
 from torch_topoopt.topology.group_rings import (
     Servers,
@@ -33,7 +32,7 @@ from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.released import released_order, wire_released
 from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
-from torch_topoopt.topology.routing_policies import reroute
+from torch_topoopt.topology.routing_policies import routed_by
 from torch_topoopt.topology.totient_perms import ring_order
 from torch_topoopt.topology.wiring import Wiring
 
@@ -125,16 +124,7 @@ def find_network(
     network = Network(tuple(wiring.links), groups, routes)
     if cluster.port_gbps is not None:
         network = replace(network, groups=_by_rate(cluster, network))
-    if routing != "shortest":
-        network = reroute(
-            network,
-            demand,
-            cluster.servers,
-            routing,
-            paths=paths,
-            pair_gbps=cluster.pair_gbps(wiring.links),
-        )
-    return validate_network(cluster, network)
+    return routed_by(cluster, demand, network, routing, paths=paths)
 
 
 def _by_rate(cluster: Cluster, network: Network) -> tuple[Group, ...]:
