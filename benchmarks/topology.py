@@ -4,8 +4,10 @@
     python benchmarks/topology.py -n 8,16 -d 2,4 --ports duplex --modes paper,best --budget 5
     python benchmarks/topology.py --models dlrm,bert -n 16 -d 4
 
-Every case runs in a process of its own. The demand is that of `topoopt topology`: an AllReduce of
-1 GB over all servers and 100 MB from each server to all others evenly.
+Every case runs in a process of its own, and its row is printed, and with -J written, when it is
+done: a run that is stopped keeps what it has. Rows of mode `best` say their budget in seconds. The
+demand is that of `topoopt topology`: an AllReduce of 1 GB over all servers and 100 MB from each
+server to all others evenly.
 
 hops, diam   mean and largest of the least hops between servers
 Moore        the least mean that any network of as many ports can have (undirected on duplex)
@@ -15,7 +17,7 @@ all2all      time of an all-to-all over that of its bytes on all ports, on as ma
 load         bytes on the busiest link / mean over all links, under the demand
 seconds      wall time of the call, imports left out; "CPU s" is what it needs on an idle machine
 MB           most memory that the process had; "call MB" is what the call added to it
-A case that cannot be is left out with its reason.
+A case that cannot be, or is not done in time, is left out with its reason.
 
 With --models, instead: predicted iteration time of plans of the paper's six models in mode `best`
 over those in mode `paper`, strategies searched in both; the exit code is 1 if any is above 1.
@@ -32,11 +34,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 SERVERS = (8, 12, 16, 32, 64, 128, 256, 432, 1024)
 DEGREES = (2, 4, 6, 8)
@@ -49,6 +50,7 @@ _COLUMNS = (
     *("network", "hops", "diam", "Moore", "reduce", "all2all", "load", "seconds", "CPU s"),
     *("MB", "call MB"),
 )
+_MODEL_COLUMNS = ("network", "paper s", "best s", "best/paper")
 
 
 def peak_megabytes() -> float:
@@ -144,9 +146,21 @@ def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     yield {**shape, "mode": mode, "options": {**searched, **with_routing}}
 
 
+def name_of(case: dict[str, Any]) -> str:
+    budget_s = case["options"].get("budget_s")
+    searched = "" if budget_s is None else f" {budget_s:g} s"
+    kind = case.get("mode", case.get("model"))
+    return f"{case['servers']} x {case['degree']} {case['ports']} {kind}{searched}"
+
+
+def line_of(row: Sequence[str]) -> str:
+    """A line of a table of which nobody knows the rows to come: columns of fixed widths."""
+    return f"{row[0]:<28}" + "".join(f"{cell:>11}" for cell in row[1:])
+
+
 def row_of(result: dict[str, Any]) -> tuple[str, ...]:
     return (
-        f"{result['servers']} x {result['degree']} {result['ports']} {result['mode']}",
+        name_of(result),
         f"{result['mean_hops']:.3f}",
         str(result["diameter"]),
         f"{result['moore_bound_hops']:.3f}",
@@ -160,46 +174,38 @@ def row_of(result: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def models_row_of(result: dict[str, Any]) -> tuple[str, ...]:
+    paper_s, best_s = result["paper_s"], result["best_s"]
+    return name_of(result), f"{paper_s:.6g}", f"{best_s:.6g}", f"{best_s / paper_s:.4f}"
+
+
 def run_all(options: argparse.Namespace) -> int:
-    terminal = Terminal()
-    results = []
+    results: list[dict[str, Any]] = []
+    print(line_of(_MODEL_COLUMNS if options.models else _COLUMNS), flush=True)
     for case in cases(options):
         result = in_a_process(case, options.limit)
         results.append(result)
-        name = case.get("mode", case.get("model"))
-        print(f"# {case['servers']} x {case['degree']} {case['ports']} {name}: "
-              f"{result.get('error', 'done')}", file=sys.stderr, flush=True)  # fmt: skip
-    good = [result for result in results if "error" not in result]
-    if options.models:
-        worse = show_models(terminal, good)
-    else:
-        terminal.table("Networks of TopologyFinder", _COLUMNS, [row_of(result) for result in good])
-        worse = 0
-    for result in results:
-        if "error" in result:
-            name = result.get("mode", result.get("model"))
-            shape = f"{result['servers']} servers, degree {result['degree']}, {result['ports']}"
-            terminal.line(f"left out: {shape}, {name}: {result['error']}")
-    if options.json:
-        document = {"version": 1, "results": results}
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+        print(line_of_result(result), flush=True)
+        if options.json:
+            document = {"version": 1, "results": results}
+            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    if not options.models:
+        return OK
+    count, worse = count_worse(results)
+    print(f"best worse than paper in {worse} of {count} cases")
     return CHECK_FAILED if worse else OK
 
 
-def show_models(terminal: Terminal, results: list[dict[str, Any]]) -> int:
-    """The table of predicted seconds; returns in how many cases `best` is worse than `paper`."""
-    terminal.table(
-        "Predicted iteration, mode best over mode paper",
-        ("model", "servers", "d", "ports", "paper s", "best s", "best/paper"),
-        [
-            (r["model"], str(r["servers"]), str(r["degree"]), r["ports"], f"{r['paper_s']:.6g}",
-             f"{r['best_s']:.6g}", f"{r['best_s'] / r['paper_s']:.4f}")
-            for r in results
-        ],
-    )  # fmt: skip
-    worse = sum(r["best_s"] > r["paper_s"] * (1 + 1e-9) for r in results)
-    terminal.line(f"{len(results)} cases, best worse than paper in {worse}")
-    return worse
+def line_of_result(result: dict[str, Any]) -> str:
+    if "error" in result:
+        return f"{name_of(result):<28} left out: {result['error']}"
+    return line_of((models_row_of if "model" in result else row_of)(result))
+
+
+def count_worse(results: list[dict[str, Any]]) -> tuple[int, int]:
+    """How many cases were compared, and in how many of them `best` is worse than `paper`."""
+    good = [result for result in results if "error" not in result]
+    return len(good), sum(r["best_s"] > r["paper_s"] * (1 + 1e-9) for r in good)
 
 
 def choice_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import topology
 
-from torch_topoopt.launcher.console import Terminal
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def options(**changes: Any) -> argparse.Namespace:
@@ -48,11 +50,11 @@ def test_models_are_compared_on_their_own_cases() -> None:
     assert chosen[0]["options"] == {"seed": 7, "rounds": 1, "evaluations": 10}
 
 
-def test_a_model_that_is_planned_worse_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_planned_worse_is_counted() -> None:
     shape = {"model": "bert", "servers": 8, "degree": 2, "ports": "duplex"}
     results = [{**shape, "paper_s": 2.0, "best_s": best_s} for best_s in (1.5, 2.0, 2.1)]
-    assert topology.show_models(Terminal(), results) == 1
-    assert "3 cases, best worse than paper in 1" in capsys.readouterr().out
+    left_out = {**shape, "error": "not done after 600 s"}
+    assert topology.count_worse([*results, left_out]) == (3, 1)
 
 
 def test_a_case_gives_a_row_of_the_table() -> None:
@@ -72,3 +74,27 @@ def test_a_case_in_a_process_of_its_own_or_the_reason_why_not() -> None:
     assert "no stride number 3 for a group of 6 servers" in result["error"]
     late = topology.in_a_process({**case, "servers": 5}, 0.01)
     assert late["error"] == "not done after 0.01 s"
+
+
+def test_rows_are_there_before_the_run_ends(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def run(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        done.append(topology.name_of(case))
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return {**case, "error": "no such stride"}
+
+    monkeypatch.setattr(topology, "in_a_process", run)
+    file = tmp_path / "rows.json"
+    chosen = options(degrees=(2,), modes=("paper", "best"), limit=1.0, json=str(file))
+    with pytest.raises(KeyboardInterrupt):
+        topology.run_all(chosen)
+    assert done[:2] == ["8 x 2 duplex paper", "8 x 2 duplex best 2 s"]
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["network", "hops"]
+    assert rows == [f"{name:<28} left out: no such stride" for name in done[:2]]
+    kept = json.loads(file.read_text())["results"]
+    assert [topology.name_of(case) for case in kept] == done[:2]
