@@ -200,6 +200,25 @@ def test_bytes_take_no_detour_that_the_maximum_does_not_ask_for(method: str) -> 
     assert [route.servers for route in found.routes[4, 5]] == [(4, 5)]
 
 
+def test_a_pair_too_small_for_the_program_to_see_takes_a_shortest_path() -> None:
+    ring = Cluster(6, 2, 10.0)
+    wiring = Wiring(ring)
+    wiring.add_stride(tuple(range(6)), 1)
+    capacity = link_counts(6, wiring.links)
+    traffic = np.zeros((6, 6))
+    traffic[5, 2] = traffic[4, 1] = 1e9
+    traffic[2, 4] = traffic[0, 2] = traffic[4, 0] = 1
+    found = optimal_routes(capacity, traffic, method="exact")
+    assert found.routes.keys() == {(5, 2), (4, 1), (2, 4), (0, 2), (4, 0)}
+    assert sum(route.weight for route in found.routes[0, 2]) == 1
+    assert found.utilisation == pytest.approx(1e9)
+    apart = capacity.copy()
+    apart[:, 3] = 0
+    traffic[1, 3] = 1e-3
+    with pytest.raises(ValueError, match="no path"):
+        optimal_routes(apart, traffic, method="exact")
+
+
 def test_nothing_to_send_needs_no_routes() -> None:
     found = optimal_routes(random_capacity(5, 3, 1), np.zeros((5, 5)))
     assert (found.routes, found.utilisation, found.gap, found.exact) == ({}, 0.0, 0.0, True)

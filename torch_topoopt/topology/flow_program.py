@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, int]
 
 _ZERO = 1e-9  # of the mean bytes of a pair: a flow below is none
+_TOLERANCE = 1e-5  # of the mean bytes of a pair: the program may not have seen less (HiGHS: 1e-7)
 _SLACK = 1e-9  # by which the second program may exceed the maximum that the first one found
 _NO_USE = 1e-6  # a reduced cost above: the variable is 0 in every optimum
 
@@ -175,6 +176,7 @@ class _Decomposition:
         wanted: NDArray[np.float64],
     ) -> None:
         self._source = source
+        self._edges = edges
         self._wanted = wanted
         self._into: list[dict[int, float]] = [{} for _ in wanted]
         for i in np.flatnonzero(flow > _ZERO).tolist():
@@ -196,11 +198,29 @@ class _Decomposition:
                 found[path] = found.get(path, 0.0) + size
                 missing -= size
             if not found:
-                raise RuntimeError(f"HiGHS: no flow from server {self._source} to {target}")
+                if wanted > _TOLERANCE:
+                    raise RuntimeError(f"HiGHS: no flow from server {self._source} to {target}")
+                found[self._shortest(target)] = wanted
             # what the tolerances of the program left over goes the same ways
             scale = wanted / sum(found.values())
             table[target] = [(path, size * scale) for path, size in sorted(found.items())]
         return table
+
+    def _shortest(self, target: int) -> tuple[int, ...]:
+        """A path of the fewest links, over the lowest servers."""
+        before = {self._source: self._source}
+        queue = [self._source]
+        for server in queue:
+            for tail, head in self._edges:
+                if tail == server and head not in before:
+                    before[head] = server
+                    queue.append(head)
+        if target not in before:
+            raise ValueError(f"traffic: no path from server {self._source} to {target}")
+        way = [target]
+        while way[-1] != self._source:
+            way.append(before[way[-1]])
+        return tuple(reversed(way))
 
     def _widest(self, target: int) -> tuple[int, ...]:
         """A loop-free path of what is left; () if nothing is. Circles on the way are removed."""
