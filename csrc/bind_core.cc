@@ -41,11 +41,10 @@ using PyPath = std::vector<std::pair<int, double>>;
 using PyTask =
     std::tuple<std::string, int, double, double, int, std::vector<int>, std::vector<int>>;
 
-std::shared_ptr<RoutedNetwork> makeNetwork(int servers,
-                                           const std::vector<std::pair<int, int>>& links,
-                                           double bytes_per_s, double latency_s,
-                                           const std::vector<PyRoute>& routes,
-                                           const std::vector<PyGroup>& groups) {
+std::shared_ptr<RoutedNetwork> makeNetwork(
+    int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
+    double latency_s, const std::vector<PyRoute>& routes, const std::vector<PyGroup>& groups,
+    const std::vector<PyRoute>& by_offset, std::vector<int> next_hops) {
   std::vector<Route> plain_routes;
   for (const auto& [hops, weight] : routes) plain_routes.push_back({hops, weight});
   std::vector<Group> plain_groups;
@@ -54,8 +53,11 @@ std::shared_ptr<RoutedNetwork> makeNetwork(int servers,
     for (const auto& [order, share] : rings) group.rings.push_back({order, share});
     plain_groups.push_back(std::move(group));
   }
+  RouteRules rules{{}, std::move(next_hops)};
+  for (const auto& [strides, weight] : by_offset) rules.by_offset.push_back({strides, weight});
   return std::make_shared<RoutedNetwork>(servers, links, bytes_per_s, latency_s,
-                                         std::move(plain_routes), std::move(plain_groups));
+                                         std::move(plain_routes), std::move(plain_groups),
+                                         std::move(rules));
 }
 
 std::vector<PyRing> networkRings(const RoutedNetwork& network, ServerList servers) {
@@ -184,7 +186,8 @@ class OwnedRates {
 void bindSimulator(py::module_& module) {
   py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(module, "RoutedNetwork")
       .def(py::init(&makeNetwork), py::arg("servers"), py::arg("links"), py::arg("bytes_per_s"),
-           py::arg("latency_s"), py::arg("routes"), py::arg("groups"))
+           py::arg("latency_s"), py::arg("routes"), py::arg("groups"),
+           py::arg("by_offset") = std::vector<PyRoute>{}, py::arg("next_hops") = std::vector<int>{})
       .def_static(
           "ideal_switch",
           [](int servers, double bytes_per_s, double latency_s) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,26 @@ from reference_simulation import IterationReference
 from small_op_graphs import chain, graph, one_all_reduce, operator, random_graph, random_strategy
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Cluster, Group, Link, Network, Placement, Ring, Route
+from torch_topoopt.plan import (
+    Cluster,
+    Demand,
+    Group,
+    GroupDemand,
+    Link,
+    Network,
+    PairDemand,
+    Placement,
+    Ring,
+    Route,
+    RouteTable,
+    StrideRoute,
+)
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import Strategy, data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
 from torch_topoopt.topology.loads import link_load_bytes
+from torch_topoopt.topology.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.single_ring import single_ring
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -214,12 +229,42 @@ def test_a_transfer_over_weighted_routes_loads_every_link_by_its_weight() -> Non
         (Network((Link(1, 0, 1, 0),), (), ()), "to itself"),
         (Network((Link(0, 0, 1, 0),), (), (Route((0, 1, 2), 1.0),)), "no link from server 1 to 2"),
         (Network((Link(0, 0, 1, 0),), (), ()), "no link and no route from server 1 to"),
+        (Network((), (), RouteTable(4, (StrideRoute((1,), 1.0),))), "no link from server 0 to 1"),
+        (Network((), (), RouteTable(4, (StrideRoute((5,), 1.0),))), r"stride 5 is not in 1\.\.3"),
+        (Network((), (), RouteTable(4, (), ((0, 1), (0, 1)))), "next_hops: 4 entries are not one"),
+        (
+            Network((), (), RouteTable(4, (), ((0, 9, 2, 3),) * 4)),
+            r"next_hops\[1\]: server 9 is not",
+        ),
+        (Network((), (), RouteTable(4, (), ((0,) * 4,) * 4)), "goes round in a circle"),
     ],
 )
 def test_a_network_that_cannot_carry_the_strategy_is_named(network: Network, message: str) -> None:
     op_graph = one_all_reduce(1000)
     with pytest.raises(ValueError, match=message):
         predict(op_graph, ring_cluster(4), network, data_parallel(op_graph, 4))
+
+
+@pytest.mark.parametrize("rule", ["by_offset", "next_hops"])
+def test_the_rules_of_a_route_table_carry_what_the_routes_they_stand_for_carry(rule: str) -> None:
+    cluster = ring_cluster(12, 4)
+    op_graph = random_graph(random.Random(3), 6)
+    strategy = random_strategy(random.Random(4), op_graph, 12)
+    asked = Demand((GroupDemand(tuple(range(12)), 10**6),), (PairDemand(0, 6, 10**6),))
+    network = find_network(cluster, asked)
+    table = network.routes
+    assert isinstance(table, RouteTable)
+    assert table.listed, "which come before the rules"
+    if rule == "next_hops":
+        load = {(link.source, link.target): 0.0 for link in network.links}
+        next_hops = least_loaded_next_hops(12, load)
+        table = dataclasses.replace(table, by_offset=(), next_hops=next_hops)
+        network = dataclasses.replace(network, routes=table)
+    assert getattr(table, rule)
+    expanded = dataclasses.replace(network, routes=tuple(table))
+    found = predict(op_graph, cluster, network, strategy)
+    assert found == predict(op_graph, cluster, expanded, strategy)
+    assert sum(found.link_bytes) > 0
 
 
 def test_an_unknown_accelerator_is_answered_with_the_known_ones() -> None:

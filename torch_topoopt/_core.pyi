@@ -17,7 +17,11 @@ _Operator = tuple[
 _Task = tuple[str, int, float, float, int, Sequence[int], Sequence[int]]
 
 class RoutedNetwork:
-    """Links, routes per pair, rings per group. One object must not be used from two threads."""
+    """Links, routes per pair, rings per group. One object must not be used from two threads.
+
+    A pair without a route follows `by_offset`, (strides, weight), or `next_hops[source * n +
+    target]`.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,8 @@ class RoutedNetwork:
         latency_s: float,
         routes: Sequence[tuple[_Servers, float]],
         groups: Sequence[tuple[_Servers, _Rings]],
+        by_offset: Sequence[tuple[Sequence[int], float]] = (),
+        next_hops: Sequence[int] = (),
     ) -> None: ...
     @staticmethod
     def ideal_switch(servers: int, bytes_per_s: float, latency_s: float) -> RoutedNetwork: ...

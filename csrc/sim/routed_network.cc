@@ -42,7 +42,7 @@ std::vector<Ring> restricted(const Group& group, const std::vector<int>& members
 
 RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links,
                              double bytes_per_s, double latency_s, std::vector<Route> routes,
-                             std::vector<Group> groups)
+                             std::vector<Group> groups, RouteRules rules)
     : servers_(servers), latency_s_(latency_s) {
   if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
     throw std::invalid_argument("bytes_per_s: " + std::to_string(bytes_per_s) +
@@ -70,6 +70,29 @@ RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>
     routes_[pair].push_back(std::move(routes[i]));
   }
   setGroups(std::move(groups));
+  setRules(std::move(rules));
+}
+
+void RoutedNetwork::setRules(RouteRules rules) {
+  if (!rules.by_offset.empty()) by_offset_.resize(servers_);
+  for (StrideRoute& route : rules.by_offset) {
+    int offset = 0;
+    for (int stride : route.strides) {
+      if (stride < 1 || stride >= servers_) {
+        throw std::invalid_argument("by_offset: stride " + std::to_string(stride) +
+                                    " is not in 1.." + std::to_string(servers_ - 1));
+      }
+      offset = (offset + stride) % servers_;
+    }
+    by_offset_[offset].push_back(std::move(route));
+  }
+  next_hops_ = std::move(rules.next_hops);
+  if (!next_hops_.empty() && next_hops_.size() != static_cast<size_t>(servers_) * servers_) {
+    throw std::invalid_argument("next_hops: " + std::to_string(next_hops_.size()) +
+                                " entries are not one for each pair of " +
+                                std::to_string(servers_) + " servers");
+  }
+  for (size_t i = 0; i < next_hops_.size(); ++i) checkServer("next_hops", i, next_hops_[i]);
 }
 
 void RoutedNetwork::setGroups(std::vector<Group> groups) {
@@ -168,22 +191,55 @@ int RoutedNetwork::edge(int source, int target) const {
 
 FlowPath RoutedNetwork::makePair(int source, int target) {
   if (is_switch_) return {paths_.add({{source, 1.0}, {servers_ + target, 1.0}}), 1.0, latency_s_};
-  const auto found = routes_.find({source, target});
-  if (found == routes_.end()) {
-    if (edge(source, target) < 0) {
-      throw std::invalid_argument("routes: no link and no route " + name(source, target));
-    }
-    return {paths_.add({{edge(source, target), 1.0}}), 1.0, latency_s_};
-  }
   std::vector<LinkUse> uses;
   size_t hops = 0;
-  for (const Route& route : found->second) {
+  for (const Route& route : routes(source, target)) {
     for (size_t h = 1; h < route.servers.size(); ++h) {
-      uses.push_back({edge(route.servers[h - 1], route.servers[h]), route.weight});
+      const int used = edge(route.servers[h - 1], route.servers[h]);
+      if (used < 0) {
+        throw std::invalid_argument("routes: there is no link " +
+                                    name(route.servers[h - 1], route.servers[h]) +
+                                    " on the route " + name(source, target));
+      }
+      uses.push_back({used, route.weight});
     }
     hops = std::max(hops, route.servers.size() - 1);
   }
   return {paths_.add(std::move(uses)), 1.0, static_cast<double>(hops) * latency_s_};
+}
+
+// Its own routes, else those that the rules stand for, else its link.
+std::vector<Route> RoutedNetwork::routes(int source, int target) const {
+  const auto found = routes_.find({source, target});
+  if (found != routes_.end()) return found->second;
+  std::vector<Route> routes;
+  if (!by_offset_.empty()) {
+    for (const StrideRoute& rule : by_offset_[(target - source + servers_) % servers_]) {
+      Route route{{source}, rule.weight};
+      for (int stride : rule.strides) {
+        route.servers.push_back((route.servers.back() + stride) % servers_);
+      }
+      routes.push_back(std::move(route));
+    }
+  }
+  if (!routes.empty()) return routes;
+  if (!next_hops_.empty()) return {walk(source, target)};
+  if (edge(source, target) < 0) {
+    throw std::invalid_argument("routes: no link and no route " + name(source, target));
+  }
+  return {{{source, target}, 1.0}};
+}
+
+Route RoutedNetwork::walk(int source, int target) const {
+  Route route{{source}, 1.0};
+  while (route.servers.back() != target) {
+    route.servers.push_back(next_hops_[route.servers.back() * servers_ + target]);
+    if (route.servers.size() > static_cast<size_t>(servers_)) {
+      throw std::invalid_argument("next_hops: the way " + name(source, target) +
+                                  " goes round in a circle");
+    }
+  }
+  return route;
 }
 
 const FlowPath& RoutedNetwork::pair(int source, int target) {

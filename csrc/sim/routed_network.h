@@ -22,6 +22,20 @@ struct Route {
   double weight;
 };
 
+// The same route from every server: s, s + strides[0], ... modulo their number.
+struct StrideRoute {
+  std::vector<int> strides;
+  double weight;
+};
+
+// What stands for the routes of the pairs that have none of their own: strides that sum to the
+// target's distance from the source, else the walk to `next_hops[source * servers + target]` and on
+// from there. An empty member is no rule.
+struct RouteRules {
+  std::vector<StrideRoute> by_offset;
+  std::vector<int> next_hops;
+};
+
 struct Group {
   std::vector<int> servers;
   std::vector<Ring> rings;
@@ -48,11 +62,14 @@ struct PairPath {
 // hops of a ring AllReduce move in step, so the whole ring is one flow as well.
 class RoutedNetwork {
  public:
-  // `links[i]` = (source, target), each of `bytes_per_s` and `latency_s`. A pair with links and no
-  // route uses its links. Throws std::invalid_argument for a server outside 0..servers-1, a route
-  // over a missing link, or a bandwidth or latency that makes no sense.
+  // `links[i]` = (source, target), each of `bytes_per_s` and `latency_s`. A pair with links, no
+  // route and no rule uses its links. Throws std::invalid_argument for a server outside
+  // 0..servers-1, a route over a missing link, next hops that are not one of each pair, or a
+  // bandwidth or latency that makes no sense. What a rule leads to is checked for the pairs that
+  // are asked for.
   RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
-                double latency_s, std::vector<Route> routes, std::vector<Group> groups);
+                double latency_s, std::vector<Route> routes, std::vector<Group> groups,
+                RouteRules rules = {});
 
   // Each server has one link of `bytes_per_s` into and one out of a switch that never blocks;
   // `latency_s` is that of a whole path through it.
@@ -69,7 +86,7 @@ class RoutedNetwork {
   const PathTable& paths() const { return paths_; }
 
   // The flow path from `source` to another server; share is 1. Throws std::invalid_argument if
-  // there is no route.
+  // there is no route, or a rule leads over a missing link or in a circle.
   const FlowPath& pair(int source, int target);
 
   // One flow path per ring of the group `servers` (ascending, at least two). `share` is the ring's.
@@ -87,8 +104,11 @@ class RoutedNetwork {
   explicit RoutedNetwork(int servers) : servers_(servers) {}
   void addLinks(const std::vector<std::pair<int, int>>& links, double bytes_per_s);
   void setGroups(std::vector<Group> groups);
+  void setRules(RouteRules rules);
   void checkServer(const char* where, size_t index, int server) const;
   int edge(int source, int target) const;
+  std::vector<Route> routes(int source, int target) const;
+  Route walk(int source, int target) const;
   FlowPath makePair(int source, int target);
   FlowPath makeRing(const Ring& ring);
 
@@ -100,6 +120,8 @@ class RoutedNetwork {
   std::vector<int> edge_of_link_;
   std::vector<int> edge_of_pair_;  // source * servers + target, -1 without a link
   std::map<std::pair<int, int>, std::vector<Route>> routes_;
+  std::vector<std::vector<StrideRoute>> by_offset_;  // (target - source) modulo servers; or empty
+  std::vector<int> next_hops_;
   std::vector<Group> groups_;
   PathTable paths_;
   std::vector<FlowPath> pair_path_;  // source * servers + target, path -1 until asked for

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.plan import BYTES_PER_GBPS, RouteTable
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 
 if TYPE_CHECKING:
@@ -51,19 +51,28 @@ def lower_job(op_graph: OpGraph, cluster: Cluster, shard_counts: Iterable[int]) 
 
 
 def lower_network(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
-    """`network` with every link at the rate of its ports and the cluster's latency."""
+    """`network` with every link at the rate of its ports and the cluster's latency.
+
+    The rules of a RouteTable stay rules; where ports differ, every pair's routes are made.
+    """
     if cluster.port_gbps is not None:
         return _uneven_network(cluster, network)
+    routes = network.routes
+    table = (
+        routes if isinstance(routes, RouteTable) else RouteTable(cluster.servers, (), (), routes)
+    )
     return _core.RoutedNetwork(
         servers=cluster.servers,
         links=[(link.source, link.target) for link in network.links],
         bytes_per_s=cluster.link_bytes_per_s,
         latency_s=cluster.link_latency_s,
-        routes=[(list(route.servers), route.weight) for route in network.routes],
+        routes=[(route.servers, route.weight) for route in table.listed],
         groups=[
             (list(group.servers), [(list(ring.servers), ring.share) for ring in group.rings])
             for group in network.groups
         ],
+        by_offset=[(route.strides, route.weight) for route in table.by_offset],
+        next_hops=list(itertools.chain.from_iterable(table.next_hops)),
     )
 
 
