@@ -88,13 +88,16 @@ bool MaxMinRates::settle(int path) {
 // was stopped at its old rate, so none of its links was full before; the links of a path that
 // gained flows cannot be full before capacity / (sum of all loads). Of a link with another capacity
 // both hold.
-double MaxMinRates::lowestChangedLevel() const {
+double MaxMinRates::lowestChangedLevel() {
   double lowest = std::numeric_limits<double>::infinity();
+  links_.clear();
   for (int path : changed_paths_) {
     const PathState& state = state_[path];
     if (state.solved_count > 0) lowest = std::min(lowest, state.rate);
     if (state.count <= state.solved_count) continue;
     for (const LinkUse& u : paths_.uses(path)) {
+      if (link_[u.link].seen) continue;  // flows that start together cross the same links
+      seeLink(u.link);
       double load = 0;
       for (const Member& m : members_[u.link]) load += state_[m.path].count * m.load;
       lowest = std::min(lowest, capacity_[u.link] / load);
@@ -122,8 +125,8 @@ void MaxMinRates::see(int path) {
 }
 
 // Gathers into links_ and solved_ all that changed paths reach through rates of at least `floor`.
+// links_ has some of the links of changed paths already.
 void MaxMinRates::collect(double floor) {
-  links_.clear();
   for (int path : changed_paths_) {
     see(path);
     if (state_[path].count == 0) state_[path].rate = 0;
@@ -167,32 +170,46 @@ void MaxMinRates::fix(int path, double level) {
   }
 }
 
+// Puts `item` at the top of the heap in place of what is there.
+void MaxMinRates::replaceTop(Level item) {
+  const size_t size = heap_.size();
+  size_t at = 0;
+  for (size_t child = 1; child < size; child = 2 * at + 1) {
+    if (child + 1 < size && heap_[child] > heap_[child + 1]) ++child;
+    if (!(item > heap_[child])) break;
+    heap_[at] = heap_[child];
+    at = child;
+  }
+  heap_[at] = item;
+}
+
 // Progressive filling. A link's level only rises while others are fixed below it, so a heap with
-// stale entries that are put back when they come to the top finds the lowest.
+// stale entries that are put back when they come to the top finds the lowest. Links that are not
+// full when the last rate is fixed are never looked at.
 void MaxMinRates::fill() {
   heap_.clear();
   for (int link : links_) {
     if (link_[link].open > 0) heap_.push_back({link_[link].room / link_[link].weight, link});
   }
   std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-  while (!heap_.empty()) {
+  size_t open = solved_.size() - solved_alone_;
+  while (open > 0) {
     const Level top = heap_.front();
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const LinkState& link = link_[top.link];
-    if (link.open == 0) {
-      heap_.pop_back();
-      continue;
+    if (link.open > 0) {
+      const double level = std::max(0.0, link.room) / link.weight;
+      if (level > top.level) {
+        replaceTop({level, top.link});
+        continue;
+      }
+      open -= link.open;
+      for (const Member& m : members_[top.link]) {
+        if (state_[m.path].open) fix(m.path, std::max(0.0, top.level));
+      }
     }
-    const double level = std::max(0.0, link.room) / link.weight;
-    if (level > top.level) {
-      heap_.back().level = level;
-      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-      continue;
-    }
+    const Level last = heap_.back();
     heap_.pop_back();
-    for (const Member& m : members_[top.link]) {
-      if (state_[m.path].open) fix(m.path, std::max(0.0, top.level));
-    }
+    if (!heap_.empty()) replaceTop(last);
   }
 }
 
@@ -202,6 +219,7 @@ const std::vector<int>& MaxMinRates::solve() {
   for (int path : changed_paths_) state_[path].changed = false;
   if (changed_links_.empty()) std::erase_if(changed_paths_, [this](int p) { return settle(p); });
   if (!changed_paths_.empty() || !changed_links_.empty()) {
+    solved_alone_ = solved_.size();
     collect(lowestChangedLevel());
     fill();
     for (int path : changed_paths_) state_[path].solved_count = state_[path].count;

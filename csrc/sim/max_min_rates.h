@@ -66,10 +66,11 @@ class MaxMinRates {
   void attach(int path);
   void detach(int path);
   bool settle(int path);
-  double lowestChangedLevel() const;
+  double lowestChangedLevel();
   void seeLink(int link);
   void see(int path);
   void collect(double floor);
+  void replaceTop(Level item);
   void fill();
   void fix(int path, double level);
 
@@ -81,6 +82,7 @@ class MaxMinRates {
   std::vector<std::vector<Member>> members_;  // per link: paths with flows
   std::vector<LinkState> link_;               // per link
   std::vector<int> used_paths_, changed_paths_, changed_links_, links_, solved_;
+  size_t solved_alone_ = 0;  // the first of solved_, which need no filling
   std::vector<Level> heap_;
 };
 
