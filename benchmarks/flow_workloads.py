@@ -1,4 +1,4 @@
-"""Workloads that network simulators are compared on: rings, all-to-all, permutation, incast.
+"""Workloads that network simulators are compared on: rings, all-to-all, permutation, incast, DLRM.
 
 Each function returns a `Workload`; tests and benchmarks/simulators.py share them. Links are
 directed and have 100 Gb/s and 1 us unless told otherwise; 1 MB is 10^6 bytes. Hosts come first in
@@ -51,11 +51,16 @@ class Workload:
         return len(self.flows) - 1
 
 
-def add_ring_all_reduce(workload: Workload, ring: Sequence[int], size_bytes: int) -> None:
+def add_ring_all_reduce(
+    workload: Workload,
+    ring: Sequence[int],
+    size_bytes: int,
+    after: Sequence[Sequence[int]] | None = None,
+) -> None:
     """2 (k - 1) steps over a directed ring of k hosts in which every host passes a chunk on.
 
     Chunk c has S (c + 1) // k - S c // k bytes; the flow of a step starts when the same chunk has
-    arrived in the step before.
+    arrived in the step before, those of the first step when the flows `after[host]` have.
     """
     k = len(ring)
     sizes = [size_bytes * (c + 1) // k - size_bytes * c // k for c in range(k)]
@@ -63,8 +68,10 @@ def add_ring_all_reduce(workload: Workload, ring: Sequence[int], size_bytes: int
     for step in range(2 * (k - 1)):
         for i in range(k):
             chunk = (i - step) % k
-            after = (arrived[chunk],) if step else ()
-            arrived[chunk] = workload.add_flow((ring[i], ring[(i + 1) % k]), sizes[chunk], after)
+            host, target = ring[i], ring[(i + 1) % k]
+            first = after[host] if after else ()
+            waits_for = (arrived[chunk],) if step else first
+            arrived[chunk] = workload.add_flow((host, target), sizes[chunk], waits_for)
 
 
 def ring_all_reduce(hosts: int, size_bytes: int = 100 * MEGABYTE) -> Workload:
@@ -191,3 +198,76 @@ def incast(senders: int, size_bytes: int = MEGABYTE) -> Workload:
     for source in range(1, senders + 1):
         workload.add_flow((source, senders + 1, 0), size_bytes)
     return workload
+
+
+# The DLRM of TopoOpt, section 5.4 and appendix: 128 tables with rows of 128 floats, 128 samples per
+# accelerator, 4 accelerators per server; dense layers (inputs, outputs) as the paper's artifact has
+# them, of which the first top layer reads one row per table.
+DLRM_TABLES, DLRM_ROW_BYTES, DLRM_SAMPLES = 128, 128 * 4, 128 * 4
+DLRM_LAYERS = (
+    *[(2048, 2048)] * 7,
+    (2048 + DLRM_TABLES * 128, 4096),
+    *[(4096, 4096)] * 15,
+    (4096, 1),
+)
+
+
+def dlrm_iteration(
+    hosts: int = 128,
+    strides: Sequence[int] = (1, 13),
+    *,
+    tables: int = DLRM_TABLES,
+    samples: int = DLRM_SAMPLES,
+    layers: Sequence[tuple[int, int]] = DLRM_LAYERS,
+) -> Workload:
+    """The traffic of one training iteration of DLRM on direct links, without its computation.
+
+    The network has a cable per host and stride: degree 4 for two strides. Table i is on host
+    i * hosts // tables. Forward, every host gets from each table a row per sample (the sum over the
+    bag); backward it sends as many bytes of gradients back; both over shortest paths. The dense
+    layers are replicated: one AllReduce sums their gradients (weights and biases, in floats) over
+    the directed rings of all strides, both ways round. It and the backward transfers of a host
+    start when the host has all its rows.
+    """
+    workload = Workload(hosts, hosts)
+    for host in range(hosts):
+        for stride in strides:
+            workload.add_cable(host, (host + stride) % hosts)
+    steps = shortest_steps(hosts, strides)
+    pairs = [
+        (holder, host)
+        for holder in (table * hosts // tables for table in range(tables))
+        for host in range(hosts)
+        if host != holder
+    ]
+    received: list[tuple[int, ...]] = [()] * hosts
+    for holder, host in pairs:
+        nodes = [(holder + step) % hosts for step in steps[(host - holder) % hosts]]
+        received[host] += (workload.add_flow(nodes, samples * DLRM_ROW_BYTES),)
+    for holder, host in pairs:
+        nodes = [(host + step) % hosts for step in steps[(holder - host) % hosts]]
+        workload.add_flow(nodes, samples * DLRM_ROW_BYTES, received[host])
+    gradient_bytes = 4 * sum((inputs + 1) * outputs for inputs, outputs in layers)
+    rings = [sign * stride for stride in strides for sign in (1, -1)]
+    for stride in rings:
+        ring = [i * stride % hosts for i in range(hosts)]
+        add_ring_all_reduce(workload, ring, gradient_bytes // len(rings), received)
+    return workload
+
+
+def shortest_steps(hosts: int, strides: Sequence[int]) -> list[list[int]]:
+    """For every distance, the nodes of a shortest path from node 0 in a duplex circulant graph.
+
+    Of several, the one that breadth-first search finds first; the path of -distance is its mirror
+    image, so both directions of a stride are loaded alike (but for the distance hosts / 2)."""
+    steps: dict[int, list[int]] = {0: [0]}
+    reached = [0]
+    for node in reached:  # grows
+        for stride in strides:
+            for next_node in ((node + stride) % hosts, (node - stride) % hosts):
+                if next_node not in steps:
+                    steps[next_node] = [*steps[node], next_node]
+                    reached.append(next_node)
+    for distance in range(1, (hosts + 1) // 2):
+        steps[hosts - distance] = [-node % hosts for node in steps[distance]]
+    return [steps[distance] for distance in range(hosts)]

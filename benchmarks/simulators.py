@@ -2,13 +2,15 @@
 
     python benchmarks/simulators.py
     python benchmarks/simulators.py -w ring-16,all-to-all --rounds 5 -J results.json
+    python benchmarks/simulators.py -w dlrm-128 --transport constant,roce,dctcp,ndp
     python benchmarks/simulators.py --growth        # one ring, 64 to 1024 hosts
 
-Every run is a process of its own, so that its peak memory is its own; of --rounds runs the fastest
-counts. `completion` is simulated time, `CPU` the run alone without reading the flows, `exact` what
-the closed form or an exact max-min code says. SimGrid 4.1 (equal weights) and a plain C++ max-min
-that solves all rates anew were measured once, on 2 cores of a Xeon with AVX-512: their CPU seconds
-are for orientation, unless this is that machine.
+Every run is a process of its own, so that its peak memory is its own (an interpreter with numpy and
+the flows as Python objects are in it); of --rounds runs the fastest counts. `completion` is
+simulated time, `CPU` the run alone without reading the flows, `exact` what the closed form or an
+exact max-min code says. Below a run of ours stand the recorded runs of other simulators on the
+same workload (simulator_peers.py), with our speed as a multiple of theirs: by CPU seconds at flow
+level, by packet-hops per CPU second at packet level. Rows are printed as they come.
 """
 
 from __future__ import annotations
@@ -20,106 +22,179 @@ import multiprocessing
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import flow_workloads as workloads
+import simulator_peers as peers
 
 from torch_topoopt import sim
+from torch_topoopt.sim.packet import TRANSPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _LIMIT_S = 900
+_GROWTH_HOSTS = (64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, its exact completion time where it is known, and CPU seconds of the peers."""
+    """A workload, and its exact completion time where it is known."""
 
     make: Callable[[], workloads.Workload]
     exact_ms: float | None = None
-    simgrid_s: float | None = None
-    plain_s: float | None = None
 
 
 CASES = {
     "ring-16": Case(lambda: workloads.ring_all_reduce(16), 15.030),
-    "ring-128": Case(lambda: workloads.ring_all_reduce(128), 16.129, 0.023, 0.003),
-    "circulant-128": Case(workloads.circulant_all_reduce, 4.22276, 0.117, 0.033),
+    "ring-128": Case(lambda: workloads.ring_all_reduce(128), 16.129),
+    "circulant-128": Case(workloads.circulant_all_reduce, 4.22276),
     "all-to-all": Case(workloads.all_to_all, 5.044),
-    "all-to-all-ecmp": Case(lambda: workloads.all_to_all(seed=1), None, 0.119, 0.014),
-    "all-to-all-distinct": Case(
-        lambda: workloads.all_to_all(seed=1, distinct_sizes=True), None, 2.1, 0.41
-    ),
+    "all-to-all-ecmp": Case(lambda: workloads.all_to_all(seed=1)),
+    "all-to-all-distinct": Case(lambda: workloads.all_to_all(seed=1, distinct_sizes=True)),
     "permutation": Case(workloads.permutation),
-    "fat-tree-all-to-all": Case(workloads.fat_tree_all_to_all, None, 4.05, 0.23),
+    "fat-tree-all-to-all": Case(workloads.fat_tree_all_to_all),
     "incast-64": Case(lambda: workloads.incast(64), 64 * 0.08 + 2e-3),
+    "dlrm-128": Case(workloads.dlrm_iteration),
 }
 
 
-def measure(make: Callable[[], workloads.Workload], level: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Run:
+    """One cell of the table; `transport` None: flow level."""
+
+    workload: str
+    transport: str | None
+
+    @property
+    def level(self) -> str:
+        return "flow" if self.transport is None else "packet"
+
+    @property
+    def label(self) -> str:
+        return "flow" if self.transport is None else f"packet/{self.transport}"
+
+
+def measure(
+    make: Callable[[], workloads.Workload], level: str, transport: str | None = None
+) -> dict[str, Any]:
     """One run in this process."""
     workload = make()
+    options = {} if transport is None else {"transport": transport}
     result = sim.run_flows(
-        workload.links, workload.flows, nodes=workload.nodes, hosts=workload.hosts, level=level
+        workload.links,
+        workload.flows,
+        nodes=workload.nodes,
+        hosts=workload.hosts,
+        level=level,
+        **options,
     )
     return result.summary()
 
 
-def _run(name: str, level: str, results: Any) -> None:
+def _measure_into(run: Run, results: Any) -> None:
     make = (
-        CASES[name].make
-        if name in CASES
-        else lambda: workloads.ring_all_reduce(int(name.removeprefix("growth-")))
+        CASES[run.workload].make
+        if run.workload in CASES
+        else lambda: workloads.ring_all_reduce(int(run.workload.removeprefix("growth-")))
     )
-    results.put(measure(make, level))
+    results.put(measure(make, run.level, run.transport))
 
 
-def best_of(name: str, level: str, rounds: int) -> dict[str, Any]:
+def best_of(run: Run, rounds: int) -> dict[str, Any]:
     """The fastest of `rounds` runs, each in a process of its own; raises RuntimeError."""
     context = multiprocessing.get_context("spawn")
-    runs = []
+    done = []
     for _ in range(rounds):
         results = context.SimpleQueue()
-        process = context.Process(target=_run, args=(name, level, results))
+        process = context.Process(target=_measure_into, args=(run, results))
         process.start()
         process.join(_LIMIT_S)
         if process.exitcode != 0 or results.empty():
             process.kill()
-            raise RuntimeError(f"{name} at {level} level: exit status {process.exitcode}")
-        runs.append(results.get())
-    return min(runs, key=lambda run: run["cpu_seconds"])
+            raise RuntimeError(f"{run.workload}, {run.label}: exit status {process.exitcode}")
+        done.append(results.get())
+    return min(done, key=lambda figures: figures["cpu_seconds"])
 
 
-def _row(name: str, level: str, run: dict[str, Any]) -> dict[str, Any]:
-    case = CASES.get(name)
-    hops = run["packet_hops"]
+def row_of(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a run, what is exact, and the recorded runs beside it with our ratio."""
+    case = CASES.get(run.workload)
+    hops_per_s = figures["packet_hops"] / figures["cpu_seconds"] if run.level == "packet" else None
+    beside = []
+    for peer in peers.recorded_runs(run.workload, run.level, run.transport):
+        faster = peer.cpu_s / figures["cpu_seconds"]
+        if hops_per_s is not None and peer.packet_hops_per_s is not None:
+            faster = hops_per_s / peer.packet_hops_per_s
+        beside.append({**asdict(peer), "machine": peers.MACHINE, "faster": faster})
     return {
-        "workload": name,
-        "level": level,
-        **run,
+        "workload": run.workload,
+        "level": run.level,
+        "transport": run.transport,
+        **figures,
         "exact_ms": case and case.exact_ms,
-        "packet_hops_per_cpu_s": hops / run["cpu_seconds"] if hops else None,
-        "simgrid_cpu_s": case and case.simgrid_s,
-        "plain_cpu_s": case and case.plain_s,
+        "packet_hops_per_cpu_s": hops_per_s,
+        "peers": beside,
     }
 
 
-def _show(row: dict[str, Any]) -> None:
+def _line(
+    names: Sequence[str],
+    flows: int | None,
+    completion_ms: float | None,
+    exact_ms: float | None,
+    cpu_s: float,
+    memory_mb: float | None,
+    hops_per_s: float | None,
+    faster: float | None,
+) -> None:
     def cell(value: float | None, form: str, width: int) -> str:
         return f"{'-' if value is None else format(value, form):>{width}}"
 
-    faster = row["simgrid_cpu_s"] and row["simgrid_cpu_s"] / row["cpu_seconds"]
     print(
-        f"{row['workload']:<20}{row['level']:<8}{row['flows']:>8}"
-        f"{row['completion_s'] * 1e3:>15.6f}{cell(row['exact_ms'], '.6f', 12)}"
-        f"{row['cpu_seconds'] * 1e3:>11.2f}{row['peak_memory_mb']:>8.0f}"
-        f"{cell(row['packet_hops_per_cpu_s'], '.2e', 11)}"
-        f"{cell(row['simgrid_cpu_s'], '.3f', 10)}{cell(faster, '.1f', 8)}"
-        f"{cell(row['plain_cpu_s'], '.3f', 8)}",
+        f"{names[0]:<20}{names[1]:<17}{names[2]:<14}{cell(flows, 'd', 8)}"
+        f"{cell(completion_ms, '.5f', 13)}{cell(exact_ms, '.5f', 11)}{cell(cpu_s, '.4f', 10)}"
+        f"{cell(memory_mb, '.0f', 7)}{cell(hops_per_s, '.2e', 10)}{cell(faster, '.1f', 8)}",
         flush=True,
     )
+
+
+def show(row: dict[str, Any]) -> None:
+    """Our row, and one for each recorded run of a peer."""
+    label = row["level"] if row["transport"] is None else f"packet/{row['transport']}"
+    _line(
+        (row["workload"], label, "ours"),
+        row["flows"],
+        row["completion_s"] * 1e3,
+        row["exact_ms"],
+        row["cpu_seconds"],
+        row["peak_memory_mb"],
+        row["packet_hops_per_cpu_s"],
+        None,
+    )
+    for peer in row["peers"]:
+        _line(
+            (row["workload"], label, peer["simulator"]),
+            None,
+            peer["completion_ms"],
+            None,
+            peer["cpu_s"],
+            peer["memory_mb"],
+            peer["packet_hops_per_s"],
+            peer["faster"],
+        )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
 
 
 def _arguments() -> argparse.Namespace:
@@ -128,6 +203,11 @@ def _arguments() -> argparse.Namespace:
     )
     options.add_argument("-w", "--workloads", default=",".join(CASES), help="default: all")
     options.add_argument("-l", "--levels", default=",".join(sim.LEVELS), help="default: all")
+    options.add_argument(
+        "--transport",
+        default="constant",
+        help=f"of the packet level: some of {','.join(TRANSPORTS)} (default: constant)",
+    )
     options.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
     options.add_argument("--growth", action="store_true", help="rings of 64 to 1024 hosts instead")
     options.add_argument("-J", "--json", metavar="FILE", help="write all rows here")
@@ -135,6 +215,7 @@ def _arguments() -> argparse.Namespace:
     for given, known in (
         (arguments.workloads.split(","), CASES),
         (arguments.levels.split(","), sim.LEVELS),
+        (arguments.transport.split(","), TRANSPORTS),
     ):
         for name in given:
             if name not in known:
@@ -144,21 +225,28 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def main() -> int:
-    arguments = _arguments()
+def _runs(arguments: argparse.Namespace) -> list[Run]:
     names = arguments.workloads.split(",")
     if arguments.growth:
-        names = [f"growth-{hosts}" for hosts in (64, 128, 256, 512, 1024)]
-    print(f"this machine: {platform.machine()}, {os.cpu_count()} CPUs")
+        names = [f"growth-{hosts}" for hosts in _GROWTH_HOSTS]
+    transports: list[str | None] = []
+    for level in arguments.levels.split(","):
+        transports += [None] if level == "flow" else arguments.transport.split(",")
+    return [Run(name, transport) for name in names for transport in transports]
+
+
+def main() -> int:
+    arguments = _arguments()
+    print(f"ours: on this machine, {_processor()}, {os.cpu_count()} CPUs")
+    print(f"others: recorded on {peers.MACHINE}; {peers.VERSIONS}")
     print(
-        f"{'workload':<20}{'level':<8}{'flows':>8}{'completion ms':>15}{'exact ms':>12}"
-        f"{'CPU ms':>11}{'MB':>8}{'hops/s':>11}{'SimGrid s':>10}{'faster':>8}{'plain s':>8}"
+        f"{'workload':<20}{'level':<17}{'simulator':<14}{'flows':>8}{'completion ms':>13}"
+        f"{'exact ms':>11}{'CPU s':>10}{'MB':>7}{'hops/s':>10}{'faster':>8}"
     )
     rows = []
-    for name in names:
-        for level in arguments.levels.split(","):
-            rows.append(_row(name, level, best_of(name, level, arguments.rounds)))
-            _show(rows[-1])
+    for run in _runs(arguments):
+        rows.append(row_of(run, best_of(run, arguments.rounds)))
+        show(rows[-1])
     if arguments.json is not None:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=2)

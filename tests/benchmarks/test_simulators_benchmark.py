@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import flow_workloads
 import pytest
+import simulator_peers
 import simulators
 
 
-def test_a_row_has_the_exact_time_and_the_ratio_to_the_peer(
+def test_a_row_has_the_exact_time_and_no_peer_where_none_was_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     case = simulators.CASES["ring-16"]
-    row = simulators._row("ring-16", "flow", simulators.measure(case.make, "flow"))
+    figures = simulators.measure(case.make, "flow")
+    row = simulators.row_of(simulators.Run("ring-16", None), figures)
     assert row["completion_s"] * 1e3 == pytest.approx(case.exact_ms, rel=1e-9)
-    simulators._show(row)
-    assert "15.030000" in capsys.readouterr().out
+    assert row["peers"] == []
+    simulators.show(row)
+    assert capsys.readouterr().out.count("15.03000") == 2
+
+
+def test_peers_stand_below_with_our_speed_as_a_multiple_of_theirs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    figures = {
+        "completion_s": 0.0163,
+        "complete": True,
+        "flows": 32512,
+        "events": 1,
+        "packet_hops": 6_600_000,
+        "cpu_seconds": 0.5,
+        "peak_memory_mb": 80.0,
+    }
+    row = simulators.row_of(simulators.Run("ring-128", "constant"), figures)
+    assert [peer["simulator"] for peer in row["peers"]] == ["htsim"]  # its RoCE: no control either
+    assert row["peers"][0]["faster"] == pytest.approx(13.2 / 3.3)
+    simulators.show(row)
+    ours, htsim = capsys.readouterr().out.splitlines()
+    assert ours.split()[1:3] == ["packet/constant", "ours"]
+    assert htsim.split()[-1] == "4.0"
+    dctcp = simulators.row_of(simulators.Run("ring-128", "dctcp"), figures)
+    assert [peer["simulator"] for peer in dctcp["peers"]] == ["htsim", "FlexNetPacket", "ns-3"]
+    flow = simulators.row_of(simulators.Run("ring-128", None), {**figures, "packet_hops": 0})
+    assert [round(peer["faster"], 3) for peer in flow["peers"]] == [0.046, 0.006]
+
+
+def test_every_recorded_run_is_of_a_workload_and_transport_of_ours() -> None:
+    for peer in simulator_peers.RECORDED:
+        assert peer.workload in simulators.CASES
+        assert peer in simulator_peers.recorded_runs(peer.workload, peer.level, peer.transport)
 
 
 def test_paths_of_the_fat_tree_climb_only_as_far_as_they_must() -> None:
@@ -31,3 +67,34 @@ def test_paths_of_the_fat_tree_climb_only_as_far_as_they_must() -> None:
 def test_distinct_sizes_are_distinct() -> None:
     flows = flow_workloads.all_to_all(distinct_sizes=True, seed=1).flows
     assert len({flow.size_bytes for flow in flows}) == len(flows) == 4032
+
+
+def test_shortest_steps_are_mirror_images() -> None:
+    steps = flow_workloads.shortest_steps(16, (1, 5))
+    assert steps[0] == [0]
+    for distance in range(1, 16):
+        path = steps[distance]
+        assert path[0] == 0
+        assert path[-1] == distance
+        assert {(b - a) % 16 for a, b in pairwise(path)} <= {1, 5, 11, 15}
+        if distance != 8:
+            assert steps[16 - distance] == [-node % 16 for node in path]
+    # 1 5 11 15, then 2 4 6 10 12 14 as sums of two of these, then the rest
+    assert sorted(len(path) - 1 for path in steps) == [0, *[1] * 4, *[2] * 6, *[3] * 5]
+
+
+def test_an_iteration_of_dlrm_moves_the_bytes_of_its_layers_and_tables() -> None:
+    hosts, layers = 8, ((16, 32), (32, 1))
+    workload = flow_workloads.dlrm_iteration(hosts, (1, 3), tables=4, samples=2, layers=layers)
+    transfers = 2 * 4 * (hosts - 1)
+    embeddings, all_reduce = workload.flows[:transfers], workload.flows[transfers:]
+    assert {flow.size_bytes for flow in embeddings} == {2 * 128 * 4}
+    assert {flow.source for flow in embeddings[: transfers // 2]} == {0, 2, 4, 6}
+    assert {flow.target for flow in embeddings[transfers // 2 :]} == {0, 2, 4, 6}
+    gradients = 4 * (17 * 32 + 33 * 1)
+    assert sum(flow.size_bytes for flow in all_reduce) == 2 * (hosts - 1) * (gradients // 4) * 4
+    for flow in embeddings[transfers // 2 :] + all_reduce[:hosts]:
+        arrived = [workload.flows[before].target for before in flow.after]
+        assert arrived == [flow.source] * (3 if flow.source in {0, 2, 4, 6} else 4)
+    measured = simulators.measure(lambda: workload, "packet", "dctcp")
+    assert measured["packet_hops"] == sum(len(flow.path) for flow in workload.flows)

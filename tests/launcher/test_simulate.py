@@ -78,6 +78,28 @@ def test_a_plan_takes_as_long_as_was_predicted(
     assert "name what was planned with --model" in capsys.readouterr().err
 
 
+def test_a_plan_runs_packet_by_packet_on_another_architecture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = embeddings(4, table_bytes=10**7)
+    planner.plan(graph, Cluster(6, 2, 10.0), evaluations=10).save(tmp_path / "plan.json")
+    graph.save(tmp_path / "opgraph.json")
+    completion_s: dict[tuple[str, str], float] = {}
+    for name in ("fat-tree", "ideal-switch"):
+        for level in ("flow", "packet"):
+            arguments = ["--architecture", name, "--level", level, "--json"]
+            assert main(["simulate", str(tmp_path / "plan.json"), *arguments]) == 0
+            figures = json.loads(capsys.readouterr().out)
+            assert figures["complete"]
+            assert (figures["packet_hops"] > 0) == (level == "packet")
+            completion_s[name, level] = figures["completion_s"]
+        # Headers take 64 of 9000 bytes, and packets wait to be whole at every switch.
+        assert completion_s[name, "packet"] == pytest.approx(completion_s[name, "flow"], rel=0.02)
+        assert completion_s[name, "packet"] > completion_s[name, "flow"]
+    assert main(["simulate", str(tmp_path / "plan.json"), "--architecture", "tube"]) == 2
+    assert "tube" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
