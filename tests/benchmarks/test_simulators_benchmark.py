@@ -79,8 +79,8 @@ def test_shortest_steps_are_mirror_images() -> None:
         assert {(b - a) % 16 for a, b in pairwise(path)} <= {1, 5, 11, 15}
         if distance != 8:
             assert steps[16 - distance] == [-node % 16 for node in path]
-    # 1 5 11 15, then 2 4 6 10 12 14 as sums of two of these, then the rest
-    assert sorted(len(path) - 1 for path in steps) == [0, *[1] * 4, *[2] * 6, *[3] * 5]
+    # 1 5 11 15, then 2 4 6 10 12 14 as sums of two of these, of three what is odd, and 8
+    assert sorted(len(path) - 1 for path in steps) == [0, *[1] * 4, *[2] * 6, *[3] * 4, 4]
 
 
 def test_an_iteration_of_dlrm_moves_the_bytes_of_its_layers_and_tables() -> None:
