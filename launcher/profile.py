@@ -1,10 +1,10 @@
-"""`topoopt profile`: the OpGraph of a model, as a table and as a file."""
+"""`topoopt profile`: the OpGraph of a model, or the collectives of a training script."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher import console, documents, parser, profile_script
 from torch_topoopt.launcher.errors import OK
 from torch_topoopt.launcher.units import counted, format_bytes, format_flops
 
@@ -14,21 +14,41 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Traces one training iteration of a model without allocating it, and prints its operators: FLOPs,
 bytes of parameters, activations and gradients. MODEL is the name of a shipped model, a file and a
-callable that returns an nn.Module (file.py:callable), or a script that has a build_model()."""
+callable that returns an nn.Module (file.py:callable), or a script that has a build_model().
+
+With --world-size N, MODEL is your training script as it is (DDP, FSDP2, tensor or pipeline
+parallel): it runs as single ranks of a world of N until its optimizers have stepped twice, and its
+collectives are printed with the demand that they make. Each rank is a process of its own, alone on
+its server, without network. Its process groups are PyTorch's fake ones, whatever backend it names:
+nothing is sent or reduced, so values are not those of a real run (a Recv gives ones; Broadcast and
+Scatter change nothing), and a script that decides by what it receives may do something else.
+Objects are not received: give pipeline stages input_args and output_args, for example.
+torch.compile does nothing."""
 
 _EXAMPLES = """\
   topoopt profile vgg
-  topoopt profile train.py:make_net -o opgraph.json"""
+  topoopt profile train.py:make_net -o opgraph.json
+  topoopt profile train.py --world-size 8 -o trace.json --demand demand.json -- --epochs 3
+  topoopt topology --servers 8 --degree 4 --demand demand.json"""
 
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     options = parser.Parser("profile", _DESCRIPTION, _EXAMPLES)
     options.add_argument("model", metavar="MODEL", help="name, file.py:callable, or script.py")
-    options.add_argument("-o", "--output", metavar="FILE", help="also write the OpGraph here")
+    options.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="also write the OpGraph, or the CommunicationTrace, here",
+    )
     parser.add_batch_size_option(options)
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    profile_script.add_options(options)
+    own, dashes, script_arguments = profile_script.split(argv)
+    arguments = options.parse_args(own)
+    if profile_script.wanted(arguments, dashes):
+        return profile_script.main(arguments, script_arguments)
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"profiling {arguments.model}") as progress:
         progress(None, "tracing")

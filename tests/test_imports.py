@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data_model", "metrics", "rates", "_core", "_backend"}),
     frozenset({"op_graph", "plan"}),
-    frozenset({"search", "topology", "tracing", "rank_layout"}),
+    frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
     frozenset({"architectures", "iteration_tasks"}),
     frozenset({"reconfiguration_sim"}),
     frozenset(

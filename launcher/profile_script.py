@@ -1,0 +1,194 @@
+"""`topoopt profile SCRIPT --world-size N`: a training script's collectives and their demand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, documents
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.units import counted, format_bytes
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.plan import DemandFile
+    from torch_topoopt.script_trace import CommunicationTrace
+
+_ONLY_WITH_WORLD_SIZE = ("ranks", "iterations", "time_limit", "demand")
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    """The options of this half of the verb."""
+    group = options.add_argument_group("a training script")
+    group.add_argument("--world-size", type=int, metavar="N", help="ranks of the run to profile")
+    group.add_argument(
+        "--ranks",
+        metavar="LIST",
+        help="ranks to profile, as 0,1,4 or all (default: all up to a world of 8, else 0); one is "
+        "enough where all ranks do the same",
+    )
+    group.add_argument(
+        "--iterations",
+        type=int,
+        metavar="K",
+        help="iterations to run, the last one being the demand (default: 2)",
+    )
+    group.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="of each rank (default: 120)"
+    )
+    group.add_argument("--demand", metavar="FILE", help="also write the demand here")
+
+
+def split(argv: list[str]) -> tuple[list[str], bool, list[str]]:
+    """The verb's own arguments, whether `--` follows, and the script's."""
+    if "--" not in argv:
+        return argv, False, []
+    at = argv.index("--")
+    return argv[:at], True, argv[at + 1 :]
+
+
+def wanted(arguments: argparse.Namespace, dashes: bool) -> bool:
+    """Whether a script is to be run; raises InputError for options that need --world-size."""
+    if arguments.world_size is not None:
+        if arguments.batch_size is not None:
+            raise InputError("batch-size: the script decides; pass it an argument after --")
+        return True
+    given = [name for name in _ONLY_WITH_WORLD_SIZE if getattr(arguments, name) is not None]
+    if given or dashes:
+        name = f"--{given[0].replace('_', '-')}" if given else "--"
+        raise InputError(f"{name}: is for training scripts; add --world-size N")
+    return False
+
+
+def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
+    """Runs the script and prints; returns the exit code."""
+    from torch_topoopt.plan import DemandFile, PairTable
+    from torch_topoopt.script_trace import demand_of
+
+    terminal = console.Terminal(json_output=arguments.json)
+    trace = _trace(arguments, script_arguments, terminal)
+    demand, assumptions = demand_of(trace)
+    pairs = demand.pairs
+    if isinstance(pairs, PairTable) and not pairs.all_to_all:
+        pairs = pairs.listed
+    file = DemandFile(DemandFile.VERSION, demand.groups, pairs).validate()
+    if arguments.output:
+        documents.save(trace, arguments.output)
+    if arguments.demand:
+        documents.save(file, arguments.demand)
+    if arguments.json:
+        console.print_json(_results(trace, file, assumptions))
+        return OK
+    _show(terminal, trace, file, assumptions)
+    for what, path in (("CommunicationTrace", arguments.output), ("demand", arguments.demand)):
+        if path:
+            terminal.line(f"{what}: {path}")
+    return OK
+
+
+def _trace(
+    arguments: argparse.Namespace, script_arguments: list[str], terminal: console.Terminal
+) -> CommunicationTrace:
+    from torch_topoopt.script_trace import ScriptError, trace_script
+
+    chosen: dict[str, Any] = {"ranks": _ranks(arguments)}
+    if arguments.iterations is not None:
+        chosen["iterations"] = arguments.iterations
+    if arguments.time_limit is not None:
+        chosen["time_limit_s"] = arguments.time_limit
+    with terminal.progress(f"profiling {arguments.model}") as progress:
+        progress(None, "running its ranks")
+        try:
+            return trace_script(
+                arguments.model,
+                script_arguments,
+                world_size=arguments.world_size,
+                **chosen,
+            )
+        except (ScriptError, ValueError) as error:
+            raise InputError(str(error)) from None
+
+
+def _ranks(arguments: argparse.Namespace) -> list[int] | None:
+    text = arguments.ranks
+    if text is None:
+        return None
+    if text == "all":
+        return list(range(arguments.world_size))
+    try:
+        return [int(rank) for rank in text.split(",")]
+    except ValueError:
+        raise InputError(f"ranks: {text!r} is not all or a list of numbers like 0,1,4") from None
+
+
+def _rows(trace: CommunicationTrace) -> list[dict[str, Any]]:
+    """Calls of the last iteration, alike ones of one rank in one row, by first appearance."""
+    last = trace.iterations - 1
+    kinds: Counter[tuple[Any, ...]] = Counter()
+    sizes: Counter[tuple[Any, ...]] = Counter()
+    for call in trace.calls:
+        if call.iteration == last:
+            kind = (call.rank, call.phase, call.operation, call.group, call.peer)
+            kinds[kind] += 1
+            sizes[kind] += call.size_bytes
+    names = ("rank", "phase", "operation", "group", "peer")
+    return [
+        {**dict(zip(names, kind, strict=True)), "calls": count, "size_bytes": sizes[kind]}
+        for kind, count in kinds.items()
+    ]
+
+
+def _results(
+    trace: CommunicationTrace, file: DemandFile, assumptions: tuple[str, ...]
+) -> dict[str, Any]:
+    import json
+
+    return {
+        "script": trace.script,
+        "world_size": trace.world_size,
+        "ranks": list(trace.ranks),
+        "iterations": trace.iterations,
+        "collectives": [{**row, "group": list(row["group"])} for row in _rows(trace)],
+        "demand": json.loads(file.to_json()),
+        "assumptions": list(assumptions),
+    }
+
+
+def _show(
+    terminal: console.Terminal,
+    trace: CommunicationTrace,
+    file: DemandFile,
+    assumptions: tuple[str, ...],
+) -> None:
+    terminal.table(
+        f"{trace.script}, world of {trace.world_size}: one iteration",
+        ("rank", "phase", "operation", "calls", "size", "group", "peer"),
+        [
+            (
+                str(row["rank"]),
+                row["phase"],
+                row["operation"],
+                str(row["calls"]),
+                format_bytes(row["size_bytes"]),
+                _ranks_text(row["group"]),
+                "" if row["peer"] is None else str(row["peer"]),
+            )
+            for row in _rows(trace)
+        ],
+    )
+    for group in file.groups:
+        size = format_bytes(group.size_bytes)
+        terminal.line(f"AllReduce of {size} among {_ranks_text(group.servers)}")
+    between = sum(pair.size_bytes for pair in file.pairs)
+    if between:
+        terminal.line(f"{format_bytes(between)} between {counted(len(file.pairs), 'pair')}")
+    for sentence in assumptions:
+        terminal.line(f"assumed: {sentence}")
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    """0, 1, 2, 3 -> "0-3"; whatever has gaps is listed."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))

@@ -1,0 +1,171 @@
+"""Unmodified scripts under the fake process group: their collectives, by closed forms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import training_scripts
+
+from torch_topoopt.script_trace.runner import job, run_jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Call = dict[str, Any]
+FLOAT = 4  # bytes
+
+# (script, rank, world size); one process imports PyTorch for all of them
+RANKS = (
+    ("DDP", 1, 4),
+    ("FSDP2", 0, 4),
+    ("TENSOR_PARALLEL", 2, 4),
+    *(("PIPELINE", rank, 3) for rank in range(3)),
+    ("EXPERTS", 3, 4),
+    ("OPERATIONS", 1, 3),
+    ("STUBBORN", 0, 2),
+    *((name, 0, 2) for name in ("FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")),
+    ("OTHER_WORLD", 0, 2),
+    ("ENDLESS", 0, 2),
+)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
+    folder: Path = tmp_path_factory.mktemp("scripts")
+    jobs = []
+    for name, rank, world_size in RANKS:
+        script = folder / f"{name.lower()}.py"
+        script.write_text(getattr(training_scripts, name))
+        limit_s = 1.0 if name == "ENDLESS" else 100.0
+        jobs.append(job(str(script), rank=rank, world_size=world_size, time_limit_s=limit_s))
+    found = run_jobs(jobs, stop_at_error=False)
+    return {(name, rank): answer for (name, rank, _), answer in zip(RANKS, found, strict=True)}
+
+
+Answers = dict[tuple[str, int], dict[str, Any]]
+
+
+def _last(answers: Answers, name: str, rank: int) -> list[Call]:
+    """The calls of the second of two iterations."""
+    answer = answers[name, rank]
+    assert "error" not in answer, answer
+    assert {call["rank"] for call in answer["calls"]} <= {rank}
+    return [call for call in answer["calls"] if call["iteration"] == 1]
+
+
+def _kinds(calls: list[Call]) -> Counter[tuple[str, str, int]]:
+    return Counter((c["phase"], c["operation"], c["size_bytes"]) for c in calls)
+
+
+def test_ddp_reduces_its_parameters_in_buckets_and_sets_up_once(answers: Answers) -> None:
+    calls = _last(answers, "DDP", 1)
+    parameter_bytes = FLOAT * (2 * (64 * 64 + 64) + 64 * 8 + 8)
+    assert {(c["operation"], c["phase"]) for c in calls} == {("AllReduce", "backward")}
+    assert sum(c["size_bytes"] for c in calls) == parameter_bytes
+    assert len(calls) > 1
+    assert all(c["group"] == [0, 1, 2, 3] for c in calls)
+    first = [c for c in answers["DDP", 1]["calls"] if c["iteration"] == 0]
+    reduced = [c for c in first if c["phase"] == "backward"]
+    assert sum(c["size_bytes"] for c in reduced) == parameter_bytes
+    assert "Broadcast" in {c["operation"] for c in first if c["phase"] == "setup"}
+
+
+def test_fsdp2_gathers_and_scatters_every_layer(answers: Answers) -> None:
+    layer_bytes = FLOAT * (32 * 32 + 32)
+    assert _kinds(_last(answers, "FSDP2", 0)) == {
+        ("forward", "AllGather", layer_bytes): 3,
+        ("backward", "AllGather", layer_bytes): 3,
+        ("backward", "ReduceScatter", layer_bytes): 3,
+    }
+
+
+def test_tensor_parallel_layers_reduce_activations_and_their_gradients(answers: Answers) -> None:
+    calls = _last(answers, "TENSOR_PARALLEL", 2)
+    assert _kinds(calls) == {
+        ("forward", "AllReduce", FLOAT * 8 * 32): 1,
+        ("backward", "AllReduce", FLOAT * 8 * 16): 1,
+    }
+    assert all(c["group"] == [2, 3] for c in calls)
+
+
+def test_pipeline_stages_send_microbatches_on_and_gradients_back(answers: Answers) -> None:
+    microbatch = FLOAT * 2 * 16
+    for rank in range(3):
+        sent = Counter(
+            (c["operation"], c["peer"], c["size_bytes"]) for c in _last(answers, "PIPELINE", rank)
+        )
+        neighbours = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < 3]
+        assert sent == {
+            (operation, peer, microbatch): 4
+            for peer in neighbours
+            for operation in ("Send", "Recv")
+        }
+
+
+def test_experts_exchange_tokens_twice_each_way(answers: Answers) -> None:
+    calls = _last(answers, "EXPERTS", 3)
+    assert _kinds(calls) == {
+        ("forward", "AllToAll", FLOAT * 16 * 16): 2,
+        ("backward", "AllToAll", FLOAT * 16 * 16): 2,
+    }
+    assert all(c["part_bytes"] == [FLOAT * 4 * 16] * 4 for c in calls)
+
+
+def test_every_operation_of_torch_distributed_is_read(answers: Answers) -> None:
+    calls = _last(answers, "OPERATIONS", 1)
+    part, everything = 10 * FLOAT, 30 * FLOAT
+    assert [(c["operation"], c["size_bytes"], c["peer"]) for c in calls] == [
+        ("AllReduce", part, None),
+        ("AllGather", everything, None),
+        ("AllGather", everything, None),
+        ("ReduceScatter", everything, None),
+        ("ReduceScatter", everything, None),
+        ("Broadcast", part, 2),
+        ("Reduce", part, 0),
+        ("Gather", part, 0),
+        ("Scatter", part, 0),
+        ("AllToAll", 3 * FLOAT, None),
+        ("AllToAll", 6 * FLOAT, None),
+        ("Send", part, 0),
+        ("Recv", part, 2),
+        ("Barrier", 0, None),
+    ]
+    assert calls[5]["group"] == [1, 2]
+    assert calls[9]["part_bytes"] == [0, FLOAT, 2 * FLOAT]
+    assert calls[10]["part_bytes"] == [FLOAT, 2 * FLOAT, 3 * FLOAT]
+    assert len(answers["OPERATIONS", 1]["calls"]) == 2 * len(calls)
+
+
+def test_a_script_that_catches_everything_is_ended(answers: Answers) -> None:
+    assert _kinds(_last(answers, "STUBBORN", 0)) == {("backward", "AllReduce", FLOAT * 6): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("FAILING", "ValueError: no such data (line 3)"),
+        ("EXITING", "it called sys.exit(3) after 0 optimizer steps; 2 iterations are needed"),
+        ("SHORT", "it ended after 1 optimizer step; 2 iterations are needed"),
+        (
+            "ENDLESS",
+            "not 2 iterations within 1 s (one ends when every optimizer has stepped); give it less "
+            "work, or more --time-limit",
+        ),
+        ("KILLED", "its process ended with code -9: out of memory"),
+        (
+            "CONNECTING",
+            "PermissionError: there is no network while a script is profiled (line 3)",
+        ),
+        (
+            "OTHER_WORLD",
+            "ValueError: init_process_group: world_size=64, but this profile has world_size 2; "
+            "take it from the variable WORLD_SIZE (line 3)",
+        ),
+    ],
+)
+def test_what_cannot_be_profiled_is_said_in_one_line(
+    answers: Answers, name: str, error: str
+) -> None:
+    assert answers[name, 0] == {"error": error}

@@ -1,0 +1,117 @@
+"""Small training scripts, each as a user would write it for torchrun on CPUs."""
+
+from __future__ import annotations
+
+_START = """
+import os, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+assert (rank, world) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+def train(model, inputs, count=3, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **options)
+    for _ in range(count):
+        model(inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+DDP = f"""{_START}
+from torch.nn.parallel import DistributedDataParallel
+layers = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 8))
+train(DistributedDataParallel(layers, bucket_cap_mb=0.01), torch.ones(4, 64))
+"""
+
+FSDP2 = f"""{_START}
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+mesh = init_device_mesh("cpu", (world,))
+layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(3)))
+for layer in layers:
+    fully_shard(layer, mesh=mesh)
+train(fully_shard(layers, mesh=mesh), torch.ones(4, 32))
+"""
+
+TENSOR_PARALLEL = f"""{_START}
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("data", "tensor"))
+layers = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32))
+parallelize_module(layers, mesh["tensor"], {{"1": ColwiseParallel(), "3": RowwiseParallel()}})
+train(layers, torch.ones(8, 16), foreach=False)
+"""
+
+PIPELINE = f"""{_START}
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+layer = nn.Linear(16, 16)
+example = torch.ones(2, 16, requires_grad=True)
+stage = PipelineStage(layer, rank, world, torch.device("cpu"), output_args=(example,),
+                      input_args=(example.detach() if rank == 0 else example,))
+schedule = ScheduleGPipe(stage, 4, loss_fn=nn.MSELoss())
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+for _ in range(3):
+    if rank == 0:
+        schedule.step(torch.ones(8, 16))
+    elif rank == world - 1:
+        schedule.step(target=torch.ones(8, 16))
+    else:
+        schedule.step()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+EXPERTS = f"""{_START}
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router, self.expert = nn.Linear(16, 16), nn.Linear(16, 16)
+    def forward(self, tokens):
+        mine = all_to_all_single_autograd(self.router(tokens), None, None, dist.group.WORLD)
+        return all_to_all_single_autograd(self.expert(mine), None, None, dist.group.WORLD)
+train(Experts(), torch.ones(4 * world, 16))
+"""
+
+# One optimizer steps after the other; every operation of torch.distributed, on 10 floats.
+OPERATIONS = f"""{_START}
+from torch.optim import SGD
+one, other = (SGD([nn.Parameter(torch.ones(1))], lr=0.1) for _ in range(2))
+pair = dist.new_group([1, 2], backend="gloo")
+def floats(count=10):
+    return torch.ones(count)
+for _ in range(2):
+    dist.all_reduce(floats())
+    one.step()
+    dist.all_gather([floats() for _ in range(world)], floats())
+    dist.all_gather_into_tensor(floats(10 * world), floats())
+    dist.reduce_scatter(floats(), [floats() for _ in range(world)])
+    dist.reduce_scatter_tensor(floats(), floats(10 * world))
+    dist.broadcast(floats(), src=2, group=pair)
+    dist.reduce(floats(), dst=0)
+    dist.gather(floats(), [floats() for _ in range(world)] if rank == 0 else None, dst=0)
+    dist.scatter(floats(), [floats() for _ in range(world)] if rank == 0 else None, src=0)
+    dist.all_to_all([floats(i) for i in range(world)], [floats(i) for i in range(world)])
+    dist.all_to_all_single(floats(6), floats(6), [1, 2, 3], [1, 2, 3])
+    sending, receiving = dist.P2POp(dist.isend, floats(), 0), dist.P2POp(dist.irecv, floats(), 2)
+    dist.batch_isend_irecv([sending, receiving])
+    dist.barrier()
+    other.step()
+"""
+
+FAILING = "import torch\n\nraise ValueError('no such data')\n"
+EXITING = "import sys\n\nsys.exit(3)\n"
+SHORT = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2), count=1)\n"
+ENDLESS = "import time\n\nwhile True:\n    time.sleep(0.5)\n"
+KILLED = "import os\n\nprint('out of memory', flush=True)\nos.kill(os.getpid(), 9)\n"
+CONNECTING = "import socket\n\nsocket.create_connection(('127.0.0.1', 9))\n"
+OTHER_WORLD = """
+import torch.distributed as dist
+dist.init_process_group("nccl", init_method="tcp://127.0.0.1:1", rank=0, world_size=64)
+"""
+STUBBORN = f"""{_START}
+while True:
+    try:
+        train(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), torch.ones(1, 2))
+    except BaseException:
+        pass
+"""

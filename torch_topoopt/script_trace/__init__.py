@@ -1,0 +1,7 @@
+"""What a user's own training script communicates, recorded without starting its other ranks."""
+
+from torch_topoopt.script_trace.demand import demand_of
+from torch_topoopt.script_trace.document import CollectiveCall, CommunicationTrace
+from torch_topoopt.script_trace.runner import ScriptError, trace_script
+
+__all__ = ["CollectiveCall", "CommunicationTrace", "ScriptError", "demand_of", "trace_script"]

@@ -1,0 +1,268 @@
+"""Runs the user's script as ranks of a world that is not there, and writes what each called.
+
+`python -m torch_topoopt.script_trace.child FOLDER`, started by runner.py. FOLDER/jobs.json is an
+object {"stop_at_error": ..., "jobs": [...]}; job i leaves FOLDER/i.json, which is {"calls": [...]}
+or {"error": "one line"}, and what the script prints in FOLDER/i.log. PyTorch is imported once; each
+job is a fork of this process, in which the script runs as __main__.
+
+Every process group is PyTorch's fake one, whatever backend the script names: a collective leaves
+its tensors as they are, except that gathered ones are filled with this rank's own, and received
+ones with 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo  # every optimizer imports it: here once, not in every fork
+import torch.distributed as dist
+import torch.distributed.device_mesh
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from torch_topoopt.script_trace.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class EnoughSeen(BaseException):
+    """Ends the script after its last iteration; no `except Exception` stops it."""
+
+
+class Iterations:
+    """Follows the optimizers: an iteration has ended when each of them has stepped once.
+
+    How many there are is known when one steps for the second time. After `wanted` iterations it
+    calls `finish` with the calls, each with its iteration, and raises EnoughSeen.
+    """
+
+    def __init__(
+        self, recorder: Recorder, wanted: int, finish: Callable[[list[Any]], None]
+    ) -> None:
+        self._recorder = recorder
+        self._wanted = wanted
+        self._finish = finish
+        self._optimizers: list[Any] = []  # in the order of their first step
+        self._all_known = False
+        self._ends: list[int] = []  # how many calls had been made at the end of each step
+        self._replicas: list[DistributedDataParallel] = []
+        self._depth = 0  # one optimizer may step another
+        self.finished = False
+        self._forward = register_module_forward_pre_hook(self._before_forward)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+
+    @property
+    def steps(self) -> int:
+        return len(self._ends)
+
+    def _before_forward(self, module: Any, arguments: Any) -> None:
+        if torch.is_grad_enabled():
+            self._recorder.setting_up = False
+        if isinstance(module, DistributedDataParallel) and module not in self._replicas:
+            self._replicas.append(module)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.finished:  # the script has caught EnoughSeen and goes on
+            os._exit(0)
+        self._depth += 1
+        self._recorder.optimizing = True
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._depth -= 1
+        self._recorder.optimizing = self._depth > 0
+        if not self._all_known:
+            self._rebuild_buckets()
+            if any(optimizer is other for other in self._optimizers):
+                self._all_known = True
+                self._forward.remove()
+            else:
+                self._optimizers.append(optimizer)
+        self._ends.append(len(self._recorder.calls))
+        if self._all_known and len(self._ends) == self._wanted * len(self._optimizers):
+            self.finished = True
+            self._finish(self._calls())
+            raise EnoughSeen
+
+    def _rebuild_buckets(self) -> None:
+        """What DDP would do once, at the start of its second forward pass, done in the first
+        iteration, so that the broadcast it needs is not taken for a part of every iteration."""
+        self._recorder.setting_up = True
+        for replica in self._replicas:
+            replica.reducer._rebuild_buckets()
+        self._recorder.setting_up = False
+
+    def _calls(self) -> list[Any]:
+        per_iteration = len(self._optimizers)
+        ends = self._ends[per_iteration - 1 :: per_iteration]
+        return [
+            dataclasses.asdict(
+                dataclasses.replace(call, iteration=sum(end <= index for end in ends))
+            )
+            for index, call in enumerate(self._recorder.calls)
+        ]
+
+
+def main(folder: Path) -> None:
+    """Runs all jobs, one after the other."""
+    todo = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
+    for i, job in enumerate(todo["jobs"]):
+        result = folder / f"{i}.json"
+        pid = os.fork()
+        if pid == 0:
+            output = os.open(folder / f"{i}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            try:
+                run(job, result)
+                sys.stdout.flush()
+            finally:
+                os._exit(0)  # without waiting for threads that the script left behind
+        ending = _wait(pid, job["time_limit_s"])
+        if not result.exists():
+            _write(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
+        if todo["stop_at_error"] and "error" in json.loads(result.read_text(encoding="utf-8")):
+            return
+
+
+def _wait(pid: int, limit_s: float) -> int | None:
+    """The exit code of a child process (negative: its signal), or None if it had to be killed."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        ended, _, _ = select.select([descriptor], [], [], limit_s)
+    finally:
+        os.close(descriptor)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _why_none(ending: int | None, job: dict[str, Any], log: Path) -> str:
+    if ending is None:
+        return (
+            f"not {job['iterations']} iterations within {job['time_limit_s']:g} s (one ends when "
+            "every optimizer has stepped); give it less work, or more --time-limit"
+        )
+    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+    return ": ".join([f"its process ended with code {ending}", *last])
+
+
+def run(job: dict[str, Any], result: Path) -> None:
+    """Runs the script as one rank and writes `result`; how it ends never matters after that."""
+    script = str(job["script"])
+    os.environ.update(job["environment"])
+    recorder = Recorder(job["rank"])
+    iterations = Iterations(
+        recorder,
+        job["iterations"],
+        lambda calls: _write(result, {"calls": calls}),
+    )
+    _fake_process_groups(job["rank"], job["world_size"])
+    sys.addaudithook(_no_network)
+    sys.argv = [script, *job["arguments"]]
+    sys.path[0] = str(Path(script).resolve().parent)
+    needed = f"{job['iterations']} iterations are needed"
+    error = ""
+    try:
+        with recorder:
+            runpy.run_path(script, run_name="__main__")
+        error = f"it ended after {_steps(iterations)}; {needed}"
+    except EnoughSeen:
+        pass
+    except SystemExit as stop:
+        error = f"it called sys.exit({stop.code!r}) after {_steps(iterations)}; {needed}"
+    except BaseException as raised:  # a script may raise anything
+        error = _one_line(raised, script)
+    if not iterations.finished:
+        _write(result, {"error": error})
+
+
+def _steps(iterations: Iterations) -> str:
+    return "1 optimizer step" if iterations.steps == 1 else f"{iterations.steps} optimizer steps"
+
+
+def _write(result: Path, value: dict[str, Any]) -> None:
+    """Whole or not at all: whoever started this process may read at any time."""
+    partial = result.with_suffix(".partial")
+    partial.write_text(json.dumps(value), encoding="utf-8")
+    partial.replace(result)
+
+
+def _fake_process_groups(rank: int, world_size: int) -> None:
+    """Replaces init_process_group and new_group wherever PyTorch's modules have them."""
+    real_init, real_new = dist.init_process_group, dist.new_group
+
+    @functools.wraps(real_init)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        given = inspect.signature(real_init).bind(*args, **kwargs).arguments
+        for name, mine in (("world_size", world_size), ("rank", rank)):
+            value = given.get(name, -1)
+            if value not in (-1, mine):
+                raise ValueError(
+                    f"init_process_group: {name}={value}, but this profile has {name} {mine}; "
+                    f"take it from the variable {name.upper()}"
+                )
+        real_init(
+            "fake",
+            timeout=given.get("timeout"),
+            world_size=world_size,
+            rank=rank,
+            store=FakeStore(),
+        )
+
+    @functools.wraps(real_new)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(real_new).bind(*args, **kwargs)
+        for name in ("backend", "pg_options", "device_id"):
+            bound.arguments.pop(name, None)
+        return real_new(*bound.args, **bound.kwargs)
+
+    replaced = (
+        ("init_process_group", real_init, init_process_group),
+        ("new_group", real_new, new_group),
+    )
+    for path, module in list(sys.modules.items()):
+        if path.partition(".")[0] == "torch":
+            for name, real, fake in replaced:
+                if vars(module).get(name) is real:
+                    setattr(module, name, fake)
+
+
+def _no_network(event: str, args: tuple[Any, ...]) -> None:
+    """An audit hook: Python's own connections fail; those inside this machine by path do not."""
+    if event in ("socket.connect", "socket.sendto") and isinstance(args[1], str | bytes):
+        return
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo"):
+        raise PermissionError("there is no network while a script is profiled")
+
+
+def _one_line(error: BaseException, script: str) -> str:
+    text = str(error).strip().splitlines()
+    line = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    if error.__cause__ is not None:
+        line += f", caused by {_one_line(error.__cause__, '')}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == script]
+    return f"{line} (line {frames[-1].lineno})" if frames else line
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

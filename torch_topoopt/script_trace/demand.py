@@ -1,0 +1,156 @@
+"""The Demand of a CommunicationTrace: what its last iteration asks of the network.
+
+Rank i is server i. A GroupDemand counts AllReduced bytes, so the other collectives of a group count
+as the AllReduce that puts the same number of bytes on the network: among n ranks a ring AllReduce
+of S bytes moves 2 (n - 1) S; AllGather, ReduceScatter (S: the whole tensor), Broadcast and Reduce
+move (n - 1) S, half of it. AllToAll, Gather, Scatter, Send and Recv become pairs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt.script_trace.document import CollectiveCall, CommunicationTrace
+
+# Halves of an AllReduce of the same tensor.
+_HALVES = {"AllReduce": 2, "AllGather": 1, "ReduceScatter": 1, "Broadcast": 1, "Reduce": 1}
+
+_Group = tuple[int, ...]
+_Pairs = dict[tuple[int, int], int]
+
+
+def demand_of(trace: CommunicationTrace) -> tuple[Demand, tuple[str, ...]]:
+    """The demand of the last iteration, and in sentences what was assumed to get there.
+
+    Among the profiled members of a group the one that asks for most counts. A rank that was not
+    profiled counts through the groups, roots and peers of those that were; in an AllToAll that is
+    the same towards every other rank, it is taken to send as much. Raises DocumentError if no byte
+    leaves a rank in the last iteration.
+    """
+    calls = [c for c in trace.calls if c.iteration == trace.iterations - 1]
+    assumptions = list(_assumptions(trace, calls))
+    groups, unequal = _groups(calls)
+    assumptions += unequal
+    table, assumed = _pairs(calls)
+    assumptions += assumed
+    if not groups and not len(table):
+        raise DocumentError(
+            f"{trace.script}: no bytes between ranks in iteration {trace.iterations - 1} of "
+            f"rank {', '.join(map(str, trace.ranks))}; is the model wrapped for training on "
+            f"{trace.world_size} ranks?"
+        )
+    return Demand(groups, table), tuple(assumptions)
+
+
+def _assumptions(trace: CommunicationTrace, calls: list[CollectiveCall]) -> Iterable[str]:
+    yield "rank i is server i"
+    if len(trace.ranks) == trace.world_size:
+        return
+    known = ", ".join(map(str, trace.ranks))
+    whole = all(
+        len(c.group) == trace.world_size and c.operation not in ("Send", "Recv") for c in calls
+    )
+    if whole:
+        yield f"all ranks call what rank {known} calls: every group is the whole world"
+    else:
+        yield (
+            f"only rank {known} was profiled: groups and pairs without any of them are missing "
+            "from the demand (--ranks all profiles every rank)"
+        )
+
+
+def _groups(calls: list[CollectiveCall]) -> tuple[tuple[GroupDemand, ...], list[str]]:
+    halves: dict[_Group, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for call in calls:
+        if call.operation in _HALVES and len(call.group) > 1:
+            group = tuple(sorted(call.group))
+            halves[group][call.rank] += _HALVES[call.operation] * call.size_bytes
+    present = {call.rank for call in calls}
+    groups, unequal = [], []
+    for group, by_rank in sorted(halves.items()):
+        sizes = {rank: by_rank.get(rank, 0) for rank in group if rank in present}
+        most = max(sizes.values())
+        if most != min(sizes.values()):
+            unequal.append(
+                f"the ranks of group {_listed(group)} do not ask for the same bytes; the largest "
+                "counts"
+            )
+        if most:
+            groups.append(GroupDemand(group, (most + 1) // 2))
+    return tuple(groups), unequal
+
+
+def _pairs(calls: list[CollectiveCall]) -> tuple[PairTable, list[str]]:
+    sent: _Pairs = defaultdict(int)
+    received: _Pairs = defaultdict(int)
+    exchanged: dict[_Group, _Pairs] = defaultdict(lambda: defaultdict(int))
+    assumed: list[str] = []
+    present = {call.rank for call in calls}
+    for call in calls:
+        rank, peer = call.rank, call.peer
+        if call.operation == "AllToAll":
+            parts = exchanged[tuple(sorted(call.group))]
+            for target, size_bytes in zip(call.group, call.part_bytes, strict=True):
+                if target != rank:
+                    parts[rank, target] += size_bytes
+        elif call.operation in ("Send", "Gather") and peer is not None:
+            sent[rank, peer] += call.size_bytes
+        elif call.operation == "Scatter" and peer is not None:
+            received[peer, rank] += call.size_bytes
+        elif call.operation == "Recv" and peer is None:
+            assumed.append(f"rank {rank} receives from any rank: counted where it is sent")
+        elif call.operation == "Recv" and peer is not None and peer not in present:
+            received[peer, rank] += call.size_bytes
+    _add_unprofiled_parts(calls, present, sent, received)
+    all_to_all = []
+    for group, parts in sorted(exchanged.items()):
+        if len(set(parts.values())) == 1:
+            all_to_all.append(AllToAll(group, next(iter(parts.values()))))
+            continue
+        for pair, size_bytes in parts.items():
+            sent[pair] += size_bytes
+        missing = [rank for rank in group if rank not in present]
+        if parts and missing:
+            assumed.append(f"what rank {_listed(missing)} sends in AllToAll is not known: left out")
+    total: _Pairs = defaultdict(int)
+    for pairs in (sent, received):
+        for pair, size_bytes in pairs.items():
+            total[pair] += size_bytes
+    listed = tuple(
+        PairDemand(source, target, size_bytes)
+        for (source, target), size_bytes in sorted(total.items())
+        if source != target and size_bytes
+    )
+    table = PairTable(tuple(e for e in all_to_all if e.size_bytes), listed)
+    return table, list(dict.fromkeys(assumed))
+
+
+def _add_unprofiled_parts(
+    calls: list[CollectiveCall], present: set[int], sent: _Pairs, received: _Pairs
+) -> None:
+    """Gather and Scatter of members that were not profiled: as large as the part of the first
+    profiled member."""
+    for call in calls:
+        if call.operation not in ("Gather", "Scatter") or call.peer is None:
+            continue
+        first = next(r for r in call.group if r in present)
+        if call.rank != first:
+            continue
+        for member in call.group:
+            if member in present:
+                continue
+            if call.operation == "Gather":
+                sent[member, call.peer] += call.size_bytes
+            else:
+                received[call.peer, member] += call.size_bytes
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,161 @@
+"""Runs the script once per profiled rank, each in a process of its own, and collects the calls."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.script_trace.document import CommunicationTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_ITERATIONS = 2
+DEFAULT_TIME_LIMIT_S = 120.0
+ALL_RANKS_UP_TO = 8  # ranks that are all profiled where nobody says which
+
+
+class ScriptError(Exception):
+    """The script cannot be profiled; one line that names it."""
+
+
+def trace_script(
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    world_size: int,
+    ranks: Sequence[int] | None = None,
+    iterations: int = DEFAULT_ITERATIONS,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+) -> CommunicationTrace:
+    """Runs `script` for `iterations` iterations as each of `ranks`, one after the other.
+
+    An iteration ends when every optimizer has stepped once. By default the ranks are all of them
+    in a world of at most 8, else rank 0. `time_limit_s` is per rank. Every rank is the only one of
+    its server (LOCAL_RANK is 0). torch.compile leaves the model as it is. What the script prints is
+    dropped.
+
+    Raises ScriptError if the script raises, exits or ends before that, or takes too long, and
+    ValueError for arguments that make no sense.
+    """
+    chosen = _ranks(ranks, world_size)
+    if iterations < 2:
+        raise ValueError(f"iterations: {iterations} is not at least 2: the first one also sets up")
+    if not time_limit_s > 0:
+        raise ValueError(f"time_limit_s: {time_limit_s} is not above 0")
+    if not Path(script).is_file():
+        raise ScriptError(f"script: there is no file {script}")
+    jobs = [
+        job(
+            script,
+            arguments,
+            rank=rank,
+            world_size=world_size,
+            iterations=iterations,
+            time_limit_s=time_limit_s,
+        )
+        for rank in chosen
+    ]
+    calls: list[Any] = []
+    for rank, answer in zip(chosen, run_jobs(jobs), strict=False):
+        if "error" in answer:
+            raise ScriptError(f"{script}, rank {rank}: {answer['error']}")
+        calls += answer["calls"]
+    # Through JSON, as the calls came, so that the strict reader checks what the processes wrote.
+    fields = {
+        "version": CommunicationTrace.VERSION,
+        "script": script,
+        "arguments": list(arguments),
+        "world_size": world_size,
+        "ranks": chosen,
+        "iterations": iterations,
+        "calls": calls,
+    }
+    return CommunicationTrace.from_json(json.dumps(fields))
+
+
+def _ranks(ranks: Sequence[int] | None, world_size: int) -> list[int]:
+    if world_size < 2:
+        raise ValueError(f"world_size: {world_size} is not at least 2")
+    if ranks is None:
+        return list(range(world_size)) if world_size <= ALL_RANKS_UP_TO else [0]
+    for rank in ranks:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"ranks: {rank} is not a rank of a world of {world_size}")
+    if not ranks:
+        raise ValueError("ranks: expected at least one")
+    return sorted(set(ranks))
+
+
+def job(
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    rank: int,
+    world_size: int,
+    iterations: int = DEFAULT_ITERATIONS,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+) -> dict[str, Any]:
+    """One rank of one script, for child.py."""
+    return {
+        "script": script,
+        "arguments": list(arguments),
+        "rank": rank,
+        "world_size": world_size,
+        "iterations": iterations,
+        "time_limit_s": time_limit_s,
+        "environment": {  # what torchrun sets for one rank per server
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(rank),
+            "GROUP_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+        },
+    }
+
+
+def run_jobs(jobs: Sequence[dict[str, Any]], *, stop_at_error: bool = True) -> list[dict[str, Any]]:
+    """What each job left, in order: {"calls": ...} or {"error": ...}, up to the first error."""
+    todo = {"stop_at_error": stop_at_error, "jobs": list(jobs)}
+    with tempfile.TemporaryDirectory(prefix="topoopt-profile-") as name:
+        folder = Path(name)
+        (folder / "jobs.json").write_text(json.dumps(todo), encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torch_topoopt.script_trace.child", name],
+            env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        try:
+            _, errors = process.communicate()  # it limits the time of each job itself
+        finally:
+            _end(process)
+        answers = []
+        for path in (folder / f"{i}.json" for i in range(len(jobs))):
+            if not path.exists():
+                break
+            answers.append(json.loads(path.read_text(encoding="utf-8")))
+        if process.returncode != 0 or not answers:
+            last = "".join(errors.strip().splitlines()[-1:])
+            raise ScriptError(f"the process that profiles ended early: {last}")
+    return answers
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the process and what it has started, data loaders for example."""
+    with contextlib.suppress(ProcessLookupError):  # its group may outlive it
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
