@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -83,10 +84,15 @@ std::shared_ptr<Job> makeJob(int servers, std::vector<int> shard_counts,
   return job;
 }
 
+Folding foldingOf(std::optional<bool> fold) {
+  if (!fold) return Folding::kWhereItPays;
+  return *fold ? Folding::kAlways : Folding::kNever;
+}
+
 py::tuple simulateIteration(const std::shared_ptr<Job>& job,
                             const std::shared_ptr<RoutedNetwork>& network,
-                            const std::vector<ServerList>& strategy) {
-  IterationModel model(job, network);
+                            const std::vector<ServerList>& strategy, std::optional<bool> fold) {
+  IterationModel model(job, network, foldingOf(fold));
   std::vector<int> state;
   for (const ServerList& set : strategy) state.push_back(model.sets().intern(set));
   double seconds = 0;
@@ -128,11 +134,11 @@ void addTasks(const std::vector<PyTask>& tasks, int links, PathTable& paths, Tas
 }
 
 py::tuple simulateTasks(const std::vector<double>& bytes_per_s, int devices,
-                        const std::vector<PyTask>& tasks) {
+                        const std::vector<PyTask>& tasks, std::optional<bool> fold) {
   PathTable paths;
   TaskGraph graph;
   addTasks(tasks, static_cast<int>(bytes_per_s.size()), paths, graph);
-  FlowSimulator simulator(bytes_per_s, paths, devices);
+  FlowSimulator simulator(bytes_per_s, paths, devices, foldingOf(fold));
   const Outcome* outcome = nullptr;
   {
     py::gil_scoped_release release;
@@ -205,9 +211,9 @@ void bindSimulator(py::module_& module) {
       .def("change", &OwnedRates::change, py::arg("path"), py::arg("delta"))
       .def("solve", &OwnedRates::solve);
   module.def("simulate_iteration", &simulateIteration, py::arg("job"), py::arg("network"),
-             py::arg("strategy"));
+             py::arg("strategy"), py::arg("fold") = py::none());
   module.def("simulate_tasks", &simulateTasks, py::arg("bytes_per_s"), py::arg("devices"),
-             py::arg("tasks"));
+             py::arg("tasks"), py::arg("fold") = py::none());
 }
 
 void bindSearch(py::module_& module) {

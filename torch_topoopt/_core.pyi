@@ -86,12 +86,17 @@ class StrategySearch:
     def best_s(self) -> float: ...
 
 def simulate_iteration(
-    job: Job, network: RoutedNetwork, strategy: Sequence[_Servers]
+    job: Job, network: RoutedNetwork, strategy: Sequence[_Servers], fold: bool | None = None
 ) -> tuple[float, float, list[float], int]:
-    """(iteration seconds, compute seconds of the busiest server, bytes per link, tasks)"""
+    """(iteration seconds, compute seconds of the busiest server, bytes per link, tasks)
+
+    `fold`: whether what behaves alike is simulated once; None: where that saves time."""
 
 def simulate_tasks(
-    bytes_per_s: Sequence[float], devices: int, tasks: Sequence[_Task]
+    bytes_per_s: Sequence[float],
+    devices: int,
+    tasks: Sequence[_Task],
+    fold: bool | None = None,
 ) -> tuple[float, list[float], list[float], list[float]]:
     """(makespan, finish per task, busy seconds per device, bytes per link)"""
 

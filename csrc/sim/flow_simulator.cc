@@ -1,6 +1,7 @@
 #include "sim/flow_simulator.h"
 
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -15,8 +16,13 @@ namespace {
 }  // namespace
 
 FlowSimulator::FlowSimulator(const std::vector<double>& capacity, const PathTable& paths,
-                             int devices)
-    : paths_(paths), devices_(devices), network_(capacity, paths), runner_(devices) {
+                             int devices, Folding folding)
+    : capacity_(capacity),
+      paths_(paths),
+      devices_(devices),
+      folding_(folding),
+      network_(capacity, paths),
+      runner_(devices) {
   for (size_t link = 0; link < capacity.size(); ++link) {
     if (!(capacity[link] > 0) || !std::isfinite(capacity[link])) {
       throw std::invalid_argument("links[" + std::to_string(link) + "].bytes_per_s: " +
@@ -56,7 +62,32 @@ void FlowSimulator::validate(const TaskGraph& graph) const {
 
 const Outcome& FlowSimulator::run(const TaskGraph& graph) {
   validate(graph);
-  return runner_.run(graph, network_);
+  const std::optional<FoldedGraph> folded = fold(graph, paths_, capacity_, devices_, folding_);
+  if (!folded) return runner_.run(graph, network_);
+  FlowNetwork network(folded->capacity, folded->paths);
+  return unfold(*folded, runner_.run(folded->graph, network));
+}
+
+const Outcome& FlowSimulator::unfold(const FoldedGraph& folded, const Outcome& of_folded) {
+  const size_t tasks = folded.task.size();
+  unfolded_.makespan_s = of_folded.makespan_s;
+  unfolded_.events = of_folded.events;
+  unfolded_.finished = static_cast<int>(tasks);
+  unfolded_.start_s.resize(tasks);
+  unfolded_.finish_s.resize(tasks);
+  for (size_t i = 0; i < tasks; ++i) {
+    unfolded_.start_s[i] = of_folded.start_s[folded.task[i]];
+    unfolded_.finish_s[i] = of_folded.finish_s[folded.task[i]];
+  }
+  unfolded_.device_busy_s.clear();
+  for (int device : folded.device) {
+    unfolded_.device_busy_s.push_back(of_folded.device_busy_s[device]);
+  }
+  unfolded_.link_bytes.clear();
+  for (int link : folded.link) {
+    unfolded_.link_bytes.push_back(link < 0 ? 0.0 : of_folded.link_bytes[link]);
+  }
+  return unfolded_;
 }
 
 }  // namespace topoopt

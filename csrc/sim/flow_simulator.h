@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/flow_network.h"
+#include "sim/fold.h"
 #include "sim/path_table.h"
 #include "sim/task_graph.h"
 #include "sim/task_runner.h"
@@ -12,25 +13,32 @@
 namespace topoopt {
 
 // A TaskRunner on a FlowNetwork. An instance simulates one graph after another and keeps its
-// buffers.
+// buffers. Parts of a graph that behave alike are simulated once (fold.h).
 class FlowSimulator {
  public:
   // `capacity` (bytes per second per link) and `paths` must outlive the simulator. Throws
   // std::invalid_argument for a capacity that is not positive and finite.
-  FlowSimulator(const std::vector<double>& capacity, const PathTable& paths, int devices);
+  FlowSimulator(const std::vector<double>& capacity, const PathTable& paths, int devices,
+                Folding folding = Folding::kWhereItPays);
 
   // Simulates `graph` from time 0. Throws std::invalid_argument for a cycle in the dependencies,
   // an unknown device, path or task, or an amount that is negative, NaN or infinite (flows: also
-  // zero). The result is valid until the next call.
+  // zero). The result is valid until the next call; its `events` are those of what
+  // was simulated.
   const Outcome& run(const TaskGraph& graph);
 
  private:
   void validate(const TaskGraph& graph) const;
 
+  const Outcome& unfold(const FoldedGraph& folded, const Outcome& of_folded);
+
+  const std::vector<double>& capacity_;
   const PathTable& paths_;
   int devices_;
+  Folding folding_;
   FlowNetwork network_;
   TaskRunner runner_;
+  Outcome unfolded_;
 };
 
 }  // namespace topoopt

@@ -92,11 +92,11 @@ std::vector<Overlap> overlaps(const std::vector<int>& producer, const std::vecto
 }
 
 IterationModel::IterationModel(std::shared_ptr<const Job> job,
-                               std::shared_ptr<RoutedNetwork> network)
+                               std::shared_ptr<RoutedNetwork> network, Folding folding)
     : job_(std::move(job)),
       network_(std::move(network)),
       sets_(job_->servers),
-      simulator_(network_->capacity(), network_->paths(), job_->servers),
+      simulator_(network_->capacity(), network_->paths(), job_->servers, folding),
       gradient_reaches_(job_->operators.size(), 0) {
   job_->validate();
   if (job_->servers != network_->servers()) {

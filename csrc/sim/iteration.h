@@ -75,7 +75,8 @@ std::vector<Overlap> overlaps(const std::vector<int>& producer, const std::vecto
 class IterationModel {
  public:
   // Throws std::invalid_argument if job and network disagree on the number of servers.
-  IterationModel(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network);
+  IterationModel(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
+                 Folding folding = Folding::kWhereItPays);
 
   ServerSets& sets() { return sets_; }
   const ServerSets& sets() const { return sets_; }

@@ -35,6 +35,10 @@ class TaskGraph {
     return add({TaskKind::kFlow, path, 0, size_bytes, latency_s});
   }
   int addDelay(double seconds) { return add({TaskKind::kDelay, -1, 0, seconds, 0.0}); }
+  int add(const Task& task) {
+    tasks_.push_back(task);
+    return size() - 1;
+  }
 
   // `after` starts when `before` and all its other dependencies are done.
   void addDependency(int before, int after) { dependencies_.emplace_back(before, after); }
@@ -44,11 +48,6 @@ class TaskGraph {
   const std::vector<std::pair<int, int>>& dependencies() const { return dependencies_; }
 
  private:
-  int add(const Task& task) {
-    tasks_.push_back(task);
-    return size() - 1;
-  }
-
   std::vector<Task> tasks_;
   std::vector<std::pair<int, int>> dependencies_;
 };
