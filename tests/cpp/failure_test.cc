@@ -16,7 +16,7 @@ namespace {
 // ---- failures ----------------------------------------------------------------------------------
 
 TEST(Failures, ALostLinkFailsAllRanksWithItsName) {
-  Random random(208);
+  TestRandom random(208);
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(shape.name);
     Traffic traffic;
@@ -47,7 +47,7 @@ TEST(Failures, ALostLinkFailsAllRanksWithItsName) {
 }
 
 TEST(Failures, AFailedChannelFailsOnAllRanksAndOtherChannelsGoOn) {
-  Random random(209);
+  TestRandom random(209);
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(shape.name);
     Traffic traffic;
@@ -68,7 +68,7 @@ TEST(Failures, AFailedChannelFailsOnAllRanksAndOtherChannelsGoOn) {
 }
 
 TEST(Failures, AnEndpointThatFailsTellsAllOthers) {
-  Random random(210);
+  TestRandom random(210);
   Network network({.size = 5, .cables = simplexRingOf(5)}, random);
   Channel channel(network, 1);
   network.at(2)->fail("the script crashed");
@@ -80,7 +80,7 @@ TEST(Failures, AnEndpointThatFailsTellsAllOthers) {
 
 // The link is full and the neighbour slow, and the rank goes as soon as fail() returns.
 TEST(Failures, TheReasonOvertakesWhatWaitsOnACongestedLink) {
-  Random random(217);
+  TestRandom random(217);
   for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kMemory, LinkKind::kSharedMemory}) {
     std::vector<std::byte> from(8 << 20);
     Network network({.size = 3,
@@ -108,7 +108,7 @@ TEST(Failures, TheReasonOvertakesWhatWaitsOnACongestedLink) {
 }
 
 TEST(Failures, BytesThatAreNoFrameFailTheLink) {
-  Random random(211);
+  TestRandom random(211);
   Network network({.size = 3, .cables = ringOf(3)}, random);
   Channel channel(network, 1);
   const char garbage[100] = "GET / HTTP/1.1\r\n\r\n";
@@ -120,7 +120,7 @@ TEST(Failures, BytesThatAreNoFrameFailTheLink) {
 
 // Whether its receive is there or not: nothing may be written outside the message.
 TEST(Failures, AFrameThatDoesNotFitItsMessageFailsTheLink) {
-  Random random(212);
+  TestRandom random(212);
   for (const bool posted : {true, false}) {
     for (const uint64_t offset : {uint64_t{1}, uint64_t{1} << 40, UINT64_MAX - 3}) {
       std::vector<std::byte> into(64);
@@ -150,7 +150,7 @@ TEST(Failures, AFrameThatDoesNotFitItsMessageFailsTheLink) {
 
 // The address sanitizer watches the memory of both ends, which is gone right after closing.
 TEST(Closing, HalfWrittenAndHalfReadMessagesLeaveTheirMemoryAlone) {
-  Random random(213);
+  TestRandom random(213);
   constexpr size_t kBytes = 3 << 20;
   for (unsigned repeat = 0; repeat < 8; ++repeat) {
     Traffic other;

@@ -18,7 +18,7 @@ constexpr Group::Milliseconds kLimit{15000};
 
 using Bytes = std::vector<std::byte>;
 
-std::vector<RingOrder> randomRings(size_t size, size_t count, Random& random) {
+std::vector<RingOrder> randomRings(size_t size, size_t count, TestRandom& random) {
   std::vector<RingOrder> rings;
   for (size_t r = 0; r < count; ++r) {
     RingOrder ring{std::vector<int>(size), r + 1 == count ? 0.5 : 0.0};
@@ -58,7 +58,7 @@ void storeNumber(DataType type, std::byte* at, size_t number) {
   }
 }
 
-Bytes randomNumbers(DataType type, size_t count, Random& random) {
+Bytes randomNumbers(DataType type, size_t count, TestRandom& random) {
   const size_t element = elementSize(type);
   Bytes bytes(count * element);
   uint64_t word = random.word();
@@ -72,7 +72,7 @@ Bytes randomNumbers(DataType type, size_t count, Random& random) {
 // What a random operation is about, and one buffer in and out per member.
 struct Job {
   int size;
-  Random& random;
+  TestRandom& random;
   size_t max_elements;
   bool synchronous;
 
@@ -290,7 +290,7 @@ Step receiveAnyStep(const Job& job, int tag) {
   return step;
 }
 
-Step randomStep(int size, size_t max_elements, int tag, int any_tag, Random& random,
+Step randomStep(int size, size_t max_elements, int tag, int any_tag, TestRandom& random,
                 bool synchronous) {
   const Job job{size, random, max_elements, synchronous};
   switch (random.between(0, size > 1 ? 8 : 6)) {
@@ -325,7 +325,7 @@ int sharedMemory(int size) {
 }
 
 Members::Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
-                 size_t ring_count, Random& random, bool share_memory)
+                 size_t ring_count, TestRandom& random, bool share_memory)
     : Members(network, channel, ranks, randomRings(ranks.size(), ring_count, random),
               share_memory) {}
 
@@ -355,7 +355,7 @@ void Members::shutdownOn(int rank) {
   if (at != ranks_.end()) groups_[at - ranks_.begin()]->shutdown();
 }
 
-Steps::Steps(int size, size_t count, size_t max_elements, Random& random, bool synchronous) {
+Steps::Steps(int size, size_t count, size_t max_elements, TestRandom& random, bool synchronous) {
   for (size_t i = 0; i < count; ++i) {
     // Tags repeat, so that messages of one flow follow each other; but who receives from any rank
     // must not take what was meant for another receive.

@@ -22,7 +22,7 @@ class Members {
  public:
   // `ranks` of the network form the group; its rings visit them in random orders.
   Members(Network& network, uint32_t channel, const std::vector<int>& ranks, size_t ring_count,
-          Random& random, bool share_memory = false);
+          TestRandom& random, bool share_memory = false);
   Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
           const std::vector<RingOrder>& rings, bool share_memory = false);
   ~Members() { shutdown(); }
@@ -50,7 +50,7 @@ struct Step {
 class Steps {
  public:
   // `synchronous`: as if their callers waited for the operations.
-  Steps(int size, size_t count, size_t max_elements, Random& random, bool synchronous = false);
+  Steps(int size, size_t count, size_t max_elements, TestRandom& random, bool synchronous = false);
 
   size_t count() const { return steps_.size(); }
   // All operations, each member from its own thread; returns when all are called.

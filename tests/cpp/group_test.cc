@@ -31,7 +31,7 @@ void leaveInGoodOrder(Network& network) {
 }
 
 TEST(Groups, RandomSequencesOfAllOperationsGiveTheRightResults) {
-  Random random(401);
+  TestRandom random(401);
   const std::vector<std::pair<int, std::vector<Cable>>> shapes = {
       {1, {}},        {2, lineOf(2)}, {4, ringOf(4)},    {5, simplexRingOf(5)},
       {4, lineOf(4)}, {5, starOf(5)}, {5, completeOf(5)}};
@@ -56,7 +56,7 @@ TEST(Groups, RandomSequencesOfAllOperationsGiveTheRightResults) {
 }
 
 TEST(Groups, OnDifferentMembersWorkAtTheSameTime) {
-  Random random(402);
+  TestRandom random(402);
   for (const auto& cables : {ringOf(6), starOf(6), lineOf(6), simplexRingOf(6)}) {
     Steps of_all(6, 15, 50000, random);
     Steps of_some(4, 15, 50000, random);
@@ -91,7 +91,7 @@ TEST(Groups, OnDifferentMembersWorkAtTheSameTime) {
 
 // All calls are alike, so any order is the same on all members; each has its own memory.
 TEST(Groups, ManyThreadsMayCallAtOnce) {
-  Random random(403);
+  TestRandom random(403);
   constexpr size_t kThreads = 4;
   constexpr size_t kCalls = 20;
   struct Call {
@@ -123,7 +123,7 @@ TEST(Groups, ManyThreadsMayCallAtOnce) {
 
 // Different operations from several threads, whose order an agreement fixes.
 TEST(Groups, ThreadsThatTakeTurnsKeepTheOrder) {
-  Random random(404);
+  TestRandom random(404);
   Steps steps(3, 40, 20000, random);
   Network network({.size = 3, .cables = ringOf(3), .window_bytes = 32 << 10}, random);
   Members members(network, 1, allRanks(3), 2, random);
@@ -165,7 +165,7 @@ class PendingAllReduce : public testing::Test {
     return outcomes_[rank].wait("all_reduce on rank " + std::to_string(rank));
   }
 
-  Random random_{405};
+  TestRandom random_{405};
   std::vector<std::vector<float>> data_ = std::vector(4, std::vector<float>(300000, 1.f));
   std::vector<Outcome> outcomes_ = std::vector<Outcome>(4);
   Network network_{{.size = 4, .cables = ringOf(4)}, random_};
@@ -276,7 +276,7 @@ TEST_F(PendingAllReduce, ACallAfterTheEndpointStoppedFailsAtOnce) {
 
 // Threads that call while the endpoint stops: each call ends, with an error or not.
 TEST(Groups, CallsThatRaceWithTheEndAllComeBack) {
-  Random random(406);
+  TestRandom random(406);
   for (int repeat = 0; repeat < 5; ++repeat) {
     struct Call {
       int64_t value = 1;

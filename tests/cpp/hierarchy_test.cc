@@ -26,7 +26,7 @@ const std::vector<Shape> kShapes = {
     {{1, 1, 1}, false}, {{9, 1, 3, 1}, false},
 };
 
-std::vector<int> serversOf(const Shape& shape, Random& random) {
+std::vector<int> serversOf(const Shape& shape, TestRandom& random) {
   std::vector<int> servers;
   for (size_t s = 0; s < shape.sizes.size(); ++s) {
     servers.insert(servers.end(), static_cast<size_t>(shape.sizes[s]), static_cast<int>(s) + 10);
@@ -35,7 +35,7 @@ std::vector<int> serversOf(const Shape& shape, Random& random) {
   return servers;
 }
 
-GroupLayout layoutOf(const Shape& shape, size_t ring_count, Random& random) {
+GroupLayout layoutOf(const Shape& shape, size_t ring_count, TestRandom& random) {
   const std::vector<int> servers = serversOf(shape, random);
   std::vector<int> leaders;
   for (size_t i = 0; i < servers.size(); ++i) {
@@ -53,7 +53,7 @@ GroupLayout layoutOf(const Shape& shape, size_t ring_count, Random& random) {
 }
 
 struct Case {
-  Case(const Shape& shape, Random& random)
+  Case(const Shape& shape, TestRandom& random)
       : layout(layoutOf(shape, random.between(1, 3), random)),
         element_bytes(std::vector<size_t>{1, 8, 32 << 10, 512 << 10}[random.between(0, 3)]),
         count(random.chance(0.2) ? random.between(0, 3) : random.between(0, 150)),
@@ -79,7 +79,7 @@ struct Case {
 // Runs `check` for cases of every shape with every algorithm that serves the collective.
 template <typename Check>
 void forCases(Collective collective, uint64_t seed, Check check) {
-  Random random(seed);
+  TestRandom random(seed);
   for (const Shape& shape : kShapes) {
     for (int repeat = 0; repeat < 4; ++repeat) {
       const Case c(shape, random);
@@ -96,7 +96,7 @@ void forCases(Collective collective, uint64_t seed, Check check) {
 }
 
 TEST(Servers, AllReduceSumsOnAllMembers) {
-  forCases(Collective::kAllReduce, 1, [](const Case& c, Algorithm algorithm, Random& random) {
+  forCases(Collective::kAllReduce, 1, [](const Case& c, Algorithm algorithm, TestRandom& random) {
     const auto schedules = c.schedules(Collective::kAllReduce, {c.count}, algorithm);
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
     const Values sum = fillInputs(executor, c.layout.size(), c.count, random);
@@ -107,7 +107,7 @@ TEST(Servers, AllReduceSumsOnAllMembers) {
 }
 
 TEST(Servers, BroadcastCopiesFromTheRoot) {
-  forCases(Collective::kBroadcast, 2, [](const Case& c, Algorithm algorithm, Random& random) {
+  forCases(Collective::kBroadcast, 2, [](const Case& c, Algorithm algorithm, TestRandom& random) {
     const auto schedules = c.schedules(Collective::kBroadcast, {c.count}, algorithm);
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
     fillInputs(executor, c.layout.size(), c.count, random);
@@ -120,7 +120,7 @@ TEST(Servers, BroadcastCopiesFromTheRoot) {
 }
 
 TEST(Servers, ReduceLeavesTheSumAtTheRootAndTheInputsAlone) {
-  forCases(Collective::kReduce, 3, [](const Case& c, Algorithm algorithm, Random& random) {
+  forCases(Collective::kReduce, 3, [](const Case& c, Algorithm algorithm, TestRandom& random) {
     const auto schedules = c.schedules(Collective::kReduce, {c.count}, algorithm);
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
     const Values sum = fillInputs(executor, c.layout.size(), c.count, random);
@@ -134,7 +134,7 @@ TEST(Servers, ReduceLeavesTheSumAtTheRootAndTheInputsAlone) {
 }
 
 TEST(Servers, AllGatherCollectsAllBlocks) {
-  forCases(Collective::kAllGather, 4, [](const Case& c, Algorithm algorithm, Random& random) {
+  forCases(Collective::kAllGather, 4, [](const Case& c, Algorithm algorithm, TestRandom& random) {
     const auto counts = randomCounts(c.layout.size(), c.count, random);
     const auto schedules = c.schedules(Collective::kAllGather, counts, algorithm);
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
@@ -157,26 +157,27 @@ TEST(Servers, AllGatherCollectsAllBlocks) {
 }
 
 TEST(Servers, ReduceScatterLeavesEachMemberItsBlock) {
-  forCases(Collective::kReduceScatter, 5, [](const Case& c, Algorithm algorithm, Random& random) {
-    const auto counts = randomCounts(c.layout.size(), c.count, random);
-    const auto schedules = c.schedules(Collective::kReduceScatter, counts, algorithm);
-    ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
-    const Values sum = fillInputs(executor, c.layout.size(), total(counts), random);
-    for (int rank = 0; rank < c.layout.size(); ++rank) {
-      executor.member(rank).output.resize(counts[rank]);
-    }
-    ASSERT_EQ(executor.run(), "");
-    for (int rank = 0; rank < c.layout.size(); ++rank) {
-      const MemberBuffers& buffers = executor.member(rank);
-      const auto start = sum.begin() + static_cast<ptrdiff_t>(startOf(counts, rank));
-      ASSERT_TRUE(std::equal(buffers.output.begin(), buffers.output.end(), start));
-      expectWrites(buffers.input_writes, 0, total(counts), 0);
-    }
-  });
+  forCases(Collective::kReduceScatter, 5,
+           [](const Case& c, Algorithm algorithm, TestRandom& random) {
+             const auto counts = randomCounts(c.layout.size(), c.count, random);
+             const auto schedules = c.schedules(Collective::kReduceScatter, counts, algorithm);
+             ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
+             const Values sum = fillInputs(executor, c.layout.size(), total(counts), random);
+             for (int rank = 0; rank < c.layout.size(); ++rank) {
+               executor.member(rank).output.resize(counts[rank]);
+             }
+             ASSERT_EQ(executor.run(), "");
+             for (int rank = 0; rank < c.layout.size(); ++rank) {
+               const MemberBuffers& buffers = executor.member(rank);
+               const auto start = sum.begin() + static_cast<ptrdiff_t>(startOf(counts, rank));
+               ASSERT_TRUE(std::equal(buffers.output.begin(), buffers.output.end(), start));
+               expectWrites(buffers.input_writes, 0, total(counts), 0);
+             }
+           });
 }
 
 TEST(Servers, NobodyLeavesABarrierBeforeAllHaveCome) {
-  forCases(Collective::kBarrier, 6, [](const Case& c, Algorithm algorithm, Random& random) {
+  forCases(Collective::kBarrier, 6, [](const Case& c, Algorithm algorithm, TestRandom& random) {
     // One member never comes: nobody else may get to the end.
     const int missing = c.root;
     if (c.layout.size() < 2) return;
@@ -250,7 +251,7 @@ TEST(Servers, LinksCarryWhatTheyWouldWithOneMemberPerServer) {
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
         Collective::kReduceScatter}) {
-    forCases(collective, 7, [&](const Case& c, Algorithm algorithm, Random&) {
+    forCases(collective, 7, [&](const Case& c, Algorithm algorithm, TestRandom&) {
       if (algorithm == Algorithm::kDoubling) return;
       const bool blocks =
           collective == Collective::kAllGather || collective == Collective::kReduceScatter;
@@ -265,7 +266,7 @@ TEST(Servers, LinksCarryWhatTheyWouldWithOneMemberPerServer) {
 }
 
 TEST(Servers, ScratchStaysBelowItsLimit) {
-  Random random(8);
+  TestRandom random(8);
   std::vector<int> servers;
   for (int i = 0; i < 64; ++i) servers.push_back(i / 16);
   std::vector<RingOrder> rings(8, {{0, 16, 32, 48}, 1.0 / 8});

@@ -29,7 +29,7 @@ void waitUntil(const std::function<bool()>& condition) {
 }
 
 TEST(Leaving, OfIdleRanksEndsInGoodOrder) {
-  Random random(301);
+  TestRandom random(301);
   for (const auto& [size, cables] :
        std::vector<std::pair<int, std::vector<Cable>>>{{1, {}},
                                                        {2, lineOf(2)},
@@ -45,7 +45,7 @@ TEST(Leaving, OfIdleRanksEndsInGoodOrder) {
 
 // Each rank leaves as soon as its own sends and receives are over, whatever it still relays.
 TEST(Leaving, RightAfterRelayedTrafficLosesNothing) {
-  Random random(302);
+  TestRandom random(302);
   for (int repeat = 0; repeat < 3; ++repeat) {
     for (const auto& [size, cables] : std::vector<std::pair<int, std::vector<Cable>>>{
              {6, ringOf(6)}, {5, simplexRingOf(5)}, {5, lineOf(5)}, {5, starOf(5)}}) {
@@ -81,7 +81,7 @@ TEST(Leaving, RightAfterRelayedTrafficLosesNothing) {
 // A send is over when the socket has it. Then most of it is still on its way, and the leave could
 // overtake it; or the receiver only wants it when the sender has long been waiting to leave.
 TEST(Leaving, WaitsUntilWhatWasSentIsReceived) {
-  Random random(303);
+  TestRandom random(303);
   for (const bool late : {false, true}) {
     Traffic traffic;
     for (int i = 0; i < 10; ++i) traffic.add(0, 2, 0, 0, 200000, random);
@@ -105,7 +105,7 @@ TEST(Leaving, WaitsUntilWhatWasSentIsReceived) {
 }
 
 TEST(Leaving, FailsThoseWhoStillWaitForTheRankThatLeft) {
-  Random random(304);
+  TestRandom random(304);
   for (const bool any : {false, true}) {
     std::vector<std::byte> into(100);
     Outcome never;
@@ -131,7 +131,7 @@ TEST(Leaving, FailsThoseWhoStillWaitForTheRankThatLeft) {
 }
 
 TEST(Leaving, WhatIsAskedOfARankThatLeftFailsAtOnce) {
-  Random random(305);
+  TestRandom random(305);
   std::byte byte{};
   Outcome outcomes[3];
   Network network({.size = 3, .cables = lineOf(3)}, random);
@@ -163,7 +163,7 @@ TEST(Leaving, WhatIsAskedOfARankThatLeftFailsAtOnce) {
 // What was dropped never comes: the sender must not wait until it is received, and who waits for it
 // must be told.
 TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
-  Random random(306);
+  TestRandom random(306);
   for (const bool posted : {true, false}) {
     constexpr size_t kBytes = 2 << 20;
     std::vector<std::byte> from(kBytes);
@@ -276,14 +276,14 @@ TEST_F(AgainstBareSocket, WhyAPeerClosedIsReadBeforeTheLinkIsLost) {
 }
 
 TEST(Leaving, ATimeLimitEndsTheWaitForARankThatStays) {
-  Random random(307);
+  TestRandom random(307);
   Network network({.size = 2, .cables = lineOf(2)}, random);
   const std::string result = network.at(0)->leave(std::chrono::milliseconds(50));
   EXPECT_EQ(result, "other ranks had not left after the time limit");
 }
 
 TEST(Leaving, ALostLinkEndsTheWaitWithItsName) {
-  Random random(308);
+  TestRandom random(308);
   Network network({.size = 3, .cables = lineOf(3)}, random);
   std::string results[2];
   std::thread first([&] { results[0] = network.at(0)->leave(kLeaveLimit); });
@@ -298,7 +298,7 @@ TEST(Leaving, ALostLinkEndsTheWaitWithItsName) {
 
 // One rank stops without leave, as a process that is killed does.
 TEST(Leaving, ARankThatStopsInsteadFailsTheOthers) {
-  Random random(309);
+  TestRandom random(309);
   Network network({.size = 4, .cables = ringOf(4)}, random);
   Channel channel(network, 1);
   network.at(1)->stop();

@@ -138,7 +138,7 @@ class LinkContract : public testing::TestWithParam<LinkKind> {
     b_ = std::make_unique<End>(1, far);
   }
 
-  Random random_{401};
+  TestRandom random_{401};
   std::deque<std::vector<std::byte>> data_;  // what is sent; goes after the ends
   std::unique_ptr<End> a_;
   std::unique_ptr<End> b_;

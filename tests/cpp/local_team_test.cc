@@ -206,7 +206,7 @@ void checkExchange(Team& team, const std::vector<size_t>& sizes, uint64_t& numbe
 }
 
 TEST(LocalTeam, EveryOperationGivesTheRightResultAtEverySize) {
-  Random random(901);
+  TestRandom random(901);
   for (const int size : {1, 2, 3, 5, 8}) {
     Team team(size, size % 2 == 1);
     const size_t slot = team.slotBytes() / sizeof(float);
@@ -231,7 +231,7 @@ TEST(LocalTeam, AVectorLargerThanTheSegmentIsReducedInOrder) {
 }
 
 TEST(LocalTeam, MembersThatComeAndGoAtDifferentTimesDoNotDisturbEachOther) {
-  Random random(902);
+  TestRandom random(902);
   for (const int size : {2, 3, 5}) {
     Team team(size, random.chance(0.5));
     constexpr size_t kCalls = 60;
@@ -258,7 +258,7 @@ TEST(LocalTeam, MembersThatComeAndGoAtDifferentTimesDoNotDisturbEachOther) {
 }
 
 TEST(LocalTeam, AllTypesAndOperationsReduceAsOnOneRank) {
-  Random random(903);
+  TestRandom random(903);
   Team team(3, true);
   uint64_t number = 0;
   for (const size_t count : {size_t{37}, size_t{30011}}) {
@@ -380,7 +380,7 @@ TEST(LocalTeam, ASegmentThatIsTooSmallOrOfTooManyMembersIsRefused) {
 // ---- groups ------------------------------------------------------------------------------------
 
 TEST(GroupInSharedMemory, RandomSequencesOfAllOperationsGiveTheRightResults) {
-  Random random(904);
+  TestRandom random(904);
   for (const int size : {1, 2, 3, 5}) {
     for (const bool synchronous : {false, true}) {
       Steps steps(size, 40, 60000, random, synchronous);
@@ -398,7 +398,7 @@ TEST(GroupInSharedMemory, RandomSequencesOfAllOperationsGiveTheRightResults) {
 }
 
 TEST(GroupInSharedMemory, AbortWakesWhatWaitsOnAllMembersAndWhatIsQueued) {
-  Random random(905);
+  TestRandom random(905);
   Network network({.size = 3, .cables = completeOf(3)}, random);
   Members members(network, 1, {0, 1, 2}, 1, random, true);
   std::vector<Outcome> outcomes(4);
@@ -416,7 +416,7 @@ TEST(GroupInSharedMemory, AbortWakesWhatWaitsOnAllMembersAndWhatIsQueued) {
 }
 
 TEST(GroupInSharedMemory, NothingThatIsCalledAfterAbortRuns) {
-  Random random(909);
+  TestRandom random(909);
   for (int round = 0; round < 20; ++round) {
     Network network({.size = 2, .cables = completeOf(2)}, random);
     Members members(network, 1, {0, 1}, 1, random, true);
@@ -431,7 +431,7 @@ TEST(GroupInSharedMemory, NothingThatIsCalledAfterAbortRuns) {
 }
 
 TEST(GroupInSharedMemory, ATimeoutFailsTheGroupOnAllMembers) {
-  Random random(906);
+  TestRandom random(906);
   Network network({.size = 2, .cables = completeOf(2)}, random);
   Members members(network, 1, {0, 1}, 1, random, true);
   Outcome first;
@@ -446,7 +446,7 @@ TEST(GroupInSharedMemory, ATimeoutFailsTheGroupOnAllMembers) {
 }
 
 TEST(GroupInSharedMemory, ShuttingDownEndsWhatIsRunning) {
-  Random random(907);
+  TestRandom random(907);
   Network network({.size = 2, .cables = completeOf(2)}, random);
   Members members(network, 1, {0, 1}, 1, random, true);
   Outcome running;
@@ -459,7 +459,7 @@ TEST(GroupInSharedMemory, ShuttingDownEndsWhatIsRunning) {
 }
 
 TEST(GroupInSharedMemory, ALostNeighbourEndsTheWait) {
-  Random random(908);
+  TestRandom random(908);
   Network network({.size = 2, .cables = completeOf(2)}, random);
   Members members(network, 1, {0, 1}, 1, random, true);
   Outcome waiting;

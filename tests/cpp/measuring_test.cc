@@ -35,7 +35,7 @@ std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>
 }
 
 TEST(Measuring, GivesAllMembersTheSameModelAndLeavesThePayloadCountersAlone) {
-  Random random(501);
+  TestRandom random(501);
   for (const auto& rings : {std::vector<RingOrder>{{{0, 1, 2, 3}, 1.0}},
                             std::vector<RingOrder>{{{0, 1, 2, 3}, 0.5}, {{3, 2, 1, 0}, 0.5}}}) {
     Network network({.size = 4, .cables = ringOf(4)}, random);
@@ -60,7 +60,7 @@ TEST(Measuring, GivesAllMembersTheSameModelAndLeavesThePayloadCountersAlone) {
 }
 
 TEST(Measuring, AGroupOnOneServerHasNothingToMeasure) {
-  Random random(502);
+  TestRandom random(502);
   Network network({.size = 1, .cables = {}}, random);
   const CostModel model = measuredBy(network, {{{0}, 1.0}})[0];
   EXPECT_EQ(model.message_s, CostModel{}.message_s);
@@ -95,7 +95,7 @@ class TwoMembers : public testing::Test {
     for (const auto& group : groups_) group->shutdown();
   }
 
-  Random random_{503};
+  TestRandom random_{503};
   Network network_{{.size = 2, .cables = lineOf(2)}, random_};
   std::vector<std::shared_ptr<Group>> groups_;
 };

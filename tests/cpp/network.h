@@ -53,7 +53,7 @@ std::vector<Cable> lineOf(int size);
 std::vector<Cable> starOf(int size);  // rank 0 is the centre
 std::vector<Cable> completeOf(int size);
 // The same cables, each of a random kind (a simplex one cannot be shared memory).
-std::vector<Cable> ofRandomKinds(std::vector<Cable> cables, Random& random);
+std::vector<Cable> ofRandomKinds(std::vector<Cable> cables, TestRandom& random);
 
 // The networks that most tests go through.
 struct Shape {
@@ -75,7 +75,7 @@ struct NetworkOptions {
 class Network {
  public:
   // Pairs get their shortest paths as routes, with random weights.
-  Network(const NetworkOptions& options, Random& random);
+  Network(const NetworkOptions& options, TestRandom& random);
   ~Network();
 
   int size() const { return static_cast<int>(endpoints_.size()); }

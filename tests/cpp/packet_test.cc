@@ -61,7 +61,7 @@ constexpr TransportKind kAll[] = {TransportKind::kConstant, TransportKind::kDctc
                                   TransportKind::kRoce, TransportKind::kDcqcn, TransportKind::kNdp};
 
 TEST(RingBuffer, KeepsTheOrder) {
-  Random random(1);
+  TestRandom random(1);
   RingBuffer<int> ring;
   std::deque<int> plain;
   for (int i = 0; i < 20000; ++i) {
@@ -81,7 +81,7 @@ TEST(RingBuffer, KeepsTheOrder) {
 }
 
 TEST(EventHeap, ComesOutByTimeThenSource) {
-  Random random(2);
+  TestRandom random(2);
   EventHeap heap;
   std::set<std::pair<Picoseconds, uint32_t>> plain;
   for (uint32_t source = 0; source < 3000; ++source) {
@@ -109,7 +109,7 @@ TEST(EventHeap, ComesOutByTimeThenSource) {
 }
 
 TEST(DelayLines, PacketsLeaveAfterTheirDelay) {
-  Random random(3);
+  TestRandom random(3);
   DelayLines lines;
   std::multiset<Picoseconds> due;
   Picoseconds now = 0;
@@ -127,7 +127,7 @@ TEST(DelayLines, PacketsLeaveAfterTheirDelay) {
 }
 
 TEST(Received, IsASetOfNumbers) {
-  Random random(4);
+  TestRandom random(4);
   Received received;
   std::set<uint32_t> plain;
   for (int i = 0; i < 5000; ++i) {
@@ -157,10 +157,10 @@ TEST(PacketNetwork, APipelineTakesItsClosedForm) {
   }
 }
 
-// Random flows on a ring: what went in comes out, no link carries more than its rate, nothing is
-// faster than its links, and a second run gives the same.
+// TestRandom flows on a ring: what went in comes out, no link carries more than its rate, nothing
+// is faster than its links, and a second run gives the same.
 TEST(PacketNetwork, InvariantsOfRandomRuns) {
-  Random random(5);
+  TestRandom random(5);
   for (int round = 0; round < 30; ++round) {
     FlowProgram program = ringProgram(6);
     const int flows = static_cast<int>(random.between(1, 20));

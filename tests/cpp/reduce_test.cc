@@ -50,7 +50,7 @@ T expectedInteger(ReduceOp op, T a, T b) {
 template <typename T>
 void checkIntegers(DataType type) {
   ASSERT_EQ(elementSize(type), sizeof(T));
-  Random random(10 + static_cast<uint64_t>(type));
+  TestRandom random(10 + static_cast<uint64_t>(type));
   const std::vector<T> corners = {std::numeric_limits<T>::min(), std::numeric_limits<T>::max(),
                                   T{0}, T{1}, static_cast<T>(-1)};
   std::vector<T> a;
@@ -118,7 +118,7 @@ double expectedReal(ReduceOp op, double a, double b) {
 
 template <typename T>
 void checkReals(DataType type) {
-  Random random(30 + static_cast<uint64_t>(type));
+  TestRandom random(30 + static_cast<uint64_t>(type));
   const T infinity = std::numeric_limits<T>::infinity();
   const std::vector<T> corners = {T{0},
                                   T{1},
@@ -254,7 +254,7 @@ void check16Bit(const Format& format, ReduceOp op, uint16_t a, uint16_t b) {
 
 TEST(Reduce, SixteenBitFloatsRoundToNearestTiesToEven) {
   for (const Format& format : {kHalf, kBrain}) {
-    Random random(50 + static_cast<uint64_t>(format.type));
+    TestRandom random(50 + static_cast<uint64_t>(format.type));
     for (int i = 0; i < 40000; ++i) {
       const auto a = static_cast<uint16_t>(random.word());
       // Operands of similar size make the ties; unrelated ones reach overflow and underflow.
@@ -310,7 +310,7 @@ void expectSame(DataType type, const std::vector<std::byte>& a, const std::vecto
 }
 
 TEST(Reduce, EveryInstructionSetAndPlaceGivesTheSameBits) {
-  Random random(60);
+  TestRandom random(60);
   const auto variants = reduceVariants();
   ASSERT_FALSE(variants.empty());
   for (int t = 0; t <= static_cast<int>(DataType::kBool); ++t) {
@@ -351,7 +351,7 @@ TEST(Reduce, EveryInstructionSetAndPlaceGivesTheSameBits) {
 
 template <typename T>
 void checkDivision(DataType type) {
-  Random random(70 + static_cast<uint64_t>(type));
+  TestRandom random(70 + static_cast<uint64_t>(type));
   std::vector<T> values = {std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), T{0}};
   for (int i = 0; i < 1000; ++i) values.push_back(static_cast<T>(random.word()));
   for (const int divisor : {1, 2, 3, 7, 128}) {

@@ -22,7 +22,7 @@ constexpr uint32_t kFingerprint = 9;
 // receive is only posted when the one before is complete.
 class OneAtATime {
  public:
-  OneAtATime(int size, size_t bytes, Random& random) : size_(size) {
+  OneAtATime(int size, size_t bytes, TestRandom& random) : size_(size) {
     for (int source = 0; source < size; ++source) {
       for (int target = 0; target < size; ++target) {
         if (source == target) continue;
@@ -86,7 +86,7 @@ std::vector<int> othersThan(int rank, int size) {
 }
 
 // Every rank starts with the source that is furthest away on the routes, or nearest, or at random.
-std::vector<std::vector<int>> orders(const Network& network, int kind, Random& random) {
+std::vector<std::vector<int>> orders(const Network& network, int kind, TestRandom& random) {
   std::vector<std::vector<int>> list;
   for (int rank = 0; rank < network.size(); ++rank) {
     std::vector<int> sources = othersThan(rank, network.size());
@@ -136,7 +136,7 @@ void expectBoundedRelays(Network& network, size_t window_bytes) {
 }
 
 TEST(Relays, AnAllToAllEndsInAnyOrderOfReceivesAndRelaysHoldAWindowPerFlow) {
-  Random random(401);
+  TestRandom random(401);
   std::vector<Cable> tree{{0, 1}, {0, 2}, {1, 3}, {1, 4}, {2, 5}, {2, 6}};
   for (const Shape& shape : {Shape{"line", lineOf(6), 6}, Shape{"ring", ringOf(6), 6},
                              Shape{"simplex ring", simplexRingOf(5), 5}, Shape{"tree", tree, 7}}) {

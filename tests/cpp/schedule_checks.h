@@ -19,14 +19,14 @@ std::vector<Schedule> forAll(int size, Make make) {
   return schedules;
 }
 
-inline Values randomValues(size_t count, Random& random) {
+inline Values randomValues(size_t count, TestRandom& random) {
   Values values(count);
   for (uint64_t& value : values) value = random.word();
   return values;
 }
 
-// Random input for all members; returns the sum of all.
-inline Values fillInputs(ScheduleExecutor& executor, int size, size_t count, Random& random) {
+// TestRandom input for all members; returns the sum of all.
+inline Values fillInputs(ScheduleExecutor& executor, int size, size_t count, TestRandom& random) {
   Values sum(count, 0);
   for (int rank = 0; rank < size; ++rank) {
     executor.member(rank).input = randomValues(count, random);
@@ -35,7 +35,7 @@ inline Values fillInputs(ScheduleExecutor& executor, int size, size_t count, Ran
   return sum;
 }
 
-inline std::vector<size_t> randomCounts(int size, size_t about, Random& random) {
+inline std::vector<size_t> randomCounts(int size, size_t about, TestRandom& random) {
   std::vector<size_t> counts;
   for (int i = 0; i < size; ++i) {
     counts.push_back(random.chance(0.2) ? 0 : random.between(0, about));

@@ -5,7 +5,7 @@
 namespace topoopt {
 
 ScheduleExecutor::ScheduleExecutor(std::vector<Schedule> schedules, size_t element_bytes,
-                                   size_t window, Random& random)
+                                   size_t window, TestRandom& random)
     : schedules_(std::move(schedules)),
       element_bytes_(element_bytes),
       window_(window),

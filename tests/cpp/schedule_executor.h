@@ -37,7 +37,7 @@ class ScheduleExecutor {
   // A sender may be `window` elements ahead of what its receiver has taken into a posted receive; 0
   // means that data moves only when both ends are ready for it.
   ScheduleExecutor(std::vector<Schedule> schedules, size_t element_bytes, size_t window,
-                   Random& random);
+                   TestRandom& random);
 
   MemberBuffers& member(int rank) { return buffers_[rank]; }
 
@@ -103,7 +103,7 @@ class ScheduleExecutor {
   std::vector<Schedule> schedules_;
   const size_t element_bytes_;
   const size_t window_;
-  Random& random_;
+  TestRandom& random_;
   std::vector<MemberBuffers> buffers_;
   std::vector<std::vector<LaneState>> lanes_;
   std::vector<LaneId> lane_ids_;

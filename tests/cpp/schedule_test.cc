@@ -37,7 +37,7 @@ struct Case {
   }
 };
 
-std::vector<RingOrder> randomRings(int size, size_t count, Random& random) {
+std::vector<RingOrder> randomRings(int size, size_t count, TestRandom& random) {
   std::vector<RingOrder> rings;
   std::vector<double> weights;
   for (size_t r = 0; r < count; ++r) {
@@ -67,7 +67,7 @@ std::vector<TreeShare> chains(const Case& c, int root, Flow flow) {
 // Sizes from nothing to several chunks per slot; elements are large, so that few of them make many
 // chunks. Windows from nothing (both ends have to be ready) to no limit.
 std::vector<Case> cases(uint64_t salt) {
-  Random random(salt);
+  TestRandom random(salt);
   std::vector<Case> list;
   for (const int size : {1, 2, 3, 5, 8}) {
     for (const size_t ring_count : {1, 2, 3, 4}) {
@@ -109,7 +109,7 @@ TEST(Divide, PartsTileTheWholeAndDifferByOne) {
 }
 
 TEST(Divide, RingsGetTheirSharesToWithinOneElement) {
-  Random random(100);
+  TestRandom random(100);
   for (int i = 0; i < 300; ++i) {
     const auto rings = randomRings(3, random.between(1, 5), random);
     const size_t count = random.size(1 << 20);
@@ -128,7 +128,7 @@ TEST(Divide, RingsGetTheirSharesToWithinOneElement) {
 // Per member: each element of the segment it reduces last is written by reductions only, and so on;
 // over all members each element is reduced g - 1 times and gathered g - 1 times.
 TEST(AllReduce, SumsOnAllMembersInAnyOrderOfEvents) {
-  Random random(1);
+  TestRandom random(1);
   for (const Case& c : cases(2)) {
     const auto schedules = forAll(c.size, [&](int rank) {
       return allReduceSchedule(c.layout(), Rings::kAll, rank, c.count, c.element_bytes);
@@ -188,7 +188,7 @@ TEST(AllReduce, EachHopOfARingCarriesTwoTimesGMinusOneOverGOfItsBytes) {
 }
 
 TEST(AllGather, CollectsAllBlocksOnAllMembers) {
-  Random random(4);
+  TestRandom random(4);
   for (const Case& c : cases(5)) {
     const auto counts = randomCounts(c.size, c.count, random);
     const auto schedules = forAll(c.size, [&](int rank) {
@@ -216,7 +216,7 @@ TEST(AllGather, CollectsAllBlocksOnAllMembers) {
 }
 
 TEST(ReduceScatter, LeavesEachMemberItsBlockOfTheSum) {
-  Random random(6);
+  TestRandom random(6);
   for (const Case& c : cases(7)) {
     const auto counts = random.chance(0.5)
                             ? randomCounts(c.size, c.count, random)
@@ -245,7 +245,7 @@ TEST(ReduceScatter, LeavesEachMemberItsBlockOfTheSum) {
 
 // The smallest room in the network that there can be, and far more chunks than slots.
 TEST(ReduceScatter, DoesNotDeadlockWithoutRoomInTheNetwork) {
-  Random random(8);
+  TestRandom random(8);
   for (const int size : {2, 3, 5, 8}) {
     for (int repeat = 0; repeat < 20; ++repeat) {
       const auto rings = randomRings(size, 1, random);
@@ -264,7 +264,7 @@ TEST(ReduceScatter, DoesNotDeadlockWithoutRoomInTheNetwork) {
 }
 
 TEST(Broadcast, CopiesFromAnyRootToAllMembers) {
-  Random random(9);
+  TestRandom random(9);
   for (const Case& c : cases(10)) {
     const int root = static_cast<int>(random.between(0, static_cast<size_t>(c.size) - 1));
     const auto schedules = forAll(c.size, [&](int rank) {
@@ -284,7 +284,7 @@ TEST(Broadcast, CopiesFromAnyRootToAllMembers) {
 }
 
 TEST(Reduce, LeavesTheSumAtTheRootAndTheInputsAlone) {
-  Random random(11);
+  TestRandom random(11);
   for (const Case& c : cases(12)) {
     const int root = static_cast<int>(random.between(0, static_cast<size_t>(c.size) - 1));
     const auto schedules = forAll(c.size, [&](int rank) {
@@ -317,7 +317,7 @@ TEST(Reduce, LeavesTheSumAtTheRootAndTheInputsAlone) {
 }
 
 TEST(Exchange, MovesEveryBlockToItsPlace) {
-  Random random(13);
+  TestRandom random(13);
   for (const int size : {1, 2, 3, 5, 8}) {
     for (const size_t window : {size_t{0}, size_t{1}, ScheduleExecutor::kUnbounded}) {
       std::vector<std::vector<size_t>> bytes;  // [source][target]

@@ -15,9 +15,9 @@ inline uint64_t testSeed() {
 }
 
 // `salt` tells the tests apart, so that adding one does not change the others.
-class Random {
+class TestRandom {
  public:
-  explicit Random(uint64_t salt) : engine_(testSeed() * 1000003 + salt) {}
+  explicit TestRandom(uint64_t salt) : engine_(testSeed() * 1000003 + salt) {}
 
   // In first..last, both included.
   size_t between(size_t first, size_t last) {

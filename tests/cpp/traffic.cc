@@ -11,7 +11,7 @@ constexpr uint32_t kFingerprint = 77;
 
 }  // namespace
 
-std::vector<std::byte> randomBytes(size_t count, Random& random) {
+std::vector<std::byte> randomBytes(size_t count, TestRandom& random) {
   std::vector<std::byte> bytes(count);
   const uint64_t word = random.word();
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>((word + i * i) >> (i % 32));
@@ -25,14 +25,14 @@ std::string Traffic::Message::text() const {
 }
 
 void Traffic::add(int source, int target, uint32_t channel, uint64_t stream, size_t bytes,
-                  Random& random) {
+                  TestRandom& random) {
   messages_.push_back({{target, channel, stream},
                        source,
                        randomBytes(bytes, random),
                        std::vector<std::byte>(bytes, std::byte{0xee})});
 }
 
-void Traffic::addRandom(int size, size_t count, size_t max_bytes, Random& random) {
+void Traffic::addRandom(int size, size_t count, size_t max_bytes, TestRandom& random) {
   for (size_t i = 0; i < count; ++i) {
     const size_t last = static_cast<size_t>(size) - 1;
     const size_t source = random.between(0, last);
@@ -43,7 +43,7 @@ void Traffic::addRandom(int size, size_t count, size_t max_bytes, Random& random
   }
 }
 
-void Traffic::start(Network& network, Random& random, bool sends, bool receives) {
+void Traffic::start(Network& network, TestRandom& random, bool sends, bool receives) {
   // One queue per end of a flow; the order of the queues' turns is random.
   using Key = std::tuple<bool, int, int, uint32_t, uint64_t>;
   std::map<Key, std::deque<Message*>> queues;

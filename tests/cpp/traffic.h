@@ -11,21 +11,22 @@
 
 namespace topoopt {
 
-std::vector<std::byte> randomBytes(size_t count, Random& random);
+std::vector<std::byte> randomBytes(size_t count, TestRandom& random);
 
 // Owns the memory, so it must be made before the network (and go after it).
 class Traffic {
  public:
   // The next message of its flow.
-  void add(int source, int target, uint32_t channel, uint64_t stream, size_t bytes, Random& random);
+  void add(int source, int target, uint32_t channel, uint64_t stream, size_t bytes,
+           TestRandom& random);
 
   // `count` messages between random ranks, of 0 to `max_bytes` bytes, on channels 0 and 1.
-  void addRandom(int size, size_t count, size_t max_bytes, Random& random);
+  void addRandom(int size, size_t count, size_t max_bytes, TestRandom& random);
 
   // Hands all sends and receives to the endpoints, those of a flow in order, all else at random.
-  void start(Network& network, Random& random) { start(network, random, true, true); }
-  void startSends(Network& network, Random& random) { start(network, random, true, false); }
-  void startReceives(Network& network, Random& random) { start(network, random, false, true); }
+  void start(Network& network, TestRandom& random) { start(network, random, true, true); }
+  void startSends(Network& network, TestRandom& random) { start(network, random, true, false); }
+  void startReceives(Network& network, TestRandom& random) { start(network, random, false, true); }
 
   // Waits for everything; fails the test if something is missing, an error, or has wrong bytes.
   void check();
@@ -44,7 +45,7 @@ class Traffic {
 
     std::string text() const;
   };
-  void start(Network& network, Random& random, bool sends, bool receives);
+  void start(Network& network, TestRandom& random, bool sends, bool receives);
 
   std::deque<Message> messages_;
 };

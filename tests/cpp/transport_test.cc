@@ -87,7 +87,7 @@ TEST(Reactor, TimersRunInTheOrderOfTheirTimesUnlessCancelled) {
 // ---- messages ----------------------------------------------------------------------------------
 
 TEST(Endpoints, MessagesOfAnySizeReachEveryRankOverAnyRoutes) {
-  Random random(201);
+  TestRandom random(201);
   for (const Shape& shape : shapes()) {
     for (const size_t window : {4 << 10, 64 << 10, 4 << 20}) {
       SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window));
@@ -106,7 +106,7 @@ TEST(Endpoints, MessagesOfAnySizeReachEveryRankOverAnyRoutes) {
 }
 
 TEST(Endpoints, TinyWindowsStillMoveMessages) {
-  Random random(202);
+  TestRandom random(202);
   for (const size_t window : {1, 57, 1000}) {
     Traffic traffic;
     traffic.addRandom(4, 60, 20000, random);
@@ -118,7 +118,7 @@ TEST(Endpoints, TinyWindowsStillMoveMessages) {
 
 // Ranks with links of several kinds, and routes over all of them.
 TEST(Endpoints, LinksOfAllKindsCarryAnyMixOfTraffic) {
-  Random random(215);
+  TestRandom random(215);
   for (const Shape& shape : shapes()) {
     for (const size_t window : {1 << 10, 100 << 10, 4 << 20}) {
       SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window));
@@ -141,7 +141,7 @@ TEST(Endpoints, LinksOfAllKindsCarryAnyMixOfTraffic) {
 
 // All of them are in what the link reads at once, and nothing comes after them.
 TEST(Endpoints, ManySmallMessagesThatArriveTogetherAreAllTaken) {
-  Random random(214);
+  TestRandom random(214);
   Traffic traffic;
   for (int i = 0; i < 200; ++i) traffic.add(0, 1, 0, 0, 1 + i % 3, random);
   Network network({.size = 2, .cables = lineOf(2)}, random);
@@ -158,7 +158,7 @@ TEST(Endpoints, ManySmallMessagesThatArriveTogetherAreAllTaken) {
 // Everybody floods the far side through relays while receives are posted late: the relays may hold
 // one window per flow that crosses them, and no more.
 TEST(Endpoints, RelaysHoldNoMoreThanAWindowPerFlow) {
-  Random random(203);
+  TestRandom random(203);
   constexpr size_t kWindow = 64 << 10;
   constexpr size_t kStreams = 3;
   for (const Shape& shape : {Shape{"star", starOf(6), 6}, Shape{"ring", ringOf(6), 6},
@@ -203,7 +203,7 @@ TEST(Endpoints, RelaysHoldNoMoreThanAWindowPerFlow) {
 }
 
 TEST(Endpoints, CountEveryByteOnEveryHop) {
-  Random random(204);
+  TestRandom random(204);
   Traffic traffic;
   Network network({.size = 4, .cables = lineOf(4), .routes = 1}, random);
   traffic.add(0, 3, 0, 0, 100000, random);
@@ -233,7 +233,7 @@ TEST(Endpoints, CountEveryByteOnEveryHop) {
 // ---- receiving from any rank -------------------------------------------------------------------
 
 TEST(Endpoints, ReceiveAnyTakesEachMessageOnceWhateverTheOrder) {
-  Random random(205);
+  TestRandom random(205);
   for (int repeat = 0; repeat < 6; ++repeat) {
     constexpr size_t kBytes = 100000;  // two frames, which may take different routes
     constexpr int kPerSource = 4;
@@ -290,7 +290,7 @@ TEST(Endpoints, ReceiveAnyTakesEachMessageOnceWhateverTheOrder) {
 
 // A frame of the second message is here first; what comes later has to wake both receives.
 TEST(Endpoints, ReceiveAnyIsNotForgottenWhenMessagesOvertakeEachOther) {
-  Random random(206);
+  TestRandom random(206);
   Network network({.size = 2, .cables = {{0, 1}}}, random);
   const auto frame = [](uint64_t message, uint8_t value) {
     FrameHeader header;
@@ -324,7 +324,7 @@ TEST(Endpoints, ReceiveAnyIsNotForgottenWhenMessagesOvertakeEachOther) {
 // ---- disagreement ------------------------------------------------------------------------------
 
 TEST(Endpoints, ADisagreementIsAMismatchOnWhicheverEndComesSecond) {
-  Random random(207);
+  TestRandom random(207);
   std::vector<std::byte> from(200000);
   std::vector<std::byte> into(200000);
   for (const bool receive_first : {true, false}) {
@@ -361,7 +361,7 @@ TEST(Endpoints, AWindowOfNothingIsRefused) {
 }
 
 TEST(Endpoints, CannotBeClosedOnTheirOwnReactorThread) {
-  Random random(216);
+  TestRandom random(216);
   Network network({.size = 2, .cables = lineOf(2)}, random);
   network.on(0, [](Endpoint& endpoint) { EXPECT_THROW(endpoint.stop(), std::logic_error); });
   EXPECT_EQ(network.leaveAll(kWaitLimit), std::vector<std::string>(2, ""));

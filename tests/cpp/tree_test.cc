@@ -126,7 +126,7 @@ TEST(ChainTree, VisitsTheServersInTheOrderOfTheRing) {
 }
 
 TEST(Trees, SumAndCopyInAnyOrderOfEvents) {
-  Random random(3);
+  TestRandom random(3);
   for (int repeat = 0; repeat < 60; ++repeat) {
     const int size = static_cast<int>(random.between(1, 9));
     const GroupLayout layout = circle(size);
@@ -144,7 +144,7 @@ TEST(Trees, SumAndCopyInAnyOrderOfEvents) {
 }
 
 TEST(Doubling, SumsOnAllMembersInAnyOrderOfEvents) {
-  Random random(4);
+  TestRandom random(4);
   for (int size = 1; size <= 17; ++size) {
     for (const size_t window : {size_t{0}, size_t{1}, ScheduleExecutor::kUnbounded}) {
       std::vector<int> order = numbers(size);

@@ -34,7 +34,7 @@ def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
         "topoopt: error: 'repotr' is not a verb; did you mean `topoopt report`?\n"
     )
     assert main(["frobnicate"]) == 2
-    assert "verbs: profile, plan, run, report" in capsys.readouterr().err
+    assert "is not a verb; verbs: profile, plan, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
