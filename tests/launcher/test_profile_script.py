@@ -72,7 +72,7 @@ def test_the_demand_of_a_script_wires_a_network(
     assert main([*run, "--ranks", "1", "--", "1000"]) == 0
     shown = capsys.readouterr().out
     assert "AllReduce of 8 kB among 0-2" in shown
-    assert "assumed: all ranks call what rank 1 calls" in shown
+    assert "assumed: every rank calls what rank 1 did" in shown
     assert f"demand: {demand}" in shown
 
 

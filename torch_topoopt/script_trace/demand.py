@@ -15,7 +15,7 @@ from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch_topoopt.script_trace.document import CollectiveCall, CommunicationTrace
 
@@ -53,16 +53,16 @@ def _assumptions(trace: CommunicationTrace, calls: list[CollectiveCall]) -> Iter
     yield "rank i is server i"
     if len(trace.ranks) == trace.world_size:
         return
-    known = ", ".join(map(str, trace.ranks))
+    known = _named(trace.ranks)
     whole = all(
         len(c.group) == trace.world_size and c.operation not in ("Send", "Recv") for c in calls
     )
     if whole:
-        yield f"all ranks call what rank {known} calls: every group is the whole world"
+        yield f"every rank calls what {known} did: every group is the whole world"
     else:
         yield (
-            f"only rank {known} was profiled: groups and pairs without any of them are missing "
-            "from the demand (--ranks all profiles every rank)"
+            f"nothing of other ranks than {known}: groups and pairs without any of these are "
+            "missing from the demand (--ranks all profiles every rank)"
         )
 
 
@@ -118,7 +118,7 @@ def _pairs(calls: list[CollectiveCall]) -> tuple[PairTable, list[str]]:
             sent[pair] += size_bytes
         missing = [rank for rank in group if rank not in present]
         if parts and missing:
-            assumed.append(f"what rank {_listed(missing)} sends in AllToAll is not known: left out")
+            assumed.append(f"nothing of what {_named(missing)} would send in an AllToAll")
     total: _Pairs = defaultdict(int)
     for pairs in (sent, received):
         for pair, size_bytes in pairs.items():
@@ -150,6 +150,10 @@ def _add_unprofiled_parts(
                 sent[member, call.peer] += call.size_bytes
             else:
                 received[call.peer, member] += call.size_bytes
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)}"
 
 
 def _listed(ranks: Iterable[int]) -> str:
