@@ -98,6 +98,13 @@ def test_an_all_to_all_beside_an_all_reduce_loads_the_busiest_link_less() -> Non
     assert better[0] < demand_cost(cluster, demand, find_network(cluster, demand))[0]
 
 
+def test_each_pair_of_64_servers_has_paths_enough_to_spare_the_busiest_link() -> None:
+    cluster, demand = Cluster(64, 8, 100.0), default_demand(64)
+    found = find_best_network(cluster, demand, budget_s=0.2)
+    paper = demand_cost(cluster, demand, find_network(cluster, demand))
+    assert demand_cost(cluster, demand, found)[0] < 0.985 * paper[0]
+
+
 def test_the_price_decides() -> None:
     cluster, demand = Cluster(12, 4, 100.0), data_parallel(12)
     seen: list[Network] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.group_rings import Servers
     from torch_topoopt.topology.ring_unions import Ends, Order
 
-_MOST_LISTED = 32  # pairs per server that get paths of their own
+_MOST_LISTED = 128  # pairs per server that get paths of their own
 _MOST_WEIGHT = 1 << 40  # of all pairs together; the search counts hops times weight in 64 bits
 
 
@@ -198,8 +198,8 @@ class _Builder:
             for group in sorted(self._demanded, key=lambda g: len(g.servers) < cluster.servers)
         )
         sizes = {frozenset(g.servers): g.size_bytes for g in self._demanded}
-        # Where most pairs send something, a forwarding table loads links more evenly, and sooner,
-        # than paths found for one pair after the other.
+        # Several paths for each pair load links more evenly than a forwarding table, but a large
+        # network in which most pairs send something has too many of them.
         dense = len(self._pairs) > _MOST_LISTED * cluster.servers
         routes = plan_routes(
             cluster.servers,
