@@ -21,7 +21,7 @@ STAMP := .venv/torch_topoopt-setup.stamp
 endif
 BIN := $(VENV)/bin
 # Tests wait more than they compute: several run at once, also on few cores.
-WORKERS ?= 2
+WORKERS ?= 3
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 CXX ?= c++
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
