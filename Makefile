@@ -1,6 +1,7 @@
 # make setup   the environment, the pinned dependencies and the extensions
 # make demo    setup, then the main job on four emulated servers
 # make test    setup, then every check and every test
+# make test-all  the same with the tests marked exhaustive
 # make clean   removes what these made
 #
 # An active virtual environment is used as it is (its torch included); otherwise .venv is made here.
@@ -9,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typecheck clean
+.PHONY: help setup demo test test-all lint typecheck clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -61,6 +62,9 @@ demo: setup
 
 test: setup lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-all: setup lint
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
 
 lint: setup typecheck
 	@$(BIN)/ruff check .

@@ -32,26 +32,45 @@ class Setting:
     plan: Callable[[], Plan]
     ranks_per_server: int = 1
     algorithm: str = "auto"  # TOPOOPT_ALGORITHM
+    exhaustive: bool = False
 
 
 SETTINGS = (
     Setting("1 alone", lambda: make_plan(1, 1)),
     Setting("2 on one cable", lambda: make_plan(2, 1)),
     Setting("3 on a duplex ring", lambda: make_plan(3, 2)),
-    Setting("3 on a line", lambda: networks.plan_of(3, networks.line(3))),
+    Setting("3 on a line", lambda: networks.plan_of(3, networks.line(3)), exhaustive=True),
     Setting("5 on two strides", lambda: make_plan(5, 4)),
-    Setting("5 on a single ring", lambda: make_plan(5, 1, ports="simplex")),
-    Setting("5 on two strides, both ways", lambda: make_plan(5, 4), algorithm="both_ways"),
+    Setting("5 on a single ring", lambda: make_plan(5, 1, ports="simplex"), exhaustive=True),
+    Setting(
+        "5 on two strides, both ways",
+        lambda: make_plan(5, 4),
+        algorithm="both_ways",
+        exhaustive=True,
+    ),
     Setting("5 on a duplex ring, doubling", lambda: make_plan(5, 2), algorithm="doubling"),
     Setting("5 on a star, trees", lambda: networks.plan_of(5, networks.star(5)), algorithm="tree"),
-    Setting("5 on a line, one ring", lambda: networks.plan_of(5, networks.line(5)), 1, "ring"),
-    Setting("8 on a tree", lambda: networks.plan_of(8, networks.binary_tree(8))),
+    Setting(
+        "5 on a line, one ring",
+        lambda: networks.plan_of(5, networks.line(5)),
+        1,
+        "ring",
+        exhaustive=True,
+    ),
+    Setting("8 on a tree", lambda: networks.plan_of(8, networks.binary_tree(8)), exhaustive=True),
     Setting("8 on a ring with a chord", lambda: networks.plan_of(8, networks.ring_with_chord(8))),
     Setting("4 on one server", lambda: make_plan(1, 1), 4),
     Setting("2 on each of 2 servers", lambda: make_plan(2, 1), 2),
-    Setting("2 on each server of a line", lambda: networks.plan_of(3, networks.line(3)), 2),
-    Setting("3 on each of 2 servers, trees", lambda: make_plan(2, 1), 3, "tree"),
-    Setting("3 on each of 2 servers, rings", lambda: make_plan(2, 1), 3, "multi_ring"),
+    Setting(
+        "2 on each server of a line",
+        lambda: networks.plan_of(3, networks.line(3)),
+        2,
+        exhaustive=True,
+    ),
+    Setting("3 on each of 2 servers, trees", lambda: make_plan(2, 1), 3, "tree", exhaustive=True),
+    Setting(
+        "3 on each of 2 servers, rings", lambda: make_plan(2, 1), 3, "multi_ring", exhaustive=True
+    ),
 )
 THOROUGH_SETTINGS = (
     Setting("5 on two strides, one ring", lambda: make_plan(5, 4), algorithm="ring"),
@@ -86,7 +105,13 @@ def run_cases(cases: Iterable[Case], algorithm: str, rank: int, world: int) -> t
     return done, time.monotonic() - start
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(s, id=s.name, marks=[pytest.mark.exhaustive] if s.exhaustive else [])
+        for s in SETTINGS
+    ],
+)
 @pytest.mark.timeout(14_400 if FULL else 120)
 def test_every_operation_gives_the_values_computed_locally(setting, tmp_path):
     if FULL:

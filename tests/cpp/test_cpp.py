@@ -68,7 +68,9 @@ def _run(command: list[str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize(
+    "sanitizer", ["address,undefined", pytest.param("thread", marks=pytest.mark.exhaustive)]
+)
 def test_the_cpp_suites_pass_under_the_sanitizer(sanitizer: str) -> None:
     if (reason := _missing()) is not None:
         pytest.skip(reason)
