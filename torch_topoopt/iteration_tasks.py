@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
+from torch_topoopt.search.traffic import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,20 +118,13 @@ class _Builder:
     ) -> None:
         """Sends to each shard of the receivers the samples that it needs."""
         a, b = len(senders), len(receivers)
-        i = j = 0
-        while i < a and j < b:  # in units of 1 / (a b) of the batch
-            parts = min((i + 1) * b, (j + 1) * a) - max(i * b, j * a)
-            if parts > 0:
-                waits_for = before[i]
-                if senders[i] != receivers[j] and size_bytes:
-                    moved = parts / (a * b) * size_bytes
-                    waits_for = self._add("flow", senders[i], receivers[j], moved, 0)
-                    self._tasks[waits_for].after.append(before[i])
-                self._tasks[after[j]].after.append(waits_for)
-            if (i + 1) * b <= (j + 1) * a:
-                i += 1
-            else:
-                j += 1
+        for i, j, parts in overlaps(a, b):
+            waits_for = before[i]
+            if senders[i] != receivers[j] and size_bytes:
+                moved = parts / (a * b) * size_bytes
+                waits_for = self._add("flow", senders[i], receivers[j], moved, 0)
+                self._tasks[waits_for].after.append(before[i])
+            self._tasks[after[j]].after.append(waits_for)
 
     def _all_reduce(self, op: int) -> None:
         size_bytes = self._operators[op].parameter_gradient_bytes

@@ -13,6 +13,23 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Placement
 
 
+def overlaps(a: int, b: int) -> Iterator[tuple[int, int, int]]:
+    """Which shards of a batch split `a` ways share samples with which of one split `b` ways.
+
+    The i-th of k shards holds samples [i/k, (i+1)/k). Yields (shard of a, shard of b, parts),
+    ascending, `parts` in units of 1 / (a b) of the batch.
+    """
+    i = j = 0
+    while i < a and j < b:
+        parts = min((i + 1) * b, (j + 1) * a) - max(i * b, j * a)
+        if parts > 0:
+            yield i, j, parts
+        if (i + 1) * b <= (j + 1) * a:
+            i += 1
+        else:
+            j += 1
+
+
 def transfers(
     producer: tuple[int, ...], consumer: tuple[int, ...]
 ) -> Iterator[tuple[int, int, int]]:
@@ -22,16 +39,9 @@ def transfers(
     (source, target, parts), `parts` in units of 1 / (len(producer) x len(consumer)) of the batch,
     only where source and target differ.
     """
-    a, b = len(producer), len(consumer)
-    i = j = 0
-    while i < a and j < b:
-        parts = min((i + 1) * b, (j + 1) * a) - max(i * b, j * a)
-        if parts > 0 and producer[i] != consumer[j]:
+    for i, j, parts in overlaps(len(producer), len(consumer)):
+        if producer[i] != consumer[j]:
             yield producer[i], consumer[j], parts
-        if (i + 1) * b <= (j + 1) * a:
-            i += 1
-        else:
-            j += 1
 
 
 def demand(op_graph: OpGraph, placements: Sequence[Placement], servers: int) -> Demand:

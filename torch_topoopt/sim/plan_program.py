@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import check_strategy
+from torch_topoopt.search.traffic import overlaps
 from torch_topoopt.sim.iteration import complete_groups
 
 if TYPE_CHECKING:
@@ -176,20 +177,13 @@ class _Builder:
     ) -> None:
         """Every consumer waits for its part of every producer's output, or the other way round."""
         a, b = len(producers), len(consumers)
-        i = j = 0
-        while i < a and j < b:  # in units of 1 / (a b) of the batch
-            parts = min((i + 1) * b, (j + 1) * a) - max(i * b, j * a)
-            if parts > 0:
-                ends = (producers[i], consumers[j])
-                tasks = (producer_tasks[i], consumer_tasks[j])
-                if backwards:
-                    ends, tasks = ends[::-1], tasks[::-1]
-                arrived = self.add_flows(*ends, size_bytes * parts / (a * b), [tasks[0]])
-                self.tasks[tasks[1]][6].extend(arrived)
-            if (i + 1) * b <= (j + 1) * a:
-                i += 1
-            else:
-                j += 1
+        for i, j, parts in overlaps(a, b):
+            ends = (producers[i], consumers[j])
+            tasks = (producer_tasks[i], consumer_tasks[j])
+            if backwards:
+                ends, tasks = ends[::-1], tasks[::-1]
+            arrived = self.add_flows(*ends, size_bytes * parts / (a * b), [tasks[0]])
+            self.tasks[tasks[1]][6].extend(arrived)
 
     def add_flows(self, source: int, target: int, size_bytes: float, after: list[int]) -> list[int]:
         """What stands for the arrival of these bytes: flows, or `after` if nothing has to move."""
