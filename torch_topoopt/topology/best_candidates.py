@@ -12,7 +12,7 @@ from torch_topoopt.topology.hop_counts import hop_matrix
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.ring_unions import RingUnion, anneal_for_pairs, search_rings
-from torch_topoopt.topology.routing import plan_routes, ring_pair_bytes
+from torch_topoopt.topology.routing import group_bytes, plan_routes, ring_pair_bytes
 from torch_topoopt.topology.wiring import Wiring, ports_per_ring
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ class _Builder:
     ) -> None:
         self._cluster = cluster
         self._demanded = merge_groups(cluster, demand)
+        self._sizes = group_bytes(demand)
         self._pairs = pairs
         self._paths = paths
 
@@ -197,14 +198,13 @@ class _Builder:
             self._group(group.servers, rings_of.get(group.servers, ()), distances.tolist())
             for group in sorted(self._demanded, key=lambda g: len(g.servers) < cluster.servers)
         )
-        sizes = {frozenset(g.servers): g.size_bytes for g in self._demanded}
         # Several paths for each pair load links more evenly than a forwarding table, but a large
         # network in which most pairs send something has too many of them.
         dense = len(self._pairs) > _MOST_LISTED * cluster.servers
         routes = plan_routes(
             cluster.servers,
             wiring.links,
-            ring_pair_bytes(groups, sizes),
+            ring_pair_bytes(groups, self._sizes),
             {} if dense else self._pairs,
             paths=self._paths,
         )

@@ -21,6 +21,7 @@ from torch_topoopt.topology.degraded import (
     links_left,
 )
 from torch_topoopt.topology.failure_pairs import PairTraffic
+from torch_topoopt.topology.routing import group_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,10 +58,8 @@ class LoadModel:
         self.edges = {pair: i for i, pair in enumerate(sorted(self.rates))}
         self.rate = np.array([self.rates[pair] * BYTES_PER_GBPS for pair in self.edges])
         self.planned: Mapping[Pair, tuple[Route, ...]] = network.routes_by_pair()
-        sizes: defaultdict[frozenset[int], int] = defaultdict(int)
-        for asked in demand.groups:
-            sizes[frozenset(asked.servers)] += asked.size_bytes
-        self.all_reduce_bytes = [sizes[frozenset(group.servers)] for group in network.groups]
+        sizes = group_bytes(demand)
+        self.all_reduce_bytes = [sizes.get(frozenset(group.servers), 0) for group in network.groups]
         self.pairs = PairTraffic(demand, self.planned, self.edges)
         self._index_rings()
 

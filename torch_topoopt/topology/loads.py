@@ -9,7 +9,7 @@ import numpy as np
 from torch_topoopt.plan import PairTable, RouteTable
 from torch_topoopt.topology.hop_counts import hop_summary
 from torch_topoopt.topology.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing import ring_pair_bytes
+from torch_topoopt.topology.routing import group_bytes, ring_pair_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,13 +23,11 @@ def traffic_matrix(network: Network, demand: Demand, servers: int) -> NDArray[np
     A ring AllReduce of S bytes with share s among k members sends 2 (k - 1) / k * s * S bytes from
     each member to the next. Raises ValueError if `network` has no rings for a group of `demand`.
     """
-    sizes: dict[frozenset[int], int] = {}
+    sizes = group_bytes(demand)
     known = {frozenset(group.servers) for group in network.groups}
-    for group in demand.groups:
-        members = frozenset(group.servers)
+    for members in sizes:
         if len(members) > 1 and members not in known:
             raise ValueError(f"demand: the network has no rings for group {sorted(members)}")
-        sizes[members] = sizes.get(members, 0) + group.size_bytes
     matrix = demand_matrix(demand, servers).astype(np.float64)
     for (source, target), size_bytes in ring_pair_bytes(network.groups, sizes).items():
         matrix[source, target] += size_bytes

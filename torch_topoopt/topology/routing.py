@@ -28,7 +28,7 @@ from torch_topoopt.topology.shortest_paths import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torch_topoopt.plan import Group, Link
+    from torch_topoopt.plan import Demand, Group, Link
 
 
 def circulant_offsets(servers: int, adjacent: set[Pair]) -> tuple[int, ...]:
@@ -45,6 +45,15 @@ def all_hop_distances(servers: int, links: Sequence[Link]) -> list[list[int]]:
         first = hop_distances(table, 0)
         return [first[servers - s :] + first[: servers - s] for s in range(servers)]
     return [hop_distances(table, source) for source in range(servers)]
+
+
+def group_bytes(demand: Demand) -> dict[frozenset[int], int]:
+    """AllReduce bytes of `demand` by set of servers; the same set twice is added up."""
+    sizes: dict[frozenset[int], int] = {}
+    for group in demand.groups:
+        members = frozenset(group.servers)
+        sizes[members] = sizes.get(members, 0) + group.size_bytes
+    return sizes
 
 
 def ring_pair_bytes(

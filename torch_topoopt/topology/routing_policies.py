@@ -16,7 +16,12 @@ from torch_topoopt.topology.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.optimal_routes import DEFAULT_GAP, link_counts, optimal_routes
 from torch_topoopt.topology.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing import circulant_offsets, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.routing import (
+    circulant_offsets,
+    group_bytes,
+    plan_routes,
+    ring_pair_bytes,
+)
 from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
@@ -93,11 +98,7 @@ def reroute(
         routes = _coin_change(network, servers)
     else:
         pairs = demand_matrix(demand, servers)
-        sizes: dict[frozenset[int], int] = {}
-        for group in demand.groups:
-            members = frozenset(group.servers)
-            sizes[members] = sizes.get(members, 0) + group.size_bytes
-        rings = ring_pair_bytes(network.groups, sizes)
+        rings = ring_pair_bytes(network.groups, group_bytes(demand))
         count = 1 if policy == "single" else paths
         routes = plan_routes(servers, network.links, rings, pairs, paths=count)
         if policy == "k-shortest":

@@ -31,7 +31,12 @@ from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.released import released_order, wire_released
-from torch_topoopt.topology.routing import all_hop_distances, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.routing import (
+    all_hop_distances,
+    group_bytes,
+    plan_routes,
+    ring_pair_bytes,
+)
 from torch_topoopt.topology.routing_policies import routed_by
 from torch_topoopt.topology.totient_perms import ring_order
 from torch_topoopt.topology.wiring import Wiring
@@ -109,7 +114,7 @@ def find_network(
     else:
         strides = wire_released(wiring, demanded)
         groups = _rings(wiring, strides, released_order)
-    ring_bytes = ring_pair_bytes(groups, {frozenset(g.servers): g.size_bytes for g in demanded})
+    ring_bytes = ring_pair_bytes(groups, group_bytes(demand))
     whole = strides[tuple(range(cluster.servers))]
     coins = {c for p in whole for c in ((p, cluster.servers - p) if wiring.duplex else (p,))}
     pairs = demand_matrix(demand, cluster.servers)
