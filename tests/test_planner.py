@@ -254,3 +254,19 @@ def test_a_searched_network_is_never_worse_and_the_same_every_time(space: str) -
     assert searched.prediction.iteration_s <= planned("paper").prediction.iteration_s
     assert Plan.from_json(searched.to_json()) == searched
     assert planned("best").to_json() == searched.to_json()
+
+
+def test_a_plan_places_only_as_is_executable() -> None:
+    op_graph = embeddings(4, table_bytes=10**7)
+    free = plan(op_graph, small(), evaluations=300)
+    moved = [p.operator for p in free.strategy if len(p.servers) < 4]
+    assert moved, "with tables this large some operator is placed on fewer servers"
+    held = plan(
+        op_graph,
+        small(),
+        evaluations=300,
+        executable=lambda name, servers: name != moved[0] or len(servers) == 4,
+    )
+    by_name = {placement.operator: placement.servers for placement in held.strategy}
+    assert by_name[moved[0]] == (0, 1, 2, 3)
+    assert any(len(servers) < 4 for servers in by_name.values())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
-    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.sim import IterationEstimate
     from torch_topoopt.topology.routing_policies import Policy
 
@@ -74,6 +74,7 @@ def plan(
     mode: Literal["paper", "best"] = "paper",
     network: Network | None = None,
     routing: Policy = "shortest",
+    executable: Executable | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
@@ -83,7 +84,8 @@ def plan(
     "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
     `network` that is there already (cables that people plugged) only the strategy is planned.
-    `routing` is a policy of `routing_policies`; a network that is there keeps its routes. The same
+    `routing` is a policy of `routing_policies`; a network that is there keeps its routes. With
+    `executable`, only strategies are considered all of whose placements it accepts. The same
     arguments give the same Plan, byte for byte. `on_progress` is called between slices of the
     search; whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind.
 
@@ -98,7 +100,16 @@ def plan(
     if routing not in POLICIES:
         raise ValueError(f"routing: {routing!r} is not one of {', '.join(POLICIES)}")
     loop = _Alternation(
-        op_graph, cluster, seed, evaluations, mode, rounds, network, routing, on_progress
+        op_graph,
+        cluster,
+        seed,
+        evaluations,
+        mode,
+        rounds,
+        network,
+        routing,
+        executable,
+        on_progress,
     )
     if strategy_space == "data-parallel":
         loop.plan_data_parallel()
@@ -135,6 +146,7 @@ class _Alternation:
         max_rounds: int,
         given: Network | None,
         routing: Policy,
+        executable: Executable | None,
         on_progress: Callable[[PlanProgress], None] | None,
     ) -> None:
         self._op_graph = op_graph
@@ -145,6 +157,7 @@ class _Alternation:
         self._max_rounds = max_rounds
         self._given = given
         self._routing: Policy = routing
+        self._executable = executable
         self._on_progress = on_progress
         self._best: _Pair | None = None
         self._rounds: list[Round] = []
@@ -159,7 +172,7 @@ class _Alternation:
 
     def alternate(self) -> None:
         """Rounds of search and rewiring; the first searches on the network for data parallelism."""
-        starts = starting_strategies(self._op_graph, self._cluster)
+        starts = starting_strategies(self._op_graph, self._cluster, self._executable)
         everywhere = data_parallel(self._op_graph, self._cluster.servers)
         self._alternate_from(self._wire(everywhere, "paper"), starts, "paper")
         if self._mode == "best" and self._given is None:
@@ -247,6 +260,7 @@ class _Alternation:
             network,
             starts,
             seed=self._seed + len(self._rounds) * 0x9E3779B97F4A7C15,
+            executable=self._executable,
         )
         done = len(self._rounds) * self._evaluations
         step = max(1, self._evaluations // _CURVE_POINTS)

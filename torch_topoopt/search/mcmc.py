@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.search.strategies import Executable, Strategy
 
 DEFAULT_BETA = 50.0  # a strategy 2 % slower is accepted with probability 1/e
 _SLICE = 20  # evaluations between two looks at Ctrl-C
@@ -37,17 +37,19 @@ class StrategySearch:
         *,
         seed: int = 0,
         beta: float = DEFAULT_BETA,
+        executable: Executable | None = None,
     ) -> None:
         """Starts at the cheapest of `starts` that fits into memory; `network` may be lowered.
 
-        Raises ValueError for an unknown accelerator, a start that does not place `op_graph`, a
-        `beta` that is not above 0, a negative seed, or if no start fits.
+        Only what is `executable` is proposed; the starts are taken as they are. Raises ValueError
+        for an unknown accelerator, a start that does not place `op_graph`, a `beta` that is not
+        above 0, a negative seed, or if no start fits.
         """
         if seed < 0:
             raise ValueError(f"seed: {seed} is negative")
         for start in starts:
             check_strategy(op_graph, cluster.servers, start)
-        space = strategy_space(op_graph, cluster.servers)
+        space = strategy_space(op_graph, cluster.servers, executable)
         counts = set(shard_counts(cluster.servers, op_graph.batch_size))
         counts |= {len(placement.servers) for start in starts for placement in start}
         self._names = tuple(operator.name for operator in op_graph.operators)

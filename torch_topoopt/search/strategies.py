@@ -15,8 +15,13 @@ from torch_topoopt.plan import Placement
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Cluster
+
+    # Whether the operator of a name may run on those servers, which are ascending.
+    Executable = Callable[[str, tuple[int, ...]], bool]
 
 ServerSet = tuple[int, ...]
 Strategy = tuple[Placement, ...]
@@ -52,13 +57,29 @@ def server_sets(servers: int, count: int) -> tuple[ServerSet, ...]:
     return tuple(sorted(sets))
 
 
-def strategy_space(op_graph: OpGraph, servers: int) -> StrategySpace:
-    """What every operator of `op_graph` may do on `servers` servers."""
+def strategy_space(
+    op_graph: OpGraph, servers: int, executable: Executable | None = None
+) -> StrategySpace:
+    """What every operator of `op_graph` may do on `servers` servers, as far as it is `executable`.
+
+    Raises ValueError for an operator that may run nowhere.
+    """
     counts = shard_counts(servers, op_graph.batch_size)
     split = tuple(server_sets(servers, k) for k in counts)
     whole = tuple(server_sets(servers, k) for k in sorted({1, counts[-1]}) if k in (1, servers))
-    kind = tuple(0 if operator.splittable else 1 for operator in op_graph.operators)
-    return StrategySpace((split, whole), kind)
+    if executable is None:
+        kind = tuple(0 if operator.splittable else 1 for operator in op_graph.operators)
+        return StrategySpace((split, whole), kind)
+    kinds: dict[tuple[tuple[ServerSet, ...], ...], int] = {}
+    of_operator = []
+    for operator in op_graph.operators:
+        sizes = split if operator.splittable else whole
+        kept = (tuple(s for s in sets if executable(operator.name, s)) for sets in sizes)
+        allowed = tuple(sets for sets in kept if sets)
+        if not allowed:
+            raise ValueError(f"executable: operator {operator.name!r} may run on no servers")
+        of_operator.append(kinds.setdefault(allowed, len(kinds)))
+    return StrategySpace(tuple(kinds), tuple(of_operator))
 
 
 def data_parallel(op_graph: OpGraph, servers: int) -> Strategy:
@@ -126,25 +147,31 @@ def _traffic_bytes(op_graph: OpGraph, index: int) -> int:
     return sum(edge.size_bytes + edge.gradient_bytes for edge in edges)
 
 
-def starting_strategies(op_graph: OpGraph, cluster: Cluster) -> tuple[Strategy, ...]:
+def starting_strategies(
+    op_graph: OpGraph, cluster: Cluster, executable: Executable | None = None
+) -> tuple[Strategy, ...]:
     """Where the search starts: those of the following that fit into the accelerators' memory.
 
     Data parallelism; the same with every operator whole whose AllReduce would carry more bytes than
     its activations; the same with the fewest of the largest operators whole that make it fit.
-    Raises ValueError with the bytes needed and available if none fits.
+    An operator that is not `executable` on each single server stays on all of them. Raises
+    ValueError with the bytes needed and available if none fits.
     """
     everywhere = data_parallel(op_graph, cluster.servers)
     if cluster.servers == 1:
         return _those_that_fit(op_graph, cluster, [everywhere])
-    heavy = {
+    movable = [
         i
         for i, operator in enumerate(op_graph.operators)
-        if 2 * operator.parameter_gradient_bytes > _traffic_bytes(op_graph, i)
+        if executable is None or all(executable(operator.name, (s,)) for s in everywhere[0].servers)
+    ]
+    heavy = {
+        i
+        for i in movable
+        if 2 * op_graph.operators[i].parameter_gradient_bytes > _traffic_bytes(op_graph, i)
     }
     candidates = [everywhere, whole_operators(op_graph, cluster, heavy)]
-    by_size = sorted(
-        range(len(op_graph.operators)), key=lambda i: (-_state_bytes(op_graph.operators[i]), i)
-    )
+    by_size = sorted(movable, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
     limit = memory_limit(cluster)
     for count in range(1, len(by_size) + 1):
         strategy = whole_operators(op_graph, cluster, set(by_size[:count]))
