@@ -265,7 +265,7 @@ def test_a_plan_places_only_as_is_executable() -> None:
         op_graph,
         small(),
         evaluations=300,
-        executable=lambda name, servers: name != moved[0] or len(servers) == 4,
+        executable=lambda p: p.operator != moved[0] or len(p.servers) == 4,
     )
     by_name = {placement.operator: placement.servers for placement in held.strategy}
     assert by_name[moved[0]] == (0, 1, 2, 3)

@@ -9,14 +9,21 @@ import inspect
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
-from torch_topoopt.tracing import ProfileError, Trace, TracedOperator, leaf_modules, tensors
+from torch_topoopt.tracing import (
+    CallTrace,
+    ProfileError,
+    Trace,
+    TracedOperator,
+    leaf_modules,
+    tensors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +33,7 @@ __all__ = ["DEFAULT_BATCH_SIZE", "LoadedModel", "ProfileError", "load_model", "p
 
 DEFAULT_BATCH_SIZE = 32  # where neither the caller nor the script says
 
+AnyTrace = TypeVar("AnyTrace", bound=Trace)
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -35,6 +43,7 @@ def profile(
     *,
     name: str,
     batch_size: int | None = None,
+    boundary: bool = False,
 ) -> OpGraph:
     """The OpGraph of one training iteration: forward, and backward from the sum of all outputs.
 
@@ -52,18 +61,16 @@ def profile(
     once, at the first operator that saves it, and no parameters. `parameter_bytes` stand at the
     first operator that uses a parameter; a parameter that is never used stands nowhere. An operator
     is `splittable` if a batch of twice the size doubles one dimension of each of its outputs, and
-    nothing it reads or computes grows faster.
+    nothing it reads or computes grows faster. With `boundary`, the batch's tensors and the output
+    are operators too, named "input" and "output", that compute nothing.
 
     Raises ProfileError, in one line, if the model cannot be traced: it needs the values of tensors
     and not only their shapes, allocates real tensors, works for one batch size only, returns
     nothing that a loss can be made of, or raises.
     """
-    network = _on_meta(model)
-    batch = _arguments(example_batch)
-    size = _batch_size(batch, batch_size)
-    leaves = _leaves(network, batch)
-    trace = _trace(network, leaves, batch, "")
-    doubled = _trace(network, leaves, _resized(batch, size, 2 * size), f"batch of {2 * size}: ")
+    trace, doubled, size = _traces(
+        model, example_batch, batch_size, CallTrace if boundary else Trace
+    )
     if not trace.operators:
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
@@ -72,6 +79,29 @@ def profile(
         for traced in trace.operators
     )
     return OpGraph(OpGraph.VERSION, name, size, operators).validate()
+
+
+def trace_calls(
+    model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
+) -> tuple[CallTrace, CallTrace, int]:
+    """The calls that `profile` with a boundary sees, of the batch and of one of twice the size.
+
+    Also returns the size of the batch. Raises ProfileError.
+    """
+    return _traces(model, example_batch, batch_size, CallTrace)
+
+
+def _traces(
+    model: Any, example_batch: Any, batch_size: int | None, kind: type[AnyTrace]
+) -> tuple[AnyTrace, AnyTrace, int]:
+    network = _on_meta(model)
+    batch = _arguments(example_batch)
+    size = _batch_size(batch, batch_size)
+    leaves = _leaves(network, batch)
+    trace = _trace(network, leaves, batch, "", kind)
+    twice_as_many = _resized(batch, size, 2 * size)
+    doubled = _trace(network, leaves, twice_as_many, f"batch of {2 * size}: ", kind)
+    return trace, doubled, size
 
 
 def _operator(
@@ -183,9 +213,11 @@ def _leaves(network: Any, batch: Arguments) -> set[Any]:
         return leaf_modules(network, *batch, calling)
 
 
-def _trace(network: Any, leaves: set[Any], batch: Arguments, what: str) -> Trace:
+def _trace(
+    network: Any, leaves: set[Any], batch: Arguments, what: str, kind: type[AnyTrace]
+) -> AnyTrace:
     network.zero_grad(set_to_none=True)
-    trace = Trace(network, leaves)
+    trace = kind(network, leaves)
     with _explaining(what, trace.modules):
         trace.run(*batch)
     return trace

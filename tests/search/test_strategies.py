@@ -51,21 +51,23 @@ def test_operators_without_a_batch_run_whole_or_everywhere() -> None:
 def test_what_is_not_executable_is_not_in_the_space() -> None:
     op_graph = graph(operator("a"), operator("b"), operator("c"), batch_size=8)
 
-    def executable(name: str, servers: tuple[int, ...]) -> bool:
-        return name != "b" or len(servers) == 4
+    def executable(placement: Placement) -> bool:
+        return placement.operator != "b" or len(placement.servers) == 4
 
     space = strategy_space(op_graph, 4, executable)
     of_operator = [space.sets[kind] for kind in space.kind]
     assert of_operator[0] == of_operator[2] == strategy_space(op_graph, 4).sets[0]
     assert of_operator[1] == (((0, 1, 2, 3),),)
     with pytest.raises(ValueError, match="executable: operator 'a' may run on no servers"):
-        strategy_space(op_graph, 4, lambda _name, _servers: False)
+        strategy_space(op_graph, 4, lambda _: False)
 
 
 def test_a_search_starts_only_from_what_is_executable() -> None:
     op_graph = graph(operator("a", parameters=10**6), operator("b", parameters=10**6))
     cluster = Cluster(4, 2, 10.0)
-    starts = starting_strategies(op_graph, cluster, lambda n, s: n == "a" or len(s) == 4)
+    starts = starting_strategies(
+        op_graph, cluster, lambda p: p.operator == "a" or len(p.servers) == 4
+    )
     assert {start[1].servers for start in starts} == {(0, 1, 2, 3)}
     assert (0,) in {start[0].servers for start in starts}
 

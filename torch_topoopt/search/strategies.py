@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Cluster
 
-    # Whether the operator of a name may run on those servers, which are ascending.
-    Executable = Callable[[str, tuple[int, ...]], bool]
+    Executable = Callable[[Placement], bool]  # whether somebody can run an operator like that
 
 ServerSet = tuple[int, ...]
 Strategy = tuple[Placement, ...]
@@ -74,7 +73,7 @@ def strategy_space(
     of_operator = []
     for operator in op_graph.operators:
         sizes = split if operator.splittable else whole
-        kept = (tuple(s for s in sets if executable(operator.name, s)) for sets in sizes)
+        kept = (tuple(s for s in sets if executable(Placement(operator.name, s))) for sets in sizes)
         allowed = tuple(sets for sets in kept if sets)
         if not allowed:
             raise ValueError(f"executable: operator {operator.name!r} may run on no servers")
@@ -163,7 +162,8 @@ def starting_strategies(
     movable = [
         i
         for i, operator in enumerate(op_graph.operators)
-        if executable is None or all(executable(operator.name, (s,)) for s in everywhere[0].servers)
+        if executable is None
+        or all(executable(Placement(operator.name, (s,))) for s in everywhere[0].servers)
     ]
     heavy = {
         i

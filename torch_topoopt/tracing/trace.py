@@ -37,7 +37,7 @@ from torch_topoopt.tracing.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 aten = torch.ops.aten
 
@@ -91,6 +91,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         for tensor in tensors((args, kwargs)):
             self._keep(tensor)
             self._batch.add(storage_of(tensor))
+        self._take_batch(tensors((args, kwargs)))
         with ExitStack() as stack:
             stack.enter_context(torch.device("meta"))
             for path, module in self._model.named_modules():
@@ -102,6 +103,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             saving = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
             with self, _Functions(self), saving:
                 output = self._model(*args, **kwargs)
+            self._take_output(output)
             outputs = [t for t in tensors(output) if t.requires_grad]
             if not outputs:
                 raise ProfileError(
@@ -114,6 +116,12 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             self._backward = True
             with self:
                 torch.autograd.backward(outputs, gradients)
+
+    def _take_batch(self, batch: Iterable[Any]) -> None:
+        """Sees the batch's tensors before the model does."""
+
+    def _take_output(self, output: Any) -> None:
+        """Sees what the model returned."""
 
     def _watch(self, path: str, module: Any) -> Any:
         def enter(module: Any, _: Any) -> None:

@@ -1,0 +1,183 @@
+"""The calls of a traced forward pass, in order: how an executor finds every operator again.
+
+Beside what a Trace knows, the batch and the output are operators here ("input", "output"), so that
+what a plan places elsewhere than the samples and the loss costs what it really costs.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch.utils._pytree import tree_flatten
+
+from torch_topoopt.tracing.records import Read, TracedOperator, region_of, storage_of, tensors
+from torch_topoopt.tracing.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Source = Literal["operator", "batch", "parameter", "buffer", "constant"]
+
+INPUT = "input"
+OUTPUT = "output"
+
+
+@dataclass
+class CallTensor:
+    """A tensor that a call reads or returns; its memory was written by `producer`, or comes from
+    elsewhere: see `source`. `mutated` says that the call writes it in place."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    source: Source
+    producer: TracedOperator | None
+    requires_grad: bool
+    mutated: bool = False
+
+
+@dataclass
+class Call:
+    """A leaf module (its path) or a function between leaf modules (its name) that was called.
+
+    `operator` is None if it only made views or constants. `integers[i]` is the i-th of the flat
+    arguments, where that is a number; `inputs` and `outputs` are their tensors, in order.
+    """
+
+    name: str
+    operator: TracedOperator | None
+    leaf: bool
+    inputs: list[CallTensor]
+    outputs: list[CallTensor]
+    integers: dict[int, int]
+
+
+class CallTrace(Trace):
+    """A Trace that notes all calls, and takes the batch and the output for operators."""
+
+    def __init__(self, model: Any, leaves: set[Any], *rest: Any) -> None:
+        super().__init__(model, leaves, *rest)
+        self.calls: list[Call] = []
+        self.result: list[CallTensor] = []  # the tensors of the output, in order
+        self._given: tuple[Any, Any] = ((), {})
+        self._is_leaf = False
+        self._looking = False
+        self._call: Call | None = None
+        self._reads: list[tuple[int, CallTensor]] = []  # of the call: storages of its inputs
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """As Trace.run."""
+        hooks = [
+            module.register_forward_pre_hook(self._see_leaf, with_kwargs=True)
+            for module in self._leaves
+        ]
+        try:
+            super().run(args, kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _see_leaf(self, _: Any, args: Any, kwargs: Any) -> None:
+        if self._operator is None and not self._backward:
+            self._given, self._is_leaf = (args, kwargs), True
+
+    def call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        if self._looking:
+            return function(*args, **kwargs)
+        if self._operator is None and not self._backward:
+            self._given, self._is_leaf = (args, kwargs), False
+        return super().call(function, args, kwargs)
+
+    @contextmanager
+    def _look(self) -> Iterator[None]:
+        """Inside, what is called on tensors is ours and not the model's."""
+        self._looking = True
+        try:
+            yield
+        finally:
+            self._looking = False
+
+    def _begin(self, name: str, kind: str) -> None:
+        with self._look():
+            self._begin_call(name, kind)
+
+    def _end(self, output: Any) -> None:
+        with self._look():
+            self._end_call(output)
+
+    def _begin_call(self, name: str, kind: str) -> None:
+        super()._begin(name, kind)
+        leaves, _ = tree_flatten(self._given)
+        inputs = list(tensors(self._given))
+        self._call = Call(
+            name=name if self._is_leaf else kind,
+            operator=None,
+            leaf=self._is_leaf,
+            inputs=[self._describe(tensor) for tensor in inputs],
+            outputs=[],
+            integers={i: v for i, v in enumerate(leaves) if type(v) is int},
+        )
+        storages = map(storage_of, inputs)
+        self._reads = list(zip(storages, self._call.inputs, strict=True))
+        self._given, self._is_leaf = ((), {}), False
+
+    def _end_call(self, output: Any) -> None:
+        operator, call, reads = self._operator, self._call, self._reads
+        assert operator is not None
+        super()._end(output)
+        if call is None:
+            return
+        self._call = None
+        if self.operators and self.operators[-1] is operator:
+            call.operator = operator
+            for storage, tensor in reads:
+                tensor.mutated = storage in operator.writes
+        call.outputs = [self._describe(tensor) for tensor in tensors(output)]
+        self.calls.append(call)
+
+    def _describe(self, tensor: Any) -> CallTensor:
+        storage = storage_of(tensor)
+        producer = self._producers.get(storage)
+        source: Source = "constant"
+        if producer is not None:
+            source = "batch" if producer.kind == INPUT else "operator"
+        elif storage in self._parameters:
+            source = "parameter"
+        elif storage in self._buffers:
+            source = "buffer"
+        return CallTensor(
+            tuple(tensor.shape), tensor.dtype, source, producer, bool(tensor.requires_grad)
+        )
+
+    def _take_batch(self, batch: Iterable[Any]) -> None:
+        for tensor in batch:
+            if storage_of(tensor) not in self._producers:
+                operator = self._add(INPUT)
+                operator.shapes = (tuple(tensor.shape),)
+                self._producers[storage_of(tensor)] = operator
+
+    def _take_output(self, output: Any) -> None:
+        with self._look():
+            self._read_output(output)
+
+    def _read_output(self, output: Any) -> None:
+        result = list(tensors(output))
+        self.result = [self._describe(tensor) for tensor in result]
+        made = [t for t in result if self._producers.get(storage_of(t)) is not None]
+        if not made:
+            return
+        operator = self._add(OUTPUT)
+        operator.reached = True
+        operator.shapes = tuple(tuple(tensor.shape) for tensor in made)
+        for tensor in made:
+            producer, region = self._producers[storage_of(tensor)], region_of(tensor)
+            operator.reads[region] = Read(producer, region[2], 0, bool(tensor.requires_grad))
+
+    def _add(self, kind: str) -> TracedOperator:
+        """An operator that computes nothing, after those that there are."""
+        count = self._names[kind] = self._names.get(kind, 0) + 1
+        operator = TracedOperator(f"{kind}#{count}" if count > 1 else kind, kind)
+        operator.index = len(self.operators)
+        self.operators.append(operator)
+        return operator
