@@ -44,6 +44,7 @@ setup(
             [
                 "csrc/bind_core.cc",
                 "csrc/bind_architectures.cc",
+                "csrc/bind_iteration.cc",
                 "csrc/bind_sim.cc",
                 "csrc/bind_routing.cc",
                 "csrc/bind_packet.cc",

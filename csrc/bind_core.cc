@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "bind_architectures.h"
+#include "bind_iteration.h"
 #include "bind_sim.h"
 #include "search/strategy_search.h"
 #include "sim/flow_simulator.h"
-#include "sim/iteration.h"
 #include "sim/max_min_rates.h"
 #include "sim/routed_network.h"
 
@@ -34,9 +34,6 @@ using ServerList = std::vector<int>;
 using PyRoute = std::pair<ServerList, double>;
 using PyRing = std::pair<ServerList, double>;
 using PyGroup = std::pair<ServerList, std::vector<PyRing>>;
-using PyOperand = std::tuple<int, double, double>;
-using PyOperator = std::tuple<std::vector<double>, std::vector<double>, double, int64_t, int64_t,
-                              std::vector<PyOperand>>;
 using PyPath = std::vector<std::pair<int, double>>;
 // kind, device, seconds or bytes, latency_s, priority, links, after
 using PyTask =
@@ -66,41 +63,6 @@ std::vector<PyRing> networkRings(const RoutedNetwork& network, ServerList server
   std::vector<PyRing> rings;
   for (const Ring& ring : network.rings(servers)) rings.emplace_back(ring.servers, ring.share);
   return rings;
-}
-
-std::shared_ptr<Job> makeJob(int servers, std::vector<int> shard_counts,
-                             double local_reduce_s_per_byte,
-                             const std::vector<PyOperator>& operators) {
-  auto job =
-      std::make_shared<Job>(Job{servers, std::move(shard_counts), local_reduce_s_per_byte, {}});
-  for (const auto& [forward, backward, all_reduce, replicated, divided, operands] : operators) {
-    OperatorCost op{forward, backward, all_reduce, replicated, divided, {}};
-    for (const auto& [producer, size, gradient] : operands) {
-      op.operands.push_back({producer, size, gradient});
-    }
-    job->operators.push_back(std::move(op));
-  }
-  job->validate();
-  return job;
-}
-
-Folding foldingOf(std::optional<bool> fold) {
-  if (!fold) return Folding::kWhereItPays;
-  return *fold ? Folding::kAlways : Folding::kNever;
-}
-
-py::tuple simulateIteration(const std::shared_ptr<Job>& job,
-                            const std::shared_ptr<RoutedNetwork>& network,
-                            const std::vector<ServerList>& strategy, std::optional<bool> fold) {
-  IterationModel model(job, network, foldingOf(fold));
-  std::vector<int> state;
-  for (const ServerList& set : strategy) state.push_back(model.sets().intern(set));
-  double seconds = 0;
-  {
-    py::gil_scoped_release release;
-    seconds = model.run(state);
-  }
-  return py::make_tuple(seconds, model.computeSeconds(), model.linkBytes(), model.taskCount());
 }
 
 // The task graph of a list of tasks; every flow gets a path of its own, or shares that of an
@@ -202,16 +164,11 @@ void bindSimulator(py::module_& module) {
           },
           py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"))
       .def("rings", &networkRings, py::arg("servers"));
-  py::class_<Job, std::shared_ptr<Job>>(module, "Job")
-      .def(py::init(&makeJob), py::arg("servers"), py::arg("shard_counts"),
-           py::arg("local_reduce_s_per_byte"), py::arg("operators"));
   py::class_<OwnedRates>(module, "MaxMinRates")
       .def(py::init<std::vector<double>, const std::vector<PyPath>&>(), py::arg("capacity"),
            py::arg("paths"))
       .def("change", &OwnedRates::change, py::arg("path"), py::arg("delta"))
       .def("solve", &OwnedRates::solve);
-  module.def("simulate_iteration", &simulateIteration, py::arg("job"), py::arg("network"),
-             py::arg("strategy"), py::arg("fold") = py::none());
   module.def("simulate_tasks", &simulateTasks, py::arg("bytes_per_s"), py::arg("devices"),
              py::arg("tasks"), py::arg("fold") = py::none());
 }
@@ -219,19 +176,32 @@ void bindSimulator(py::module_& module) {
 void bindSearch(py::module_& module) {
   py::class_<StrategySearch>(module, "StrategySearch")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
-                       const std::vector<SetsBySize>& spaces,
+                       const std::vector<std::vector<std::vector<PyPlacement>>>& spaces,
                        const std::vector<int>& space_of_operator,
-                       const std::vector<std::vector<ServerList>>& starts,
+                       const std::vector<std::vector<PyPlacement>>& starts,
                        int64_t memory_limit_bytes, uint64_t seed, double beta) {
-             return std::make_unique<StrategySearch>(std::move(job), std::move(network),
-                                                     SearchSpace{spaces, space_of_operator}, starts,
-                                                     memory_limit_bytes, seed, beta);
+             SearchSpace space{{}, space_of_operator};
+             for (const auto& groups : spaces) {
+               auto& made = space.spaces.emplace_back();
+               for (const auto& group : groups) made.push_back(toStrategy(group));
+             }
+             std::vector<std::vector<Placement>> strategies;
+             for (const auto& start : starts) strategies.push_back(toStrategy(start));
+             return std::make_unique<StrategySearch>(std::move(job), std::move(network), space,
+                                                     strategies, memory_limit_bytes, seed, beta);
            }),
            py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
            py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("seed"), py::arg("beta"))
       .def("step", &StrategySearch::step, py::arg("evaluations"),
            py::call_guard<py::gil_scoped_release>())
-      .def("best", &StrategySearch::best)
+      .def("best",
+           [](const StrategySearch& search) {
+             std::vector<PyPlacement> strategy;
+             for (const Placement& placement : search.best()) {
+               strategy.push_back(fromPlacement(placement));
+             }
+             return strategy;
+           })
       .def_property_readonly("evaluations", &StrategySearch::evaluations)
       .def_property_readonly("accepted", &StrategySearch::accepted)
       .def_property_readonly("simulations", &StrategySearch::simulations)
@@ -239,12 +209,6 @@ void bindSearch(py::module_& module) {
       .def_property_readonly("best_s", &StrategySearch::bestSeconds);
   module.def("acceptance_probability", &acceptanceProbability, py::arg("current_s"),
              py::arg("proposed_s"), py::arg("beta"));
-  module.def(
-      "memory_bytes",
-      [](const std::shared_ptr<Job>& job, const std::vector<ServerList>& strategy) {
-        return memoryBytes(*job, strategy);
-      },
-      py::arg("job"), py::arg("strategy"));
 }
 
 }  // namespace
@@ -253,6 +217,7 @@ void bindSearch(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() =
       "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
+  topoopt::bindIteration(module);
   topoopt::bindSimulator(module);
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);

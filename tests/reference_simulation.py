@@ -5,16 +5,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from element_ownership import element_transfers, shards
 from exact_max_min import exact_rates
 
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
+from torch_topoopt.search.shards import shard_operator
 from torch_topoopt.sim import ComputeTask, FlowTask, SimLink, simulate_tasks
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import Operand, OpGraph
+    from torch_topoopt.op_graph import Operand, Operator, OpGraph
     from torch_topoopt.plan import Cluster, Network, Ring
     from torch_topoopt.search.strategies import Strategy
 
@@ -106,34 +107,61 @@ class IterationReference:
     """
 
     def __init__(
-        self, op_graph: OpGraph, cluster: Cluster, network: Network, strategy: Strategy
+        self,
+        op_graph: OpGraph,
+        cluster: Cluster,
+        network: Network,
+        strategy: Strategy,
+        micro_batches: int = 1,
     ) -> None:
         self.index = {(link.source, link.target): i for i, link in enumerate(network.links)}
         self.links = [SimLink(cluster.link_bytes_per_s) for _ in network.links]
         self.routes = {pair: r[0].servers for pair, r in network.routes_by_pair().items()}
         self.tasks: list[tuple[Task, list[int]]] = []
-        self.forward: dict[tuple[int, int], int] = {}
-        self.backward: dict[tuple[int, int], int] = {}
-        self.sets = [placement.servers for placement in strategy]
-        groups = {tuple(sorted(group.servers)): group for group in network.groups}
+        self.strategy = strategy
+        self.groups = {tuple(sorted(group.servers)): group for group in network.groups}
+        self.micro_batches = micro_batches
+        self.forward: dict[tuple[int, int, int], int] = {}  # micro-batch, operator, server
+        self.backward: dict[tuple[int, int, int], int] = {}
         device = accelerator(cluster.accelerator)
-        last = 2 * len(op_graph.operators)
+        count = len(op_graph.operators)
+        for b, (i, op) in itertools.product(range(micro_batches), enumerate(op_graph.operators)):
+            shard = shard_operator(op, strategy[i].degrees)
+            times = operator_seconds(device, shard, strategy[i].sample * micro_batches)
+            ahead = micro_batches > 1  # backward work goes first, older micro-batches too
+            backward_first = (2 * b * count if ahead else 2 * count) - i
+            forward_then = (2 * (micro_batches + b) * count if ahead else 0) + i
+            for s in strategy[i].servers:
+                self.forward[b, i, s] = self.add(ComputeTask(s, times[0], priority=forward_then))
+                self.backward[b, i, s] = self.add(ComputeTask(s, times[1], priority=backward_first))
+                self.tasks[self.backward[b, i, s]][1].append(self.forward[b, i, s])
+        self.limit_what_is_in_flight()
         for i, op in enumerate(op_graph.operators):
-            forward_s, backward_s = operator_seconds(device, op, len(self.sets[i]))
-            for s in self.sets[i]:
-                self.forward[i, s] = self.add(ComputeTask(s, forward_s, priority=i))
-                self.backward[i, s] = self.add(ComputeTask(s, backward_s, priority=last - i))
-                self.tasks[self.backward[i, s]][1].append(self.forward[i, s])
-        for i, op in enumerate(op_graph.operators):
-            for operand in op.operands:
-                self.exchange(i, operand)
-            if op.parameter_gradient_bytes and len(self.sets[i]) > 1:
-                for ring in groups[self.sets[i]].rings:
-                    self.all_reduce(i, ring, op.parameter_gradient_bytes)
+            for operand, b in itertools.product(op.operands, range(micro_batches)):
+                self.exchange(b, i, op, operand)
+            if op.parameter_gradient_bytes:
+                self.all_reduce(i, op.parameter_gradient_bytes)
 
     def add(self, task: Task) -> int:
         self.tasks.append((task, []))
         return len(self.tasks) - 1
+
+    def limit_what_is_in_flight(self) -> None:
+        """A pipeline's stage i of n from the front starts micro-batch b when b - (n - i) is back.
+
+        Stages are taken to be a line, each on other servers than all others.
+        """
+        if self.micro_batches == 1:
+            return
+        stages: list[set[int]] = []
+        for placement in self.strategy:
+            if not stages or not stages[-1] & set(placement.servers):
+                stages.append(set())
+            stages[-1] |= set(placement.servers)
+        for (b, i, s), task in self.forward.items():
+            (stage,) = (k for k, servers in enumerate(stages) if s in servers)
+            if (back := b - (len(stages) - stage)) >= 0:
+                self.tasks[task][1].append(self.backward[back, i, s])
 
     def hops(self, source: int, target: int) -> tuple[int, ...]:
         return tuple(self.index[hop] for hop in itertools.pairwise(self.routes[source, target]))
@@ -145,27 +173,39 @@ class IterationReference:
             before = flow
         self.tasks[after][1].append(before)
 
-    def exchange(self, i: int, operand: Operand) -> None:
-        """Activations and gradients by the definition: every pair of shards, shared samples."""
+    def exchange(self, b: int, i: int, op: Operator, operand: Operand) -> None:
+        """Activations and gradients by who holds and who needs every element."""
         p = operand.producer
-        a, b = len(self.sets[p]), len(self.sets[i])
-        for (x, s), (y, t) in itertools.product(enumerate(self.sets[p]), enumerate(self.sets[i])):
-            end = min(Fraction(x + 1, a), Fraction(y + 1, b))
-            share = float(end - max(Fraction(x, a), Fraction(y, b)))
-            if share <= 0:
-                continue
-            self.move(s, t, share * operand.size_bytes, self.forward[p, s], self.forward[i, t])
+        producer, consumer = self.strategy[p], self.strategy[i]
+        for (x, y), fraction in element_transfers(op, producer, consumer).items():
+            s, t = producer.servers[x], consumer.servers[y]
+            share = float(fraction / self.micro_batches)
+            size = share * operand.size_bytes
+            self.move(s, t, size, self.forward[b, p, s], self.forward[b, i, t])
             if operand.gradient_bytes:
                 size = share * operand.gradient_bytes
-                self.move(t, s, size, self.backward[i, t], self.backward[p, s])
+                self.move(t, s, size, self.backward[b, i, t], self.backward[b, p, s])
 
-    def all_reduce(self, i: int, ring: Ring, size_bytes: int) -> None:
+    def all_reduce(self, i: int, size_bytes: int) -> None:
+        placement = self.strategy[i]
+        for part in range(placement.parameter):
+            members = [
+                server
+                for server, (_, j, _) in zip(placement.servers, shards(placement), strict=True)
+                if j == part
+            ]
+            if len(members) > 1:
+                for ring in self.groups[tuple(sorted(members))].rings:
+                    self.ring(i, ring, size_bytes / placement.parameter)
+
+    def ring(self, i: int, ring: Ring, size_bytes: float) -> None:
         k = len(ring.servers)
         path: tuple[int, ...] = ()
         for source, target in itertools.pairwise((*ring.servers, ring.servers[0])):
             path += self.hops(source, target)
         flow = self.add(FlowTask(path, 2 * (k - 1) / k * ring.share * size_bytes))
-        self.tasks[flow][1].extend(self.backward[i, s] for s in self.sets[i])
+        for b, s in itertools.product(range(self.micro_batches), ring.servers):
+            self.tasks[flow][1].append(self.backward[b, i, s])
 
     def seconds(self) -> float:
         """When the last task ends."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.op_graph import Operand, Operator, OpGraph
-from torch_topoopt.plan import Placement
+from torch_topoopt.op_graph import Operand, Operator, OpGraph, Split
+from torch_topoopt.plan import Degrees, Placement
 
 if TYPE_CHECKING:
     import random
+
+    from torch_topoopt.op_graph import SplitDimension
 
 
 def operator(
@@ -20,6 +23,7 @@ def operator(
     output: int = 0,
     memory: int = 0,
     splittable: bool = True,
+    splits: tuple[Split, ...] = (),
 ) -> Operator:
     """An operator with `parameters` bytes of trainable parameters and (producer, bytes, gradient)
     operands."""
@@ -35,6 +39,7 @@ def operator(
         memory_bytes=memory,
         splittable=splittable,
         operands=tuple(Operand(*operand) for operand in operands),
+        splits=splits,
     )
 
 
@@ -80,7 +85,44 @@ def embeddings(tables: int, *, table_bytes: int = 10**9, rows_bytes: int = 10**5
     return graph(bottom, *looked_up, meet, top, model="embeddings")
 
 
-def random_graph(rng: random.Random, operators: int) -> OpGraph:
+def random_splits(rng: random.Random) -> tuple[Split, ...]:
+    """Some of the dimensions, each into up to 12 parts."""
+    dimensions: list[SplitDimension] = ["columns", "rows", "experts", "attribute"]
+    return tuple(
+        Split(dimension, 12, rng.choice(["whole", "part"]))
+        for dimension in dimensions
+        if rng.random() < 0.6
+    )
+
+
+def random_placement(rng: random.Random, operator: Operator, servers: int) -> Placement:
+    """Any split that `operator` allows, on any servers in any order."""
+    split = rng.choice([None, *(s for s in operator.splits if s.dimension != "attribute")])
+    parameter = rng.randint(1, servers) if split else 1
+    attribute = rng.randint(1, servers // parameter) if operator.split("attribute") else 1
+    sample = rng.randint(1, servers // (parameter * attribute))
+    chosen = tuple(rng.sample(range(servers), sample * parameter * attribute))
+    kind = split.dimension if split and parameter > 1 else None
+    return Placement.of(operator.name, chosen, Degrees(sample, kind, parameter, attribute))  # type: ignore[arg-type]
+
+
+def random_hybrid_strategy(
+    rng: random.Random, op_graph: OpGraph, servers: int
+) -> tuple[Placement, ...]:
+    """Each operator anyhow, or as the operator before it where that is allowed."""
+    placements: list[Placement] = []
+    for op in op_graph.operators:
+        last = placements[-1] if placements else None
+        if last and rng.random() < 0.5:
+            kind = last.parameter_kind
+            if (kind is None or op.split(kind)) and (last.attribute == 1 or op.split("attribute")):
+                placements.append(replace(last, operator=op.name))
+                continue
+        placements.append(random_placement(rng, op, servers))
+    return tuple(placements)
+
+
+def random_graph(rng: random.Random, operators: int, *, splits: bool = False) -> OpGraph:
     """A connected graph of random sizes; some gradients and some parameters are missing."""
     made = []
     for i in range(operators):
@@ -96,6 +138,7 @@ def random_graph(rng: random.Random, operators: int) -> OpGraph:
                 parameters=rng.choice([0, rng.randrange(1, 10**7)]),
                 output=rng.randrange(0, 10**6),
                 memory=rng.randrange(0, 10**6),
+                splits=random_splits(rng) if splits else (),
             )
         )
     return graph(*made, model="random")

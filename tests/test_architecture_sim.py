@@ -12,7 +12,7 @@ from torch_topoopt.architecture_sim import demand_bytes, pairs_of, predict_on
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree, ideal_switch, topoopt
 from torch_topoopt.architectures.routing import Routes
 from torch_topoopt.plan import Cluster
-from torch_topoopt.search.lowering import lower_job
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
@@ -57,8 +57,10 @@ def test_folded_links_change_nothing(name: str, seed: int) -> None:
         loads.load,
         [(list(range(16)), [(list(ring.servers), ring.share) for ring in topology.rings])],
     )
-    job = lower_job(op_graph, cluster, {len(p.servers) for p in strategy})
-    seconds, _, edge_bytes, _ = _core.simulate_iteration(job, full, [p.servers for p in strategy])
+    job = lower_job(op_graph, cluster, degrees_of([strategy]))
+    seconds, _, edge_bytes, _ = _core.simulate_iteration(
+        job, full, [lower_placement(p) for p in strategy]
+    )
     estimate = predict_on(topology, op_graph, cluster, strategy)
     assert estimate.iteration_s == pytest.approx(seconds, rel=1e-9)
     assert estimate.link_bytes == pytest.approx(routes.link_bytes(edge_bytes), abs=1)

@@ -52,12 +52,13 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"transport", "sim"}),
     frozenset({"collectives", "search"}),
     frozenset({"backend"}),
-    frozenset({"bind_architectures.h", "bind_sim.h"}),
+    frozenset({"bind_architectures.h", "bind_iteration.h", "bind_sim.h"}),
     frozenset(
         {
             "bind_architectures.cc",
             "bind_backend.cc",
             "bind_core.cc",
+            "bind_iteration.cc",
             "bind_packet.cc",
             "bind_routing.cc",
             "bind_sim.cc",

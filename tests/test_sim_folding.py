@@ -7,11 +7,22 @@ import random
 from typing import Any
 
 import pytest
-from small_op_graphs import graph, operator, random_graph, random_strategy
+from small_op_graphs import (
+    graph,
+    operator,
+    random_graph,
+    random_hybrid_strategy,
+)
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
+from torch_topoopt.search.lowering import (
+    degrees_of,
+    lower_ideal_switch,
+    lower_job,
+    lower_network,
+    lower_placement,
+)
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -123,8 +134,8 @@ def test_an_iteration_of_any_strategy(seed: int, on_switch: bool) -> None:
     rng = random.Random(seed)
     servers = rng.choice([4, 6, 8, 12])
     cluster = Cluster(servers, 2 if servers == 4 else 4, 10.0)
-    op_graph = random_graph(rng, rng.randint(1, 8))
-    strategy = random_strategy(rng, op_graph, servers)
+    op_graph = random_graph(rng, rng.randint(1, 8), splits=True)
+    strategy = random_hybrid_strategy(rng, op_graph, servers)
     if seed % 3 == 0:  # tables, one on each server, that meet on all of them
         tables = [operator(f"table{i}", parameters=10**6) for i in range(servers)]
         top = operator("top", *((i, 4800, 4800) for i in range(servers)), parameters=10**5)
@@ -135,8 +146,8 @@ def test_an_iteration_of_any_strategy(seed: int, on_switch: bool) -> None:
         )
     network = find_network(cluster, demand(op_graph, strategy, servers))
     core = lower_ideal_switch(cluster) if on_switch else lower_network(cluster, network)
-    job = lower_job(op_graph, cluster, {len(placement.servers) for placement in strategy})
-    placed = [placement.servers for placement in strategy]
+    job = lower_job(op_graph, cluster, degrees_of([strategy]))
+    placed = [lower_placement(placement) for placement in strategy]
     whole = _core.simulate_iteration(job, core, placed, fold=False)
     folded = _core.simulate_iteration(job, core, placed, fold=True)
     assert folded[:2] == pytest.approx(whole[:2], rel=1e-9)

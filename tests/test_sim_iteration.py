@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from reference_simulation import IterationReference
-from small_op_graphs import chain, graph, one_all_reduce, operator, random_graph, random_strategy
+from small_op_graphs import (
+    chain,
+    graph,
+    one_all_reduce,
+    operator,
+    random_graph,
+    random_hybrid_strategy,
+    random_strategy,
+)
 
 from torch_topoopt import _core
 from torch_topoopt.plan import (
@@ -108,6 +116,55 @@ def test_folding_servers_and_flows_changes_nothing(seed: int) -> None:
         network = single_ring(cluster, demand(op_graph, strategy, servers))
     estimate = predict(op_graph, cluster, network, strategy)
     expected = IterationReference(op_graph, cluster, network, strategy).seconds()
+    assert estimate.iteration_s == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_iteration_of_split_operators_is_that_of_their_elements(seed: int) -> None:
+    rng = random.Random(seed)
+    servers = rng.choice([3, 4, 6])
+    cluster = ring_cluster(servers, 2, 0.0)
+    op_graph = random_graph(rng, rng.randint(1, 6), splits=True)
+    strategy = random_hybrid_strategy(rng, op_graph, servers)
+    network = single_ring(cluster, demand(op_graph, strategy, servers))
+    estimate = predict(op_graph, cluster, network, strategy)
+    complete = complete_groups(cluster, network, strategy)
+    expected = IterationReference(op_graph, cluster, complete, strategy).seconds()
+    assert estimate.iteration_s == pytest.approx(expected, rel=1e-9)
+
+
+def pipeline(stages: int, micro_batches: int) -> tuple[OpGraph, Strategy]:
+    op_graph = chain(2 * stages, flops=10**9, parameters=0, output=64 * 10**4)
+    return op_graph, tuple(Placement(op.name, (i // 2,)) for i, op in enumerate(op_graph.operators))
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 2), (2, 4), (3, 4), (4, 8)])
+def test_a_pipeline_of_equal_stages_idles_for_its_filling_and_draining(
+    stages: int, micro_batches: int
+) -> None:
+    # without transfers, of m micro-batches on n stages the busiest works m of m + n - 1 slots
+    cluster = Cluster(stages, 1 if stages == 2 else 2, 1e6, link_latency_s=0.0)
+    op_graph, strategy = pipeline(stages, micro_batches)
+    network = single_ring(cluster, demand(op_graph, strategy, stages))
+    estimate = predict(op_graph, cluster, network, strategy, micro_batches=micro_batches)
+    slots = (micro_batches + stages - 1) / micro_batches
+    assert estimate.iteration_s == pytest.approx(slots * estimate.compute_s, rel=1e-2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_pipeline_runs_as_the_plain_simulation_says(seed: int) -> None:
+    rng = random.Random(seed)
+    servers, micro_batches = rng.choice([2, 3, 4]), rng.choice([2, 4, 8])
+    cluster = ring_cluster(servers, 1 if servers == 2 else 2, 0.0)
+    cuts = sorted(rng.choices(range(6), k=servers - 1))
+    op_graph = chain(6, flops=rng.randrange(10**9), parameters=10**5, output=rng.randrange(10**7))
+    strategy = tuple(
+        Placement(op.name, (sum(cut <= i for cut in cuts),))
+        for i, op in enumerate(op_graph.operators)
+    )
+    network = single_ring(cluster, demand(op_graph, strategy, servers))
+    estimate = predict(op_graph, cluster, network, strategy, micro_batches=micro_batches)
+    expected = IterationReference(op_graph, cluster, network, strategy, micro_batches).seconds()
     assert estimate.iteration_s == pytest.approx(expected, rel=1e-9)
 
 

@@ -4,15 +4,24 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 _Servers = Sequence[int]
 _Rings = Sequence[tuple[_Servers, float]]
+# servers, parameter split (0 none, 1 columns, 2 rows, 3 experts), its degree, attribute degree
+_Placement = tuple[_Servers, int, int, int]
 _Operator = tuple[
-    Sequence[float], Sequence[float], float, int, int, Sequence[tuple[int, float, float]]
+    Sequence[tuple[float, float, int, int]],
+    float,
+    Sequence[int],
+    bool,
+    Sequence[tuple[int, float, float]],
+]
+_Step = tuple[
+    Literal["compute", "delay", "flow", "all_reduce"], int, int, float, int, list[int], list[int]
 ]
 _Task = tuple[str, int, float, float, int, Sequence[int], Sequence[int]]
 
@@ -39,13 +48,15 @@ class RoutedNetwork:
     def rings(self, servers: _Servers) -> list[tuple[list[int], float]]: ...
 
 class Job:
-    """Costs of every operator: forward and backward seconds per shard count, AllReduce bytes,
-    replicated and divided memory bytes, operands (producer, bytes forward, bytes backward)."""
+    """Costs of every operator: shards (forward and backward seconds, state and saved bytes) per
+    degrees (sample, kind, parameter, attribute), AllReduce bytes, the kinds that need whole
+    operands, whether positions do, operands (producer, bytes forward, bytes backward)."""
 
     def __init__(
         self,
         servers: int,
-        shard_counts: Sequence[int],
+        micro_batches: int,
+        degrees: Sequence[tuple[int, int, int, int]],
         local_reduce_s_per_byte: float,
         operators: Sequence[_Operator],
     ) -> None: ...
@@ -65,15 +76,15 @@ class StrategySearch:
         self,
         job: Job,
         network: RoutedNetwork,
-        spaces: Sequence[Sequence[Sequence[_Servers]]],
+        spaces: Sequence[Sequence[Sequence[_Placement]]],
         space_of_operator: Sequence[int],
-        starts: Sequence[Sequence[_Servers]],
+        starts: Sequence[Sequence[_Placement]],
         memory_limit_bytes: int,
         seed: int,
         beta: float,
     ) -> None: ...
     def step(self, evaluations: int) -> None: ...
-    def best(self) -> list[list[int]]: ...
+    def best(self) -> list[tuple[list[int], int, int, int]]: ...
     @property
     def evaluations(self) -> int: ...
     @property
@@ -86,7 +97,7 @@ class StrategySearch:
     def best_s(self) -> float: ...
 
 def simulate_iteration(
-    job: Job, network: RoutedNetwork, strategy: Sequence[_Servers], fold: bool | None = None
+    job: Job, network: RoutedNetwork, strategy: Sequence[_Placement], fold: bool | None = None
 ) -> tuple[float, float, list[float], int]:
     """(iteration seconds, compute seconds of the busiest server, bytes per link, tasks)
 
@@ -114,7 +125,21 @@ def network_of_paths(
     """Any network: pair i loads link[begin[i]:begin[i + 1]] by load[...] bytes for each byte."""
 
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
-def memory_bytes(job: Job, strategy: Sequence[_Servers]) -> list[int]: ...
+def memory_bytes(job: Job, strategy: Sequence[_Placement]) -> list[int]: ...
+def iteration_steps(job: Job, strategy: Sequence[_Placement]) -> list[_Step]: ...
+def placement_transfers(
+    producer: _Placement, consumer: _Placement, whole_parameter: bool, whole_attribute: bool
+) -> list[tuple[int, int, int, int, float]]:
+    """(shard of the producer, of the consumer, source, target, fraction of the tensor)"""
+
+def parameter_groups(placement: _Placement) -> list[list[int]]: ...
+def micro_batches_in_flight(
+    strategy: Sequence[_Placement],
+    producers: Sequence[Sequence[int]],
+    servers: int,
+    micro_batches: int,
+) -> list[int]:
+    """Per operator: how many micro-batches it holds at once."""
 
 _Progress = Callable[[float, int], bool]
 _Change = tuple[float, int, float]

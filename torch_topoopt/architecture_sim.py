@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology, ring_hops
 from torch_topoopt.reconfiguration_sim import simulate_reconfiguring
-from torch_topoopt.search.lowering import lower_job
-from torch_topoopt.search.strategies import check_strategy
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def predict_on(
     routes = Routes(topology)
     asked = demand(op_graph, strategy, cluster.servers)
     folded = lower_topology(routes, pairs_of(routes, asked))
-    job = lower_job(op_graph, cluster, {len(placement.servers) for placement in strategy})
+    job = lower_job(op_graph, cluster, degrees_of([strategy]))
     iteration_s, compute_s, simulated, _ = _core.simulate_iteration(
-        job, folded.network, [placement.servers for placement in strategy]
+        job, folded.network, [lower_placement(placement) for placement in strategy]
     )
     link_bytes = routes.link_bytes(folded.edge_bytes(simulated))
     sent = sum(

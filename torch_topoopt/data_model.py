@@ -194,6 +194,13 @@ def _sections(cls: type) -> frozenset[str]:
     )
 
 
+@functools.cache
+def _left_out(cls: Any) -> dict[str, Any]:
+    """The fields in a dataclass's LEFT_OUT, which are not written while they have their default."""
+    named: frozenset[str] = getattr(cls, "LEFT_OUT", frozenset())
+    return {field.name: field.default for field in dataclasses.fields(cls) if field.name in named}
+
+
 def _is_table(annotation: Any) -> bool:
     """Whether this is a tuple of tuples."""
     inner = typing.get_args(annotation)[:1] if typing.get_origin(annotation) is tuple else ()
@@ -208,10 +215,12 @@ def _plain(value: Any) -> Any:
     if not fields:
         return value
     # 100 and 100.0 are the same link rate, so they must be the same bytes
+    defaults = _left_out(cls)
     return {
         name: float(getattr(value, name)) if is_float else _plain(getattr(value, name))
         for name, is_float in fields.items()
-        if name not in _sections(cls) or getattr(value, name) is not None
+        if (name not in _sections(cls) or getattr(value, name) is not None)
+        and (name not in defaults or getattr(value, name) != defaults[name])
     }
 
 

@@ -3,13 +3,14 @@
 One `Operator` is the unit that a strategy places: a leaf module of the model, or a function called
 between modules. It stands for its forward and its backward pass. All figures are for the whole
 batch of `batch_size` samples on one accelerator; a strategy that splits the batch over k servers
-divides FLOPs and activation bytes by k, and leaves parameter bytes alone.
+divides FLOPs and activation bytes by k, and leaves parameter bytes alone. What else may be split,
+and what a shard then needs and makes, an operator says in its `splits`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from torch_topoopt.data_model import Document, DocumentError
 
@@ -27,6 +28,33 @@ class Operand:
     gradient_bytes: int
 
 
+SplitDimension = Literal["columns", "rows", "experts", "attribute"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A dimension other than the samples along which an operator may be split.
+
+    - "columns": features of the output. Every shard holds its part of the parameters and makes its
+      part of the output.
+    - "rows": what a sum runs over, such as the input features of a linear layer or the rows of an
+      embedding table. Every shard holds its part of the parameters and makes a partial sum of the
+      whole output; whoever reads the output adds the sums.
+    - "experts": of a mixture of experts. Every shard holds its part of the experts and works on the
+      tokens that go to them, taken to be as many for each expert.
+    - "attribute": positions of a sample, in a sequence or an image. Every shard holds all
+      parameters and makes its part of the output.
+
+    FLOPs are divided in all of them. A shard needs its operands "whole", or of each the "part" of
+    its own place: of the features ("columns", "rows"), tokens or positions. There are at most
+    `max_degree` parts.
+    """
+
+    dimension: SplitDimension
+    max_degree: int
+    operands: Literal["whole", "part"]
+
+
 @dataclass(frozen=True)
 class Operator:
     """One placeable unit of the model.
@@ -35,8 +63,11 @@ class Operator:
     `memory_bytes` is what passes through an accelerator's memory in the forward pass (inputs,
     outputs and parameters), for a roofline estimate; `saved_bytes` is kept for the backward pass.
     `parameter_gradient_bytes` is what an AllReduce of this operator carries (trainable parameters
-    only; 0 if the parameters are shared with, and counted at, an earlier operator).
+    only; 0 if the parameters are shared with, and counted at, an earlier operator). `splits` are
+    the further dimensions that may be split, each once.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"splits"})
 
     name: str
     kind: str
@@ -49,14 +80,22 @@ class Operator:
     memory_bytes: int
     splittable: bool
     operands: tuple[Operand, ...]
+    splits: tuple[Split, ...] = ()
+
+    def split(self, dimension: SplitDimension) -> Split | None:
+        """What the operator says about `dimension`; None if it cannot be split along it."""
+        return next((split for split in self.splits if split.dimension == dimension), None)
 
 
 @dataclass(frozen=True)
 class OpGraph(Document):
-    """One training iteration of one model, operators in topological order."""
+    """One training iteration of one model, operators in topological order.
+
+    Version 2 added `splits`; in a version 1, operators are split by samples only.
+    """
 
     KIND: ClassVar[str] = "OpGraph"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     version: int
     model: str
@@ -84,6 +123,7 @@ class OpGraph(Document):
                     )
                 if operand.size_bytes < 0 or operand.gradient_bytes < 0:
                     raise DocumentError(f"{where}.operands: sizes must not be negative")
+            _validate_splits(where, operator.splits)
         return self
 
     @property
@@ -101,6 +141,19 @@ class OpGraph(Document):
     @property
     def parameter_gradient_bytes(self) -> int:
         return sum(operator.parameter_gradient_bytes for operator in self.operators)
+
+
+def _validate_splits(where: str, splits: tuple[Split, ...]) -> None:
+    seen: set[str] = set()
+    for j, split in enumerate(splits):
+        if split.dimension in seen:
+            raise DocumentError(f"{where}.splits[{j}].dimension: {split.dimension} is named twice")
+        seen.add(split.dimension)
+        if split.max_degree < 2:
+            raise DocumentError(
+                f"{where}.splits[{j}].max_degree: {split.max_degree} is not at least 2; leave the "
+                "split out"
+            )
 
 
 _SIZES = (

@@ -9,17 +9,11 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kChange = 0.5;          // one operator gets another set
-constexpr double kCopy = 0.3;            // a set spreads along edges of the graph
+constexpr double kChange = 0.5;          // one operator gets another placement
+constexpr double kCopy = 0.3;            // a placement spreads along edges of the graph
 constexpr double kContinueCopy = 0.75;   // as in FlexFlow: the walk goes on with this probability
 constexpr int64_t kReturnAfter = 500;    // evaluations without a new best before going back to it
 constexpr size_t kRemembered = 1 << 15;  // strategies whose price is kept
-
-// An accelerator of every server that runs a shard holds this much of the operator.
-int64_t shardBytes(const OperatorCost& op, size_t shards) {
-  const int64_t k = static_cast<int64_t>(shards);
-  return op.replicated_bytes + (op.divided_bytes + k - 1) / k;
-}
 
 }  // namespace
 
@@ -28,18 +22,9 @@ double acceptanceProbability(double current_s, double proposed_s, double beta) {
   return std::exp(-beta * (proposed_s - current_s) / current_s);
 }
 
-std::vector<int64_t> memoryBytes(const Job& job, const std::vector<std::vector<int>>& strategy) {
-  std::vector<int64_t> bytes(job.servers, 0);
-  for (size_t op = 0; op < strategy.size(); ++op) {
-    const int64_t shard = shardBytes(job.operators[op], strategy[op].size());
-    for (int server : strategy[op]) bytes[server] += shard;
-  }
-  return bytes;
-}
-
 StrategySearch::StrategySearch(std::shared_ptr<const Job> job,
                                std::shared_ptr<RoutedNetwork> network, const SearchSpace& space,
-                               const std::vector<std::vector<std::vector<int>>>& starts,
+                               const std::vector<std::vector<Placement>>& starts,
                                int64_t memory_limit_bytes, uint64_t seed, double beta)
     : job_(job),
       model_(job, std::move(network)),
@@ -65,16 +50,16 @@ StrategySearch::StrategySearch(std::shared_ptr<const Job> job,
 }
 
 void StrategySearch::addSpaces(const SearchSpace& space) {
-  for (const SetsBySize& by_size : space.spaces) {
+  for (const PlacementGroups& groups : space.spaces) {
     auto& ids = spaces_.emplace_back();
-    for (const auto& sets : by_size) {
-      if (sets.empty()) throw std::invalid_argument("spaces: a size without server sets");
-      auto& same_size = ids.emplace_back();
-      for (const auto& set : sets) same_size.push_back(model_.sets().intern(set));
+    for (const auto& group : groups) {
+      if (group.empty()) throw std::invalid_argument("spaces: a group without placements");
+      auto& numbers = ids.emplace_back();
+      for (const auto& placement : group) numbers.push_back(model_.placements().intern(placement));
     }
-    if (ids.empty()) throw std::invalid_argument("spaces: a space without server sets");
+    if (ids.empty()) throw std::invalid_argument("spaces: a space without placements");
   }
-  is_allowed_.assign(spaces_.size(), std::vector<char>(model_.sets().size(), 0));
+  is_allowed_.assign(spaces_.size(), std::vector<char>(model_.placements().size(), 0));
   for (size_t s = 0; s < spaces_.size(); ++s) {
     for (const auto& ids : spaces_[s]) {
       for (int id : ids) is_allowed_[s][id] = 1;
@@ -91,12 +76,12 @@ void StrategySearch::addSpaces(const SearchSpace& space) {
   }
 }
 
-void StrategySearch::addStart(const std::vector<std::vector<int>>& start) {
+void StrategySearch::addStart(const std::vector<Placement>& start) {
   if (start.size() != job_->operators.size()) {
-    throw std::invalid_argument("starts: a start needs one server set per operator");
+    throw std::invalid_argument("starts: a start needs one placement per operator");
   }
   State state;
-  for (const auto& set : start) state.push_back(model_.sets().intern(set));
+  for (const auto& placement : start) state.push_back(model_.placements().intern(placement));
   if (!fits(state)) return;
   const double seconds = price(state);
   if (current_.empty() || seconds < current_s_) {
@@ -105,21 +90,14 @@ void StrategySearch::addStart(const std::vector<std::vector<int>>& start) {
   }
 }
 
-std::vector<std::vector<int>> StrategySearch::best() const {
-  std::vector<std::vector<int>> strategy;
-  const ServerSets& sets = model_.sets();
-  for (int id : best_) strategy.push_back(sets[id]);
+std::vector<Placement> StrategySearch::best() const {
+  std::vector<Placement> strategy;
+  for (int id : best_) strategy.push_back(model_.placements()[id]);
   return strategy;
 }
 
-bool StrategySearch::fits(const State& state) const {
-  std::vector<int64_t> bytes(job_->servers, 0);
-  const ServerSets& sets = model_.sets();
-  for (size_t op = 0; op < state.size(); ++op) {
-    const std::vector<int>& servers = sets[state[op]];
-    const int64_t shard = shardBytes(job_->operators[op], servers.size());
-    for (int server : servers) bytes[server] += shard;
-  }
+bool StrategySearch::fits(const State& state) {
+  const std::vector<int64_t> bytes = model_.costs().memoryBytes(state);
   return *std::max_element(bytes.begin(), bytes.end()) <= memory_limit_bytes_;
 }
 

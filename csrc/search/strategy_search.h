@@ -1,4 +1,4 @@
-// Markov chain Monte Carlo over strategies: which servers share each operator's batch.
+// Markov chain Monte Carlo over strategies: how each operator is split, and onto which servers.
 
 #pragma once
 
@@ -12,12 +12,13 @@
 
 namespace topoopt {
 
-// The sets that an operator may be placed on, grouped by their number of servers. A proposal draws
-// a size first and then a set, so that the many small sets do not crowd out the few large ones.
-using SetsBySize = std::vector<std::vector<std::vector<int>>>;
+// The placements that an operator may have, in groups, such as those of the same degrees. A
+// proposal draws a group first and then a placement, so that the many placements on few servers do
+// not crowd out the few on many.
+using PlacementGroups = std::vector<std::vector<Placement>>;
 
 struct SearchSpace {
-  std::vector<SetsBySize> spaces;
+  std::vector<PlacementGroups> spaces;
   std::vector<int> space_of_operator;  // index into `spaces`
 };
 
@@ -26,11 +27,11 @@ struct SearchSpace {
 // model, and a strategy that does not fit into memory is never accepted.
 class StrategySearch {
  public:
-  // Starts at the cheapest of `starts` that fits (each a server set per operator).
+  // Starts at the cheapest of `starts` that fits (each a placement per operator).
   // `memory_limit_bytes` is that of one accelerator. Throws std::invalid_argument if a start or
   // the space does not match the job, or if no start fits.
   StrategySearch(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
-                 const SearchSpace& space, const std::vector<std::vector<std::vector<int>>>& starts,
+                 const SearchSpace& space, const std::vector<std::vector<Placement>>& starts,
                  int64_t memory_limit_bytes, uint64_t seed, double beta);
 
   // Proposes and judges `evaluations` strategies.
@@ -41,15 +42,15 @@ class StrategySearch {
   int64_t simulations() const { return simulations_; }  // evaluations not answered from memory
   double currentSeconds() const { return current_s_; }
   double bestSeconds() const { return best_s_; }
-  std::vector<std::vector<int>> best() const;
+  std::vector<Placement> best() const;
 
  private:
-  using State = std::vector<int>;  // per operator: id of a server set
+  using State = std::vector<int>;  // per operator: number of a placement
 
   void addSpaces(const SearchSpace& space);
-  void addStart(const std::vector<std::vector<int>>& start);
+  void addStart(const std::vector<Placement>& start);
   double price(const State& state);
-  bool fits(const State& state) const;
+  bool fits(const State& state);
   bool allowed(int op, int set) const;
   void propose(State& state);
   void proposeSet(State& state);
@@ -59,8 +60,8 @@ class StrategySearch {
 
   std::shared_ptr<const Job> job_;
   IterationModel model_;
-  std::vector<std::vector<std::vector<int>>> spaces_;  // space -> size -> set ids
-  std::vector<std::vector<char>> is_allowed_;          // space -> set id
+  std::vector<std::vector<std::vector<int>>> spaces_;  // space -> group -> numbers
+  std::vector<std::vector<char>> is_allowed_;          // space -> number
   std::vector<int> space_of_operator_;
   std::vector<std::vector<int>> neighbours_;  // per operator: producers and consumers
   int64_t memory_limit_bytes_;
@@ -79,8 +80,5 @@ class StrategySearch {
 // Metropolis: the probability of moving from a strategy of `current_s` to one of `proposed_s`,
 // min(1, exp(-beta (proposed - current) / current)).
 double acceptanceProbability(double current_s, double proposed_s, double beta);
-
-// Accelerator memory in bytes that `strategy` needs on each server.
-std::vector<int64_t> memoryBytes(const Job& job, const std::vector<std::vector<int>>& strategy);
 
 }  // namespace topoopt

@@ -18,8 +18,8 @@ from torch_topoopt.search.strategies import (
     Strategy,
     data_parallel,
     starting_strategies,
-    strategy_space,
 )
+from torch_topoopt.search.strategy_space import strategy_space
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict
 from torch_topoopt.topology.topology_finder import find_network

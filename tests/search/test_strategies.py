@@ -1,65 +1,18 @@
-"""The strategy space, starting points and the memory limit."""
+"""Starting points of the search and the memory limit."""
 
 from __future__ import annotations
 
 import pytest
 from small_op_graphs import chain, embeddings, graph, operator
 
-from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.search.lowering import lower_job, memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.strategies import (
     check_memory,
-    check_strategy,
     data_parallel,
-    server_sets,
-    shard_counts,
     starting_strategies,
-    strategy_space,
     whole_operators,
 )
-
-
-def test_shard_counts_divide_the_servers_and_leave_a_sample_each() -> None:
-    assert shard_counts(12, 1000) == (1, 2, 3, 4, 6, 12)
-    assert shard_counts(12, 5) == (1, 2, 3, 4)
-    assert shard_counts(7, 7) == (1, 7)
-
-
-def test_server_sets_are_runs_and_strides_from_every_start() -> None:
-    assert server_sets(4, 1) == ((0,), (1,), (2,), (3,))
-    assert server_sets(4, 4) == ((0, 1, 2, 3),)
-    assert set(server_sets(4, 2)) == {(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)}
-    for count in shard_counts(12, 99):
-        for members in server_sets(12, count):
-            assert len(members) == count
-            assert list(members) == sorted(set(members))
-    with pytest.raises(ValueError, match="count: 3 does not divide 4"):
-        server_sets(4, 3)
-
-
-def test_operators_without_a_batch_run_whole_or_everywhere() -> None:
-    op_graph = graph(operator("a"), operator("b", splittable=False), batch_size=8)
-    space = strategy_space(op_graph, 4)
-    assert space.kind == (0, 1)
-    assert [len(sets[0]) for sets in space.sets[0]] == [1, 2, 4]
-    assert [len(sets[0]) for sets in space.sets[1]] == [1, 4]
-    alone = strategy_space(op_graph, 1)
-    assert alone.sets == ((((0,),),), (((0,),),))
-
-
-def test_what_is_not_executable_is_not_in_the_space() -> None:
-    op_graph = graph(operator("a"), operator("b"), operator("c"), batch_size=8)
-
-    def executable(placement: Placement) -> bool:
-        return placement.operator != "b" or len(placement.servers) == 4
-
-    space = strategy_space(op_graph, 4, executable)
-    of_operator = [space.sets[kind] for kind in space.kind]
-    assert of_operator[0] == of_operator[2] == strategy_space(op_graph, 4).sets[0]
-    assert of_operator[1] == (((0, 1, 2, 3),),)
-    with pytest.raises(ValueError, match="executable: operator 'a' may run on no servers"):
-        strategy_space(op_graph, 4, lambda _: False)
 
 
 def test_a_search_starts_only_from_what_is_executable() -> None:
@@ -77,25 +30,6 @@ def test_data_parallelism_needs_a_sample_per_server() -> None:
         data_parallel(chain(1), 65)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        ((), "must place the 1 operators"),
-        ((Placement("other", (0,)),), "must place the 1 operators"),
-        ((Placement("layer0", ()),), "is not an ascending set"),
-        ((Placement("layer0", (1, 0)),), "is not an ascending set"),
-        ((Placement("layer0", (0, 0)),), "is not an ascending set"),
-        ((Placement("layer0", (0, 4)),), "is not within 0..3"),
-        ((Placement("layer0", (-1,)),), "is not within 0..3"),
-    ],
-)
-def test_a_strategy_that_does_not_fit_is_named(
-    strategy: tuple[Placement, ...], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_strategy(chain(1), 4, strategy)
-
-
 def test_whole_operators_are_spread_by_size() -> None:
     op_graph = graph(*(operator(f"t{size}", parameters=size) for size in (5, 9, 4, 8, 1)))
     cluster = Cluster(2, 1, 10.0)
@@ -108,8 +42,6 @@ def test_memory_counts_parameters_gradients_and_saved_activations() -> None:
     cluster = Cluster(4, 2, 10.0)
     strategy = (Placement("a", (0, 1, 3)), Placement("b", (1,)))
     assert memory_by_server(op_graph, cluster, strategy) == [210, 224, 0, 210]
-    job = lower_job(op_graph, cluster, {1, 3})
-    assert _core.memory_bytes(job, [p.servers for p in strategy]) == [210, 224, 0, 210]
 
 
 def test_starts_are_only_those_that_fit_into_memory() -> None:

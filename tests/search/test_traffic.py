@@ -5,9 +5,22 @@ from __future__ import annotations
 import random
 
 import pytest
-from small_op_graphs import chain, graph, operator, random_graph, random_strategy
+from element_ownership import element_transfers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_op_graphs import (
+    chain,
+    graph,
+    operator,
+    random_graph,
+    random_placement,
+    random_strategy,
+)
 
+from torch_topoopt import _core
+from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Demand, GroupDemand, PairDemand, Placement
+from torch_topoopt.search.lowering import lower_placement, operand_needs
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand, transfers
 
@@ -56,22 +69,51 @@ def test_bytes_that_move_never_exceed_what_operators_exchange(seed: int) -> None
 
 
 def test_a_server_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ValueError, match=r"layer0: \[7\] is not within 0..3"):
+    with pytest.raises(ValueError, match=r"layer0.*servers: server 7 is not in 0..3"):
         demand(chain(1), (Placement("layer0", (7,)),), 4)
 
 
-def test_transfers_take_every_sample_once() -> None:
-    rng = random.Random(0)
-    for _ in range(200):
-        producer = tuple(sorted(rng.sample(range(10), rng.randint(1, 10))))
-        consumer = tuple(sorted(rng.sample(range(10), rng.randint(1, 10))))
-        a, b = len(producer), len(consumer)
-        got = dict.fromkeys(consumer, 0)
-        for source, target, parts in transfers(producer, consumer):
-            assert source in producer
-            assert source != target
-            got[target] += parts
-        for y, target in enumerate(consumer):
-            x = producer.index(target) if target in producer else None
-            local = 0 if x is None else max(0, min((x + 1) * b, (y + 1) * a) - max(x * b, y * a))
-            assert got[target] + local == a
+def test_the_parts_of_split_parameters_are_reduced_by_those_that_share_them() -> None:
+    layer = operator("layer", parameters=1001, splits=(Split("columns", 4, "whole"),))
+    placed = Placement("layer", (0, 1, 2, 3), columns=2)
+    assert demand(graph(layer), (placed,), 4).groups == (
+        GroupDemand((0, 2), 501),
+        GroupDemand((1, 3), 501),
+    )
+    alone = Placement("layer", (3, 1, 2, 0), columns=4)
+    assert demand(graph(layer), (alone,), 4).groups == ()
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_what_moves_is_what_is_held_elsewhere_and_needed(rng: random.Random) -> None:
+    op_graph = random_graph(rng, 2, splits=True)
+    made, used = op_graph.operators
+    producer, consumer = (random_placement(rng, op, rng.randint(1, 8)) for op in (made, used))
+    expected: dict[tuple[int, int], float] = {}
+    for (x, y), share in element_transfers(used, producer, consumer).items():
+        source, target = producer.servers[x], consumer.servers[y]
+        if source != target:
+            expected[source, target] = expected.get((source, target), 0.0) + float(share)
+    found: dict[tuple[int, int], float] = {}
+    for source, target, share in transfers(used, producer, consumer):
+        found[source, target] = found.get((source, target), 0.0) + share
+    assert found == pytest.approx(expected)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_every_shard_gets_all_that_it_needs_once_for_each_partial_sum(rng: random.Random) -> None:
+    op_graph = random_graph(rng, 2, splits=True)
+    made, used = op_graph.operators
+    producer, consumer = (random_placement(rng, op, rng.randint(1, 8)) for op in (made, used))
+    sums = producer.rows
+    got = dict.fromkeys(consumer.servers, 0.0)
+    for _, _, _, target, share in _core.placement_transfers(
+        lower_placement(producer), lower_placement(consumer), *operand_needs(used, consumer)
+    ):
+        got[target] += share
+    whole_parameter, whole_positions = operand_needs(used, consumer)
+    parts = consumer.sample * (1 if whole_parameter else consumer.parameter)
+    parts *= 1 if whole_positions else consumer.attribute
+    assert list(got.values()) == pytest.approx([sums / parts] * len(consumer.servers))

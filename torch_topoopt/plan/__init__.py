@@ -21,7 +21,6 @@ from torch_topoopt.plan.demand import (
 )
 from torch_topoopt.plan.document import (
     CostModel,
-    Placement,
     Plan,
     Prediction,
     Round,
@@ -37,14 +36,23 @@ from torch_topoopt.plan.failures import (
     validate_failures,
 )
 from torch_topoopt.plan.network import Group, Link, Network, Ring
+from torch_topoopt.plan.placement import (
+    PARAMETER_KINDS,
+    Degrees,
+    ParameterKind,
+    Placement,
+    validate_placement,
+)
 from torch_topoopt.plan.ring_shares import shared_by_slowest_link
 from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
 
 __all__ = [
     "BYTES_PER_GBPS",
+    "PARAMETER_KINDS",
     "AllToAll",
     "Cluster",
     "CostModel",
+    "Degrees",
     "Demand",
     "DemandFile",
     "DroppedRings",
@@ -56,6 +64,7 @@ __all__ = [
     "Network",
     "PairDemand",
     "PairTable",
+    "ParameterKind",
     "Placement",
     "Plan",
     "Prediction",
@@ -72,4 +81,5 @@ __all__ = [
     "validate_demand",
     "validate_failures",
     "validate_network",
+    "validate_placement",
 ]

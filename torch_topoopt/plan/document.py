@@ -13,7 +13,7 @@ from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fi
 from torch_topoopt.plan.demand import Demand, validate_demand
 from torch_topoopt.plan.failures import FailurePlan, validate_failures
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
-from torch_topoopt.plan.server_sets import check_servers
+from torch_topoopt.plan.placement import Placement, validate_placement
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,6 @@ class CostModel:
             if not 0 <= value < math.inf:
                 raise DocumentError(f"cost_model.{name}: {value} is not a finite number from 0 on")
         return self
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The servers that share one operator's batch (one server: the whole operator stays there)."""
-
-    operator: str
-    servers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -90,14 +82,17 @@ class Plan(Document):
     A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
     found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
     `cost_model`, a job measures one when it starts. `failures` may be left out too: it follows from
-    the rest (torch_topoopt.topology.failures).
+    the rest (torch_topoopt.topology.failures). An iteration works on its batch in `micro_batches`
+    equal parts, one after the other (1: as a whole).
 
     Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a
-    version 1 is read as having none of them.
+    version 1 is read as having none of them. Version 3 added `micro_batches`, and to placements
+    splits of parameters and positions; older ones are read as splitting samples only.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
 
     version: int
     model: str
@@ -114,6 +109,7 @@ class Plan(Document):
     strategy: tuple[Placement, ...]
     cost_model: CostModel | None = None
     failures: FailurePlan | None = None
+    micro_batches: int = 1
 
     @classmethod
     def of_network(
@@ -154,7 +150,12 @@ class Plan(Document):
             validate_failures(self.cluster, self.network, self.failures)
         validate_demand(self.cluster, self.demand)
         for i, placement in enumerate(self.strategy):
-            check_servers(f"strategy[{i}].servers", placement.servers, self.cluster.servers)
+            validate_placement(f"strategy[{i}]", placement, self.cluster.servers)
+        if self.micro_batches < 1 or self.batch_size % self.micro_batches:
+            raise DocumentError(
+                f"micro_batches: {self.micro_batches} does not divide the batch of "
+                f"{self.batch_size}"
+            )
         if len(self.prediction.link_bytes) != len(self.network.links):
             raise DocumentError(
                 f"prediction.link_bytes: {len(self.prediction.link_bytes)} entries for "

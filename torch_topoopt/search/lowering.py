@@ -3,42 +3,78 @@
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, RouteTable
-from torch_topoopt.search.accelerators import accelerator, operator_seconds
+from torch_topoopt.plan import BYTES_PER_GBPS, PARAMETER_KINDS, Degrees, Placement, RouteTable
+from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.shards import may_split, shard_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from torch_topoopt.op_graph import Operator, OpGraph
-    from torch_topoopt.plan import Cluster, Group, Network, Placement
+    from torch_topoopt.op_graph import Operator, OpGraph, Split
+    from torch_topoopt.plan import Cluster, Group, Network, ParameterKind
+
+# servers, number of the parameter split, its degree, attribute degree
+LoweredPlacement = tuple[Sequence[int], int, int, int]
+
+_KINDS: tuple[ParameterKind | None, ...] = (None, *PARAMETER_KINDS)  # as ParameterSplit in C++
 
 
-def lower_job(op_graph: OpGraph, cluster: Cluster, shard_counts: Iterable[int]) -> _core.Job:
-    """The costs of every operator, for each number of servers in `shard_counts` that may share it.
+def lower_placement(placement: Placement) -> LoweredPlacement:
+    """As the C++ core takes a placement."""
+    return (
+        placement.servers,
+        _KINDS.index(placement.parameter_kind),
+        placement.parameter,
+        placement.attribute,
+    )
 
-    A splittable operator uses all accelerators of a server, each for its part of the samples; any
-    other runs on one. Raises ValueError for an unknown accelerator.
+
+def raise_placement(operator: str, lowered: LoweredPlacement) -> Placement:
+    """The placement of `operator` that `lower_placement` made this of."""
+    servers, kind, parameter, attribute = lowered
+    return Placement.of(operator, tuple(servers), Degrees(1, _KINDS[kind], parameter, attribute))
+
+
+def degrees_of(strategies: Iterable[Sequence[Placement]]) -> set[Degrees]:
+    """All degrees that occur in `strategies`."""
+    return {placement.degrees for strategy in strategies for placement in strategy}
+
+
+def lower_job(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    degrees: Iterable[Degrees],
+    *,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
+) -> _core.Job:
+    """The costs of every operator, for each of `degrees` that it may be split into.
+
+    As `shards.shard_cost`. Raises ValueError for an unknown accelerator.
     """
     device = accelerator(cluster.accelerator)
     per_server = cluster.accelerators_per_server
-    counts = sorted(set(shard_counts))
+    listed = sorted(set(degrees), key=lambda d: (d.sample, _KINDS.index(d.kind), *d[2:]))
     operators = []
     for operator in op_graph.operators:
-        parts = per_server if operator.splittable else 1
-        seconds = [operator_seconds(device, operator, count * parts) for count in counts]
+        shards = [
+            shard_cost(device, operator, split, per_server, micro_batches, optimizer_factor)
+            if may_split(operator, split)
+            else (-1.0, -1.0, 0, 0)
+            for split in listed
+        ]
         operators.append(
             (
-                [forward for forward, _ in seconds],
-                [backward for _, backward in seconds],
+                shards,
                 float(operator.parameter_gradient_bytes),
-                operator.parameter_bytes + operator.parameter_gradient_bytes,
-                math.ceil(operator.saved_bytes / parts),
+                [_KINDS.index(s.dimension) for s in _whole(operator) if s.dimension in _KINDS],
+                any(s.dimension == "attribute" for s in _whole(operator)),
                 [
                     (o.producer, float(o.size_bytes), float(o.gradient_bytes))
                     for o in operator.operands
@@ -47,7 +83,24 @@ def lower_job(op_graph: OpGraph, cluster: Cluster, shard_counts: Iterable[int]) 
         )
     # A ring AllReduce among the accelerators of one server, before the servers' own.
     local = 2 * (per_server - 1) / per_server / device.peer_bytes_per_s
-    return _core.Job(cluster.servers, counts, local, operators)
+    numbers = [(d.sample, _KINDS.index(d.kind), d.parameter, d.attribute) for d in listed]
+    return _core.Job(cluster.servers, micro_batches, numbers, local, operators)
+
+
+def _whole(operator: Operator) -> list[Split]:
+    return [split for split in operator.splits if split.operands == "whole"]
+
+
+def operand_needs(operator: Operator, placement: Placement) -> tuple[bool, bool]:
+    """Whether shards of `operator` on `placement` need whole operands: of the parameters' split,
+    and of the positions."""
+    kind = placement.parameter_kind
+    split = operator.split(kind) if kind else None
+    positions = operator.split("attribute") if placement.attribute > 1 else None
+    return (
+        split is not None and split.operands == "whole",
+        positions is not None and positions.operands == "whole",
+    )
 
 
 def lower_network(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
@@ -144,19 +197,24 @@ def memory_limit(cluster: Cluster) -> int:
 
 
 def memory_by_server(
-    op_graph: OpGraph, cluster: Cluster, strategy: Sequence[Placement]
+    op_graph: OpGraph,
+    cluster: Cluster,
+    strategy: Sequence[Placement],
+    *,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
 ) -> list[int]:
-    """Bytes that each accelerator of each server needs: parameters, their gradients, and the
-    activations kept for the backward pass. Optimizer state is not included."""
-    held = [0] * cluster.servers
-    for operator, placement in zip(op_graph.operators, strategy, strict=True):
-        size = _shard_bytes(operator, cluster, len(placement.servers))
-        for server in placement.servers:
-            held[server] += size
-    return held
+    """Bytes that each accelerator of each server needs.
 
-
-def _shard_bytes(operator: Operator, cluster: Cluster, shards: int) -> int:
-    parts = cluster.accelerators_per_server if operator.splittable else 1
-    saved = math.ceil(math.ceil(operator.saved_bytes / parts) / shards)
-    return operator.parameter_bytes + operator.parameter_gradient_bytes + saved
+    Parameters, their gradients, `optimizer_factor` bytes of the optimizer for each byte of
+    gradients, and the activations kept for the backward pass: of as many micro-batches as the
+    schedule 1F1B holds at once on that stage of the pipeline.
+    """
+    job = lower_job(
+        op_graph,
+        cluster,
+        degrees_of([strategy]),
+        micro_batches=micro_batches,
+        optimizer_factor=optimizer_factor,
+    )
+    return _core.memory_bytes(job, [lower_placement(placement) for placement in strategy])

@@ -10,9 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Network, Placement, SearchSample
-from torch_topoopt.search.lowering import lower_job, lower_network, memory_limit
-from torch_topoopt.search.strategies import check_strategy, shard_counts, strategy_space
+from torch_topoopt.plan import Degrees, Network, SearchSample
+from torch_topoopt.search.lowering import (
+    degrees_of,
+    lower_job,
+    lower_network,
+    lower_placement,
+    memory_limit,
+    raise_placement,
+)
+from torch_topoopt.search.strategy_space import check_strategy, shard_counts, strategy_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,15 +57,17 @@ class StrategySearch:
         for start in starts:
             check_strategy(op_graph, cluster.servers, start)
         space = strategy_space(op_graph, cluster.servers, executable)
-        counts = set(shard_counts(cluster.servers, op_graph.batch_size))
-        counts |= {len(placement.servers) for start in starts for placement in start}
+        degrees = {Degrees(k) for k in shard_counts(cluster.servers, op_graph.batch_size)}
+        degrees |= degrees_of(starts)
         self._names = tuple(operator.name for operator in op_graph.operators)
         self._core = _core.StrategySearch(
-            job=lower_job(op_graph, cluster, counts),
+            job=lower_job(op_graph, cluster, degrees),
             network=lower_network(cluster, network) if isinstance(network, Network) else network,
-            spaces=space.sets,
+            spaces=[
+                [[(members, 0, 1, 1) for members in sets] for sets in kind] for kind in space.sets
+            ],
             space_of_operator=space.kind,
-            starts=[[placement.servers for placement in start] for start in starts],
+            starts=[[lower_placement(placement) for placement in start] for start in starts],
             memory_limit_bytes=memory_limit(cluster),
             seed=seed % 2**64,
             beta=beta,
@@ -99,6 +108,6 @@ class StrategySearch:
     def best(self) -> Strategy:
         """The cheapest strategy seen."""
         return tuple(
-            Placement(name, tuple(servers))
-            for name, servers in zip(self._names, self._core.best(), strict=True)
+            raise_placement(name, lowered)
+            for name, lowered in zip(self._names, self._core.best(), strict=True)
         )

@@ -1,14 +1,10 @@
-"""The space of strategies: which servers may share the batch of which operator.
+"""Strategies to start from, and what they need of the accelerators' memory.
 
-FlexFlow's space as the TopoOpt paper searches it: an operator is split along the batch only, over a
-number of servers that divides n, on consecutive servers or on servers at equal distance; one server
-means that the whole operator lives there. A strategy is a tuple of `Placement`, one per operator of
-the OpGraph, in its order; the servers of a placement are ascending.
+A strategy is a tuple of `Placement`, one per operator of the OpGraph, in its order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Placement
@@ -22,63 +18,7 @@ if TYPE_CHECKING:
 
     Executable = Callable[[Placement], bool]  # whether somebody can run an operator like that
 
-ServerSet = tuple[int, ...]
 Strategy = tuple[Placement, ...]
-
-
-@dataclass(frozen=True)
-class StrategySpace:
-    """`sets[s]` are the allowed server sets of kind s, grouped by size; `kind[i]` is operator i's.
-
-    Kind 0 is for splittable operators, kind 1 for the others, which run whole on one server or, as
-    in data parallelism, on every server for the samples that it holds.
-    """
-
-    sets: tuple[tuple[tuple[ServerSet, ...], ...], ...]
-    kind: tuple[int, ...]
-
-
-def shard_counts(servers: int, batch_size: int) -> tuple[int, ...]:
-    """The numbers of servers that may share a batch: divisors of `servers`, one sample each."""
-    return tuple(k for k in range(1, min(servers, batch_size) + 1) if servers % k == 0)
-
-
-def server_sets(servers: int, count: int) -> tuple[ServerSet, ...]:
-    """All sets of `count` consecutive or equally spaced servers, from every start, without repeats.
-
-    `count` must divide `servers`. Consecutive sets wrap around from the last server to the first.
-    """
-    if count < 1 or servers % count:
-        raise ValueError(f"count: {count} does not divide {servers} servers")
-    stride = servers // count
-    sets = {tuple(sorted((s + i) % servers for i in range(count))) for s in range(servers)}
-    sets |= {tuple(range(s, servers, stride)) for s in range(stride)}
-    return tuple(sorted(sets))
-
-
-def strategy_space(
-    op_graph: OpGraph, servers: int, executable: Executable | None = None
-) -> StrategySpace:
-    """What every operator of `op_graph` may do on `servers` servers, as far as it is `executable`.
-
-    Raises ValueError for an operator that may run nowhere.
-    """
-    counts = shard_counts(servers, op_graph.batch_size)
-    split = tuple(server_sets(servers, k) for k in counts)
-    whole = tuple(server_sets(servers, k) for k in sorted({1, counts[-1]}) if k in (1, servers))
-    if executable is None:
-        kind = tuple(0 if operator.splittable else 1 for operator in op_graph.operators)
-        return StrategySpace((split, whole), kind)
-    kinds: dict[tuple[tuple[ServerSet, ...], ...], int] = {}
-    of_operator = []
-    for operator in op_graph.operators:
-        sizes = split if operator.splittable else whole
-        kept = (tuple(s for s in sets if executable(Placement(operator.name, s))) for sets in sizes)
-        allowed = tuple(sets for sets in kept if sets)
-        if not allowed:
-            raise ValueError(f"executable: operator {operator.name!r} may run on no servers")
-        of_operator.append(kinds.setdefault(allowed, len(kinds)))
-    return StrategySpace(tuple(kinds), tuple(of_operator))
 
 
 def data_parallel(op_graph: OpGraph, servers: int) -> Strategy:
@@ -90,27 +30,6 @@ def data_parallel(op_graph: OpGraph, servers: int) -> Strategy:
         )
     everywhere = tuple(range(servers))
     return tuple(Placement(operator.name, everywhere) for operator in op_graph.operators)
-
-
-def check_strategy(op_graph: OpGraph, servers: int, strategy: Strategy) -> Strategy:
-    """Returns `strategy`, or raises ValueError: wrong operators, unknown or repeated servers."""
-    names = tuple(operator.name for operator in op_graph.operators)
-    if tuple(placement.operator for placement in strategy) != names:
-        raise ValueError(
-            f"strategy: must place the {len(names)} operators of {op_graph.model} in their order"
-        )
-    for placement in strategy:
-        where = f"strategy ({placement.operator})"
-        if not placement.servers or list(placement.servers) != sorted(set(placement.servers)):
-            raise ValueError(f"{where}: {list(placement.servers)} is not an ascending set")
-        if not 0 <= placement.servers[0] <= placement.servers[-1] < servers:
-            raise ValueError(f"{where}: {list(placement.servers)} is not within 0..{servers - 1}")
-        if len(placement.servers) > op_graph.batch_size:
-            raise ValueError(
-                f"{where}: {op_graph.batch_size} samples cannot be shared by "
-                f"{len(placement.servers)} servers"
-            )
-    return strategy
 
 
 def whole_operators(op_graph: OpGraph, cluster: Cluster, chosen: set[int]) -> Strategy:

@@ -4,73 +4,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Demand, GroupDemand, PairDemand
+from torch_topoopt import _core
+from torch_topoopt.plan import Demand, GroupDemand, PairDemand, validate_placement
+from torch_topoopt.search.lowering import lower_placement, operand_needs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Placement
 
 
-def overlaps(a: int, b: int) -> Iterator[tuple[int, int, int]]:
-    """Which shards of a batch split `a` ways share samples with which of one split `b` ways.
-
-    The i-th of k shards holds samples [i/k, (i+1)/k). Yields (shard of a, shard of b, parts),
-    ascending, `parts` in units of 1 / (a b) of the batch.
-    """
-    i = j = 0
-    while i < a and j < b:
-        parts = min((i + 1) * b, (j + 1) * a) - max(i * b, j * a)
-        if parts > 0:
-            yield i, j, parts
-        if (i + 1) * b <= (j + 1) * a:
-            i += 1
-        else:
-            j += 1
-
-
 def transfers(
-    producer: tuple[int, ...], consumer: tuple[int, ...]
-) -> Iterator[tuple[int, int, int]]:
-    """What moves when a tensor shared by the servers `producer` is needed by those of `consumer`.
+    operator: Operator, producer: Placement, consumer: Placement
+) -> list[tuple[int, int, float]]:
+    """What `operator` on `consumer` takes from a tensor that was made on `producer`.
 
-    Both are ascending; the i-th of k servers holds samples [i/k, (i+1)/k) of the batch. Yields
-    (source, target, parts), `parts` in units of 1 / (len(producer) x len(consumer)) of the batch,
-    only where source and target differ.
+    (source, target, fraction of the tensor), only where source and target differ; gradients go the
+    other way. A fraction may be listed for several pairs: partial sums come from everyone who has
+    one, and operands that are needed whole go to everyone.
     """
-    for i, j, parts in overlaps(len(producer), len(consumer)):
-        if producer[i] != consumer[j]:
-            yield producer[i], consumer[j], parts
+    needs = operand_needs(operator, consumer)
+    found = _core.placement_transfers(lower_placement(producer), lower_placement(consumer), *needs)
+    return [(source, target, share) for _, _, source, target, share in found if source != target]
+
+
+def parameter_groups(placement: Placement) -> list[tuple[int, ...]]:
+    """The servers that hold the same parameters, ascending: one group per part of them."""
+    return [tuple(group) for group in _core.parameter_groups(lower_placement(placement))]
 
 
 def demand(op_graph: OpGraph, placements: Sequence[Placement], servers: int) -> Demand:
     """What one iteration of `op_graph` under `placements` asks of a cluster of `servers`.
 
-    One group per server set of at least two, with the summed gradients of all operators on it, and
-    one pair per (source, target) with activations sent forward and gradients sent back, in bytes.
-    Groups are in descending order of bytes, pairs in ascending order of servers.
+    One group per set of at least two servers that hold the same parameters, with the summed
+    gradients of all operators on it, and one pair per (source, target) with activations sent
+    forward and gradients sent back, in bytes. Groups are in descending order of bytes, pairs in
+    ascending order of servers. Raises DocumentError for a placement that is not valid.
     """
     groups: dict[tuple[int, ...], int] = {}
     pairs: dict[tuple[int, int], float] = {}
+    for i, placement in enumerate(placements):
+        validate_placement(f"strategy[{i}] ({placement.operator})", placement, servers)
     for operator, placement in zip(op_graph.operators, placements, strict=True):
-        mine = placement.servers
-        if not all(0 <= server < servers for server in mine):
-            raise ValueError(f"{placement.operator}: {list(mine)} is not within 0..{servers - 1}")
-        if len(mine) > 1 and operator.parameter_gradient_bytes:
-            groups[mine] = groups.get(mine, 0) + operator.parameter_gradient_bytes
+        if operator.parameter_gradient_bytes:
+            size_bytes = -(-operator.parameter_gradient_bytes // placement.parameter)
+            for group in parameter_groups(placement):
+                if len(group) > 1:
+                    groups[group] = groups.get(group, 0) + size_bytes
         for operand in operator.operands:
-            theirs = placements[operand.producer].servers
-            if theirs == mine:
+            producer = placements[operand.producer]
+            if _stays(producer, placement):
                 continue
-            unit = 1 / (len(theirs) * len(mine))
-            for source, target, parts in transfers(theirs, mine):
+            for source, target, share in transfers(operator, producer, placement):
                 for pair, size in (
                     ((source, target), operand.size_bytes),
                     ((target, source), operand.gradient_bytes),
                 ):
                     if size:
-                        pairs[pair] = pairs.get(pair, 0.0) + parts * unit * size
+                        pairs[pair] = pairs.get(pair, 0.0) + share * size
     return Demand(
         groups=tuple(
             GroupDemand(members, size)
@@ -80,4 +72,12 @@ def demand(op_graph: OpGraph, placements: Sequence[Placement], servers: int) -> 
             PairDemand(source, target, max(1, round(size)))
             for (source, target), size in sorted(pairs.items())
         ),
+    )
+
+
+def _stays(producer: Placement, consumer: Placement) -> bool:
+    """Whether both have the same samples on the same servers, so that nothing moves."""
+    samples_only = len(consumer.servers) == consumer.sample
+    return (
+        samples_only and producer.servers == consumer.servers and producer.sample == consumer.sample
     )

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Group, Network, Ring
-from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
-from torch_topoopt.search.strategies import check_strategy
+from torch_topoopt.search.lowering import (
+    degrees_of,
+    lower_ideal_switch,
+    lower_job,
+    lower_network,
+    lower_placement,
+)
+from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.search.traffic import parameter_groups
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
@@ -27,23 +34,29 @@ class IterationEstimate:
 
 
 def predict(
-    op_graph: OpGraph, cluster: Cluster, network: Network, strategy: Strategy
+    op_graph: OpGraph,
+    cluster: Cluster,
+    network: Network,
+    strategy: Strategy,
+    *,
+    micro_batches: int = 1,
 ) -> IterationEstimate:
     """Simulates one iteration of `op_graph` split by `strategy` on `network`.
 
     Forward and backward pass of every operator on the servers of its placement, activations and
     gradients between placements over the network's routes, and one ring AllReduce per operator and
     ring, which starts when all its gradients are there and overlaps with the rest. A group that the
-    network has no rings for uses those that `complete_groups` would add.
+    network has no rings for uses those that `complete_groups` would add. More than one micro-batch
+    follow the schedule 1F1B.
 
     Raises ValueError for an unknown accelerator, a strategy that does not fit `op_graph` or the
     cluster, or two servers that must exchange bytes but have no route.
     """
-    return _estimate(op_graph, cluster, lower_network(cluster, network), strategy)
+    return _estimate(op_graph, cluster, lower_network(cluster, network), strategy, micro_batches)
 
 
 def predict_ideal_switch(
-    op_graph: OpGraph, cluster: Cluster, strategy: Strategy
+    op_graph: OpGraph, cluster: Cluster, strategy: Strategy, *, micro_batches: int = 1
 ) -> IterationEstimate:
     """The same on a switch that never blocks, with degree x link rate to and from each server.
 
@@ -52,27 +65,32 @@ def predict_ideal_switch(
     every strategy: on direct links a transfer that others wait for may have a link to itself, while
     in the switch it shares its server's one link with transfers that nobody waits for.
     """
-    return _estimate(op_graph, cluster, lower_ideal_switch(cluster), strategy)
+    return _estimate(op_graph, cluster, lower_ideal_switch(cluster), strategy, micro_batches)
 
 
 def _estimate(
-    op_graph: OpGraph, cluster: Cluster, network: _core.RoutedNetwork, strategy: Strategy
+    op_graph: OpGraph,
+    cluster: Cluster,
+    network: _core.RoutedNetwork,
+    strategy: Strategy,
+    micro_batches: int,
 ) -> IterationEstimate:
-    check_strategy(op_graph, cluster.servers, strategy)
-    job = lower_job(op_graph, cluster, {len(placement.servers) for placement in strategy})
-    servers = [placement.servers for placement in strategy]
-    iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(job, network, servers)
+    check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
+    job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
+    lowered = [lower_placement(placement) for placement in strategy]
+    iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(job, network, lowered)
     return IterationEstimate(iteration_s, compute_s, tuple(round(size) for size in link_bytes))
 
 
 def complete_groups(cluster: Cluster, network: Network, strategy: Strategy) -> Network:
-    """`network` with rings for every server set of `strategy` that it has none for.
+    """`network` with rings for every group of `strategy` that it has none for.
 
     They are the rings of the smallest group that contains the set, restricted to its members; the
     simulator uses the same ones.
     """
     known = {tuple(sorted(group.servers)) for group in network.groups}
-    missing = {p.servers for p in strategy if len(p.servers) > 1} - known
+    groups = {group for placement in set(strategy) for group in parameter_groups(placement)}
+    missing = {group for group in groups if len(group) > 1} - known
     if not missing:
         return network
     core = lower_network(cluster, network)

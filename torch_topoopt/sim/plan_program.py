@@ -17,13 +17,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.search.accelerators import accelerator, operator_seconds
-from torch_topoopt.search.strategies import check_strategy
-from torch_topoopt.search.traffic import overlaps
+from torch_topoopt.iteration_tasks import IterationStep, iteration_steps
+from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim.iteration import complete_groups
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Plan, Ring
 
 _Task = tuple[str, int, int, float, int, Sequence[int], list[int]]
@@ -37,7 +36,7 @@ def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core
     """
     if iterations < 1:
         raise ValueError(f"iterations: {iterations} is not at least 1")
-    check_strategy(op_graph, plan.cluster.servers, plan.strategy)
+    check_strategy(op_graph, plan.cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
     builder = _Builder(op_graph, plan, _routes(plan))
     for _ in range(iterations):
         builder.add_iteration()
@@ -87,15 +86,8 @@ class _Builder:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.device = accelerator(plan.cluster.accelerator)
         self.network = complete_groups(plan.cluster, plan.network, plan.strategy)
         self.rings = {tuple(sorted(g.servers)): g.rings for g in self.network.groups}
-        self.reaches = {  # operators that get a gradient from a consumer
-            operand.producer
-            for operator in self.op_graph.operators
-            for operand in operator.operands
-            if operand.gradient_bytes
-        }
 
     def add(
         self,
@@ -112,83 +104,33 @@ class _Builder:
         return len(self.tasks) - 1
 
     def add_iteration(self) -> None:
-        first = len(self.tasks)
-        operators, strategy = self.op_graph.operators, self.plan.strategy
-        forward = self.add_passes(self.barrier)
-        for i, operator in enumerate(operators):
-            for operand in operator.operands:
-                self.add_transfers(
-                    operand.size_bytes,
-                    strategy[operand.producer].servers,
-                    strategy[i].servers,
-                    forward[operand.producer][0],
-                    forward[i][0],
-                )
-        for i in range(len(operators) - 1, -1, -1):
-            if i not in self.reaches:
-                for before, after in zip(*forward[i], strict=True):
-                    self.tasks[after][6].append(before)
-            for operand in operators[i].operands:
-                if operand.gradient_bytes:
-                    self.add_transfers(
-                        operand.gradient_bytes,
-                        strategy[operand.producer].servers,
-                        strategy[i].servers,
-                        forward[operand.producer][1],
-                        forward[i][1],
-                        backwards=True,
-                    )
-        for i in range(len(operators) - 1, -1, -1):
-            self.add_all_reduce(operators[i], strategy[i].servers, forward[i][1])
+        first, plan = len(self.tasks), self.plan
+        steps = iteration_steps(self.op_graph, plan.cluster, plan.strategy, plan.micro_batches)
+        tasks_of: list[list[int]] = []  # per step
+        for step in steps:
+            tasks_of.append(self.add_step(step, tasks_of))
+        for step, tasks in zip(steps, tasks_of, strict=True):
+            if step.kind != "all_reduce":
+                after = [before for earlier in step.after for before in tasks_of[earlier]]
+                for task in tasks:
+                    self.tasks[task][6].extend(after or self.barrier)
         waited_for = {before for task in self.tasks[first:] for before in task[6]}
         ends = [i for i in range(first, len(self.tasks)) if i not in waited_for]
         self.barrier = [self.add("delay", 0.0, ends)]
 
-    def add_passes(self, after: list[int]) -> list[tuple[list[int], list[int]]]:
-        """Per operator: its tasks forward and backward, in the order of its servers."""
-        made = []
-        count = len(self.op_graph.operators)
-        per_server = self.plan.cluster.accelerators_per_server
-        for i, operator in enumerate(self.op_graph.operators):
-            servers = self.plan.strategy[i].servers
-            parts = per_server if operator.splittable else 1
-            seconds = operator_seconds(self.device, operator, len(servers) * parts)
-            passes = [
-                [
-                    self.add("compute", time, before, source=server, priority=priority)
-                    for server in servers
-                ]
-                for time, before, priority in zip(
-                    seconds, (after, ()), (i, 2 * count - i), strict=True
-                )
-            ]
-            made.append((passes[0], passes[1]))
-        return made
-
-    def add_transfers(
-        self,
-        size_bytes: float,
-        producers: tuple[int, ...],
-        consumers: tuple[int, ...],
-        producer_tasks: list[int],
-        consumer_tasks: list[int],
-        *,
-        backwards: bool = False,
-    ) -> None:
-        """Every consumer waits for its part of every producer's output, or the other way round."""
-        a, b = len(producers), len(consumers)
-        for i, j, parts in overlaps(a, b):
-            ends = (producers[i], consumers[j])
-            tasks = (producer_tasks[i], consumer_tasks[j])
-            if backwards:
-                ends, tasks = ends[::-1], tasks[::-1]
-            arrived = self.add_flows(*ends, size_bytes * parts / (a * b), [tasks[0]])
-            self.tasks[tasks[1]][6].extend(arrived)
+    def add_step(self, step: IterationStep, tasks_of: list[list[int]]) -> list[int]:
+        """The tasks of a step; only those of an AllReduce wait for something already."""
+        if step.kind == "flow":
+            return self.add_flows(step.source, step.target, step.amount, [])
+        if step.kind == "all_reduce":
+            (ready,) = (task for before in step.after for task in tasks_of[before])
+            for ring in self.rings[step.servers]:
+                self.add_ring(ring, step.amount * ring.share, ready)
+            return []
+        return [self.add(step.kind, step.amount, source=step.source, priority=step.priority)]
 
     def add_flows(self, source: int, target: int, size_bytes: float, after: list[int]) -> list[int]:
-        """What stands for the arrival of these bytes: flows, or `after` if nothing has to move."""
-        if source == target or not size_bytes:
-            return after
+        """The flows of these bytes, one for each path of the pair."""
         if (source, target) not in self.paths:
             raise ValueError(f"routes: no link and no route from server {source} to {target}")
         return [
@@ -203,19 +145,6 @@ class _Builder:
             for path in self.paths[source, target]
             if path.weight
         ]
-
-    def add_all_reduce(
-        self, operator: Operator, servers: tuple[int, ...], gradients: list[int]
-    ) -> None:
-        size_bytes = operator.parameter_gradient_bytes
-        per_server = self.plan.cluster.accelerators_per_server
-        local_s = size_bytes * 2 * (per_server - 1) / per_server / self.device.peer_bytes_per_s
-        if not size_bytes or (len(servers) == 1 and not local_s):
-            return
-        ready = self.add("delay", local_s, gradients)
-        if len(servers) > 1:
-            for ring in self.rings[servers]:
-                self.add_ring(ring, size_bytes * ring.share, ready)
 
     def add_ring(self, ring: Ring, size_bytes: float, ready: int) -> None:
         k = len(ring.servers)

@@ -1,0 +1,201 @@
+// Bindings of placements, of a job's costs and of one iteration; torch_topoopt.search.lowering,
+// .search.traffic, .sim.iteration and .iteration_tasks are their front.
+
+#include "bind_iteration.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "sim/iteration.h"
+#include "sim/iteration_steps.h"
+#include "sim/job.h"
+#include "sim/routed_network.h"
+
+namespace py = pybind11;
+
+namespace topoopt {
+namespace {
+
+// sample, kind, parameter, attribute
+using PyDegrees = std::tuple<int, int, int, int>;
+// forward_s, backward_s, state_bytes, saved_bytes
+using PyShard = std::tuple<double, double, int64_t, int64_t>;
+// producer, size_bytes, gradient_bytes
+using PyOperand = std::tuple<int, double, double>;
+// shards, all_reduce_bytes, kinds that need whole operands, whole positions, operands
+using PyOperator =
+    std::tuple<std::vector<PyShard>, double, std::vector<int>, bool, std::vector<PyOperand>>;
+// kind, source, target, amount, priority, servers, after
+using PyStep = std::tuple<std::string, int, int, double, int, std::vector<int>, std::vector<int>>;
+
+ParameterSplit kindOf(int kind) {
+  if (kind < 0 || kind >= kParameterSplits) {
+    throw std::invalid_argument("kind: " + std::to_string(kind) + " is not in 0.." +
+                                std::to_string(kParameterSplits - 1));
+  }
+  return static_cast<ParameterSplit>(kind);
+}
+
+std::shared_ptr<Job> makeJob(int servers, int micro_batches, const std::vector<PyDegrees>& degrees,
+                             double local_reduce_s_per_byte,
+                             const std::vector<PyOperator>& operators) {
+  auto job = std::make_shared<Job>(Job{servers, micro_batches, {}, local_reduce_s_per_byte, {}});
+  for (const auto& [sample, kind, parameter, attribute] : degrees) {
+    job->degrees.push_back({sample, kindOf(kind), parameter, attribute});
+  }
+  for (const auto& [shards, all_reduce_bytes, whole, positions, operands] : operators) {
+    OperatorCost& op = job->operators.emplace_back();
+    for (const auto& [forward_s, backward_s, state, saved] : shards) {
+      op.shards.push_back({forward_s, backward_s, state, saved});
+    }
+    op.all_reduce_bytes = all_reduce_bytes;
+    for (int kind : whole) op.whole_operands[static_cast<size_t>(kindOf(kind))] = true;
+    op.whole_positions = positions;
+    for (const auto& [producer, size, gradient] : operands) {
+      op.operands.push_back({producer, size, gradient});
+    }
+  }
+  job->validate();
+  return job;
+}
+
+std::vector<int> internAll(PlacementCosts& costs, const std::vector<PyPlacement>& strategy) {
+  if (strategy.size() != costs.job().operators.size()) {
+    throw std::invalid_argument("strategy: places " + std::to_string(strategy.size()) + " of " +
+                                std::to_string(costs.job().operators.size()) + " operators");
+  }
+  std::vector<int> ids;
+  for (const PyPlacement& placement : strategy) {
+    ids.push_back(costs.placements().intern(toPlacement(placement)));
+  }
+  return ids;
+}
+
+py::tuple simulateIteration(const std::shared_ptr<Job>& job,
+                            const std::shared_ptr<RoutedNetwork>& network,
+                            const std::vector<PyPlacement>& strategy, std::optional<bool> fold) {
+  IterationModel model(job, network, foldingOf(fold));
+  const std::vector<int> ids = internAll(model.costs(), strategy);
+  double seconds = 0;
+  {
+    py::gil_scoped_release release;
+    seconds = model.run(ids);
+  }
+  return py::make_tuple(seconds, model.computeSeconds(), model.linkBytes(), model.taskCount());
+}
+
+// Writes the steps down.
+class ListSink {
+ public:
+  int compute(int server, double seconds, int priority) {
+    return add({"compute", server, server, seconds, priority, {}, {}});
+  }
+  int delay(double seconds) { return add({"delay", 0, 0, seconds, 0, {}, {}}); }
+  int transfer(int source, int target, double size_bytes) {
+    return add({"flow", source, target, size_bytes, 0, {}, {}});
+  }
+  void allReduce(const std::vector<int>& servers, double size_bytes, int after) {
+    add({"all_reduce", 0, 0, size_bytes, 0, servers, {after}});
+  }
+  void dependency(int before, int after) { std::get<6>(steps[after]).push_back(before); }
+
+  std::vector<PyStep> steps;
+
+ private:
+  int add(PyStep step) {
+    steps.push_back(std::move(step));
+    return static_cast<int>(steps.size()) - 1;
+  }
+};
+
+std::vector<PyStep> iterationSteps(const std::shared_ptr<Job>& job,
+                                   const std::vector<PyPlacement>& strategy) {
+  PlacementCosts costs(job);
+  const std::vector<int> ids = internAll(costs, strategy);
+  std::vector<int> themselves(job->servers);
+  std::iota(themselves.begin(), themselves.end(), 0);
+  ListSink sink;
+  IterationSteps(costs, ids, themselves, sink).build();
+  return std::move(sink.steps);
+}
+
+std::vector<int64_t> memoryBytes(const std::shared_ptr<Job>& job,
+                                 const std::vector<PyPlacement>& strategy) {
+  PlacementCosts costs(job);
+  return costs.memoryBytes(internAll(costs, strategy));
+}
+
+std::vector<std::tuple<int, int, int, int, double>> transfers(const PyPlacement& producer,
+                                                              const PyPlacement& consumer,
+                                                              bool whole_parameter,
+                                                              bool whole_attribute) {
+  std::vector<std::tuple<int, int, int, int, double>> found;
+  for (const Transfer& t : transfersBetween(toPlacement(producer), toPlacement(consumer),
+                                            {whole_parameter, whole_attribute})) {
+    found.emplace_back(t.producer_shard, t.consumer_shard, t.source, t.target, t.fraction);
+  }
+  return found;
+}
+
+std::vector<int> inFlight(const std::vector<PyPlacement>& strategy,
+                          const std::vector<std::vector<int>>& producers, int servers,
+                          int micro_batches) {
+  const std::vector<Placement> placements = toStrategy(strategy);
+  std::vector<const Placement*> placed;
+  for (const Placement& placement : placements) placed.push_back(&placement);
+  return microBatchesInFlight(placed, producers, servers, micro_batches);
+}
+
+}  // namespace
+
+Placement toPlacement(const PyPlacement& placement) {
+  const auto& [servers, kind, parameter, attribute] = placement;
+  const int count = static_cast<int>(servers.size());
+  if (parameter < 1 || attribute < 1 || count < 1 || count % (parameter * attribute) != 0) {
+    throw std::invalid_argument("servers: " + std::to_string(count) + " are no multiple of " +
+                                std::to_string(parameter) + " x " + std::to_string(attribute) +
+                                " parts");
+  }
+  return {servers, {count / (parameter * attribute), kindOf(kind), parameter, attribute}};
+}
+
+std::vector<Placement> toStrategy(const std::vector<PyPlacement>& placements) {
+  std::vector<Placement> strategy;
+  for (const PyPlacement& placement : placements) strategy.push_back(toPlacement(placement));
+  return strategy;
+}
+
+PyPlacement fromPlacement(const Placement& placement) {
+  const Degrees& degrees = placement.degrees;
+  return {placement.servers, static_cast<int>(degrees.kind), degrees.parameter, degrees.attribute};
+}
+
+Folding foldingOf(std::optional<bool> fold) {
+  if (!fold) return Folding::kWhereItPays;
+  return *fold ? Folding::kAlways : Folding::kNever;
+}
+
+void bindIteration(py::module_& module) {
+  py::class_<Job, std::shared_ptr<Job>>(module, "Job")
+      .def(py::init(&makeJob), py::arg("servers"), py::arg("micro_batches"), py::arg("degrees"),
+           py::arg("local_reduce_s_per_byte"), py::arg("operators"));
+  module.def("simulate_iteration", &simulateIteration, py::arg("job"), py::arg("network"),
+             py::arg("strategy"), py::arg("fold") = py::none());
+  module.def("iteration_steps", &iterationSteps, py::arg("job"), py::arg("strategy"));
+  module.def("memory_bytes", &memoryBytes, py::arg("job"), py::arg("strategy"));
+  module.def("placement_transfers", &transfers, py::arg("producer"), py::arg("consumer"),
+             py::arg("whole_parameter"), py::arg("whole_attribute"));
+  module.def(
+      "parameter_groups",
+      [](const PyPlacement& placement) { return parameterGroups(toPlacement(placement)); },
+      py::arg("placement"));
+  module.def("micro_batches_in_flight", &inFlight, py::arg("strategy"), py::arg("producers"),
+             py::arg("servers"), py::arg("micro_batches"));
+}
+
+}  // namespace topoopt

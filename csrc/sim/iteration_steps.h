@@ -1,0 +1,192 @@
+// One training iteration as steps that wait for each other, told to a sink. Every simulator of an
+// iteration takes its steps from here, so that all of them price the same thing.
+
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "sim/job.h"
+
+namespace topoopt {
+
+// A sink makes tasks and returns their numbers:
+//   int compute(int server, double seconds, int priority)   one at a time per server, least
+//   priority
+//                                                           first, of those that are ready
+//   int delay(double seconds)                               occupies nothing
+//   int transfer(int source, int target, double size_bytes)
+//   void allReduce(const std::vector<int>& servers, double size_bytes, int after)
+//   void dependency(int before, int after)
+//
+// Forward and backward pass of every operator on the servers of its placement, activations and
+// gradients between placements, and an AllReduce per operator and parameter part when all of its
+// gradients are there. With micro-batches, backward work goes before forward work and older
+// micro-batches before younger ones, and an operator begins a further micro-batch only while it
+// holds fewer than PlacementCosts::inFlight says: 1F1B.
+//
+// `stand_in[s]` is the server that is simulated for server s, itself unless another one does the
+// same work at the same times and neither of them is an end of a transfer.
+template <class Sink>
+class IterationSteps {
+ public:
+  IterationSteps(PlacementCosts& costs, const std::vector<int>& strategy,
+                 const std::vector<int>& stand_in, Sink& sink)
+      : costs_(costs), job_(costs.job()), strategy_(strategy), stand_in_(stand_in), sink_(sink) {}
+
+  void build() {
+    const int count = static_cast<int>(strategy_.size());
+    gradient_reaches_.assign(count, 0);
+    first_shard_.assign(count + 1, 0);
+    for (int op = 0; op < count; ++op) {
+      first_shard_[op + 1] = first_shard_[op] + static_cast<int>(servers(op).size());
+      for (const OperandCost& operand : job_.operators[op].operands) {
+        if (operand.gradient_bytes > 0) gradient_reaches_[operand.producer] = 1;
+      }
+    }
+    in_flight_ = costs_.inFlight(strategy_);
+    task_of_server_.assign(job_.servers, -1);
+    forward_.assign(first_shard_[count], -1);
+    backward_.assign(job_.micro_batches, {});
+    for (int batch = 0; batch < job_.micro_batches; ++batch) {
+      addForward(batch);
+      addBackward(batch);
+    }
+    for (int op = count - 1; op >= 0; --op) addAllReduces(op);
+  }
+
+ private:
+  const std::vector<int>& servers(int op) const {
+    return costs_.placements()[strategy_[op]].servers;
+  }
+
+  int priority(int op, int batch, bool is_backward) const {
+    const int count = static_cast<int>(strategy_.size());
+    if (job_.micro_batches == 1) return is_backward ? 2 * count - op : op;
+    return is_backward ? (batch + 1) * count - op : (job_.micro_batches + batch + 1) * count + op;
+  }
+
+  // One task per shard whose server is simulated; the others share that of their stand-in.
+  void addShards(int op, double seconds, int priority, std::vector<int>& tasks) {
+    const std::vector<int>& on = servers(op);
+    int* const of_shard = tasks.data() + first_shard_[op];
+    for (size_t shard = 0; shard < on.size(); ++shard) {
+      const int server = on[shard];
+      if (stand_in_[server] != server) continue;
+      of_shard[shard] = task_of_server_[server] = sink_.compute(server, seconds, priority);
+    }
+    for (size_t shard = 0; shard < on.size(); ++shard) {
+      const int server = on[shard];
+      if (stand_in_[server] != server) of_shard[shard] = task_of_server_[stand_in_[server]];
+    }
+  }
+
+  bool simulated(int op, size_t shard) const {
+    const int server = servers(op)[shard];
+    return stand_in_[server] == server;
+  }
+
+  void addForward(int batch) {
+    for (int op = 0; op < static_cast<int>(strategy_.size()); ++op) {
+      const double seconds = costs_.shard(op, strategy_[op]).forward_s;
+      addShards(op, seconds, priority(op, batch, false), forward_);
+      const int back = batch - in_flight_[op];
+      for (size_t shard = 0; back >= 0 && shard < servers(op).size(); ++shard) {
+        if (!simulated(op, shard)) continue;
+        const int at = first_shard_[op] + static_cast<int>(shard);
+        sink_.dependency(backward_[back][at], forward_[at]);
+      }
+      for (size_t i = 0; i < job_.operators[op].operands.size(); ++i)
+        addOperand(op, i, batch, false);
+    }
+  }
+
+  void addBackward(int batch) {
+    std::vector<int>& tasks = backward_[batch];
+    tasks.assign(forward_.size(), -1);
+    const int count = static_cast<int>(strategy_.size());
+    for (int op = count - 1; op >= 0; --op) {
+      const double seconds = costs_.shard(op, strategy_[op]).backward_s;
+      addShards(op, seconds, priority(op, batch, true), tasks);
+      for (size_t shard = 0; !gradient_reaches_[op] && shard < servers(op).size(); ++shard) {
+        const int at = first_shard_[op] + static_cast<int>(shard);
+        if (simulated(op, shard)) sink_.dependency(forward_[at], tasks[at]);
+      }
+    }
+    for (int op = count - 1; op >= 0; --op) {
+      const auto& operands = job_.operators[op].operands;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        if (operands[i].gradient_bytes > 0) addOperand(op, i, batch, true);
+      }
+    }
+  }
+
+  void addOperand(int op, size_t index, int batch, bool is_backward) {
+    const OperandCost& operand = job_.operators[op].operands[index];
+    const std::vector<int>& tasks = is_backward ? backward_[batch] : forward_;
+    const double size_bytes =
+        (is_backward ? operand.gradient_bytes : operand.size_bytes) / job_.micro_batches;
+    for (const Transfer& transfer :
+         costs_.transfers(op, strategy_[operand.producer], strategy_[op])) {
+      if (stand_in_[transfer.target] != transfer.target) continue;
+      int before = tasks[first_shard_[operand.producer] + transfer.producer_shard];
+      int after = tasks[first_shard_[op] + transfer.consumer_shard];
+      int source = transfer.source;
+      int target = transfer.target;
+      if (is_backward) {
+        std::swap(before, after);
+        std::swap(source, target);
+      }
+      const double moved = transfer.fraction * size_bytes;
+      if (source != target && moved > 0) {
+        const int flow = sink_.transfer(source, target, moved);
+        sink_.dependency(before, flow);
+        before = flow;
+      }
+      sink_.dependency(before, after);
+    }
+  }
+
+  // They start when every shard of the group has its gradients; nothing waits for them but the end
+  // of the iteration.
+  void addAllReduces(int op) {
+    const double size_bytes = costs_.reducedBytes(op, strategy_[op]);
+    const double local_s = size_bytes * job_.local_reduce_s_per_byte;
+    if (size_bytes == 0) return;
+    const Placement& placement = costs_.placements()[strategy_[op]];
+    const auto& groups = costs_.placements().groups(strategy_[op]);
+    for (size_t part = 0; part < groups.size(); ++part) {
+      if (groups[part].size() == 1 && local_s == 0) continue;
+      const int ready = sink_.delay(local_s);
+      for (int before : gradientsOf(op, placement.degrees, static_cast<int>(part))) {
+        sink_.dependency(before, ready);
+      }
+      if (groups[part].size() > 1) sink_.allReduce(groups[part], size_bytes, ready);
+    }
+  }
+
+  std::vector<int> gradientsOf(int op, const Degrees& degrees, int part) const {
+    std::vector<int> found;
+    for (int shard = 0; shard < degrees.shards(); ++shard) {
+      if (shard / degrees.attribute % degrees.parameter != part) continue;
+      for (const auto& tasks : backward_) found.push_back(tasks[first_shard_[op] + shard]);
+    }
+    std::sort(found.begin(), found.end());  // several shards may have the same stand-in
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+  PlacementCosts& costs_;
+  const Job& job_;
+  const std::vector<int>& strategy_;
+  const std::vector<int>& stand_in_;
+  Sink& sink_;
+  std::vector<char> gradient_reaches_;  // per operator: some consumer sends a gradient back
+  std::vector<int> in_flight_;          // per operator
+  std::vector<int> first_shard_;        // per operator, into forward_ and each of backward_
+  std::vector<int> task_of_server_;
+  std::vector<int> forward_;                // per shard, of the micro-batch being built
+  std::vector<std::vector<int>> backward_;  // per micro-batch and shard
+};
+
+}  // namespace topoopt

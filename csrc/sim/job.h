@@ -1,0 +1,84 @@
+// What a job computes and holds, for every way of splitting it that a search may try.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/placements.h"
+
+namespace topoopt {
+
+struct OperandCost {
+  int producer;
+  double size_bytes;      // forward, producer to this operator, for the whole batch
+  double gradient_bytes;  // backward, the other way
+};
+
+// Of one shard. Times are those of one micro-batch; times below 0 mean that the operator cannot be
+// split that way.
+struct ShardCost {
+  double forward_s;
+  double backward_s;
+  int64_t state_bytes;  // parameters, their gradients and what the optimizer keeps
+  int64_t saved_bytes;  // activations kept from the forward to the backward of one micro-batch
+};
+
+struct OperatorCost {
+  std::vector<ShardCost> shards;  // one per Job::degrees
+  double all_reduce_bytes;        // gradients of all parameters; a part of them has its share
+  bool whole_operands[kParameterSplits];  // by ParameterSplit: as WholeOperands::parameter
+  bool whole_positions;                   // as WholeOperands::attribute
+  std::vector<OperandCost> operands;
+};
+
+// The operators of one iteration, in topological order. `local_reduce_s_per_byte` is what an
+// AllReduce costs among the accelerators of one server before its bytes go on the network. The
+// batch is worked on in `micro_batches` equal parts (1: as a whole).
+struct Job {
+  int servers;
+  int micro_batches;
+  std::vector<Degrees> degrees;
+  double local_reduce_s_per_byte;
+  std::vector<OperatorCost> operators;
+
+  // Throws std::invalid_argument naming the field that is wrong.
+  void validate() const;
+};
+
+// The job's costs by placement number. Holds caches: one of these for each thread.
+class PlacementCosts {
+ public:
+  explicit PlacementCosts(std::shared_ptr<const Job> job);
+
+  const Job& job() const { return *job_; }
+  Placements& placements() { return placements_; }
+  const Placements& placements() const { return placements_; }
+
+  // Whether operator `op` has costs for placement `id`.
+  bool allowed(int op, int id);
+  // Throws std::invalid_argument where not allowed.
+  const ShardCost& shard(int op, int id);
+  // Bytes of gradients in one parameter group of `placements().groups(id)`.
+  double reducedBytes(int op, int id) const;
+  // What moves for operand `operand` of `op` on placement `consumer` from `producer`: fractions of
+  // its size_bytes and gradient_bytes. Valid until the next call.
+  const std::vector<Transfer>& transfers(int op, int producer, int consumer);
+  // Per operator, as microBatchesInFlight.
+  std::vector<int> inFlight(const std::vector<int>& strategy) const;
+  // Bytes in the memory of each accelerator of every server.
+  std::vector<int64_t> memoryBytes(const std::vector<int>& strategy);
+
+ private:
+  int column(int id);
+  std::string describe(int id) const;
+
+  std::shared_ptr<const Job> job_;
+  Placements placements_;
+  std::vector<std::vector<int>> producers_;
+  std::vector<int> column_;  // per placement: index into Job::degrees; -1 none, -2 not looked up
+};
+
+}  // namespace topoopt

@@ -1,0 +1,223 @@
+#include "sim/placements.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace topoopt {
+
+namespace {
+
+constexpr size_t kRememberedPairs = 1 << 14;  // of placements, of which a long search sees many
+
+// A part of a producer and a part of a consumer along one axis, and how much of the axis moves.
+struct AxisPair {
+  int producer;
+  int consumer;
+  double fraction;
+};
+
+// Both hold equal intervals of [0, 1), a and b of them; the pairs that overlap.
+std::vector<AxisPair> overlaps(int64_t a, int64_t b) {
+  std::vector<AxisPair> found;
+  int64_t i = 0;
+  int64_t j = 0;
+  while (i < a && j < b) {  // in units of 1/(a b)
+    const int64_t begin = std::max(i * b, j * a);
+    const int64_t end = std::min((i + 1) * b, (j + 1) * a);
+    if (end > begin) {
+      found.push_back({static_cast<int>(i), static_cast<int>(j),
+                       static_cast<double>(end - begin) / static_cast<double>(a * b)});
+    }
+    if ((i + 1) * b <= (j + 1) * a) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+  return found;
+}
+
+// Every part of one with every part of the other.
+std::vector<AxisPair> allPairs(int a, int b, double fraction) {
+  std::vector<AxisPair> found;
+  for (int i = 0; i < a; ++i) {
+    for (int j = 0; j < b; ++j) found.push_back({i, j, fraction});
+  }
+  return found;
+}
+
+// Columns of the producer and a consumer that takes parts of features meet on one axis; in all
+// other cases the two splits are of different axes, or the parts are partial sums of everything.
+std::vector<AxisPair> parameterPairs(const Degrees& producer, const Degrees& consumer, bool whole) {
+  const int p = producer.parameter;
+  const int q = consumer.parameter;
+  const bool takes_features = !whole && consumer.kind != ParameterSplit::kExperts && q > 1;
+  if (producer.kind == ParameterSplit::kColumns && takes_features) return overlaps(p, q);
+  const double held = producer.kind == ParameterSplit::kRows ? 1.0 : 1.0 / p;
+  return allPairs(p, q, whole ? held : held / q);
+}
+
+std::string text(const std::vector<int>& servers) {
+  std::string joined;
+  for (int server : servers) joined += (joined.empty() ? "" : ", ") + std::to_string(server);
+  return "[" + joined + "]";
+}
+
+}  // namespace
+
+std::vector<Transfer> transfersBetween(const Placement& producer, const Placement& consumer,
+                                       WholeOperands whole) {
+  const Degrees& a = producer.degrees;
+  const Degrees& b = consumer.degrees;
+  const auto samples = overlaps(a.sample, b.sample);
+  const auto parameters = parameterPairs(a, b, whole.parameter);
+  const auto positions = whole.attribute ? allPairs(a.attribute, b.attribute, 1.0 / a.attribute)
+                                         : overlaps(a.attribute, b.attribute);
+  std::vector<Transfer> found;
+  found.reserve(samples.size() * parameters.size() * positions.size());
+  for (const AxisPair& sample : samples) {
+    for (const AxisPair& parameter : parameters) {
+      for (const AxisPair& position : positions) {
+        const int from =
+            (sample.producer * a.parameter + parameter.producer) * a.attribute + position.producer;
+        const int to =
+            (sample.consumer * b.parameter + parameter.consumer) * b.attribute + position.consumer;
+        found.push_back({from, to, producer.servers[from], consumer.servers[to],
+                         sample.fraction * parameter.fraction * position.fraction});
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<std::vector<int>> parameterGroups(const Placement& placement) {
+  const Degrees& degrees = placement.degrees;
+  std::vector<std::vector<int>> groups(degrees.parameter);
+  for (int shard = 0; shard < degrees.shards(); ++shard) {
+    groups[shard / degrees.attribute % degrees.parameter].push_back(placement.servers[shard]);
+  }
+  for (auto& group : groups) std::sort(group.begin(), group.end());
+  return groups;
+}
+
+void Placements::check(const Placement& placement) const {
+  const Degrees& degrees = placement.degrees;
+  if (placement.servers.empty()) {
+    throw std::invalid_argument("servers: an operator needs at least one server");
+  }
+  if (degrees.sample < 1 || degrees.parameter < 1 || degrees.attribute < 1 ||
+      (degrees.parameter > 1) == (degrees.kind == ParameterSplit::kNone) ||
+      degrees.shards() != static_cast<int>(placement.servers.size())) {
+    throw std::invalid_argument("servers: " + std::to_string(placement.servers.size()) +
+                                " servers for " + std::to_string(degrees.sample) + " x " +
+                                std::to_string(degrees.parameter) + " x " +
+                                std::to_string(degrees.attribute) + " shards");
+  }
+  std::vector<char> seen(servers_, 0);
+  for (int server : placement.servers) {
+    if (server < 0 || server >= servers_) {
+      throw std::invalid_argument("servers: server " + std::to_string(server) + " is not in 0.." +
+                                  std::to_string(servers_ - 1));
+    }
+    if (seen[server]++) {
+      throw std::invalid_argument("servers: server " + std::to_string(server) +
+                                  " is named twice in " + text(placement.servers));
+    }
+  }
+}
+
+int Placements::intern(Placement placement) {
+  if (const auto known = ids_.find(placement); known != ids_.end()) return known->second;
+  check(placement);
+  const int id = size();
+  groups_.push_back(parameterGroups(placement));
+  ids_.emplace(placement, id);
+  placements_.push_back(std::move(placement));
+  return id;
+}
+
+int Placements::intern(std::vector<int> servers) {
+  std::sort(servers.begin(), servers.end());
+  const int count = static_cast<int>(servers.size());
+  return intern(Placement{std::move(servers), {.sample = count}});
+}
+
+const std::vector<Transfer>& Placements::transfers(int producer, int consumer,
+                                                   WholeOperands whole) {
+  const Degrees& degrees = placements_[consumer].degrees;
+  whole.parameter &= degrees.parameter > 1;  // one part is the whole
+  whole.attribute &= degrees.attribute > 1;
+  const uint64_t key = static_cast<uint64_t>(producer) << 33 |
+                       static_cast<uint64_t>(consumer) << 2 | (whole.parameter ? 2 : 0) |
+                       (whole.attribute ? 1 : 0);
+  if (const auto known = transfers_.find(key); known != transfers_.end()) return known->second;
+  if (transfers_.size() >= kRememberedPairs) transfers_.clear();
+  return transfers_[key] = transfersBetween(placements_[producer], placements_[consumer], whole);
+}
+
+namespace {
+
+// The stage of every server: servers that share an operator are of one.
+std::vector<int> stageOfServer(const std::vector<const Placement*>& strategy, int servers) {
+  std::vector<int> parent(servers);
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int server) {
+    while (parent[server] != server) server = parent[server] = parent[parent[server]];
+    return server;
+  };
+  for (const Placement* placement : strategy) {
+    for (int server : placement->servers) parent[root(server)] = root(placement->servers[0]);
+  }
+  std::vector<int> stage(servers);
+  for (int server = 0; server < servers; ++server) stage[server] = root(server);
+  return stage;
+}
+
+}  // namespace
+
+std::vector<int> microBatchesInFlight(const std::vector<const Placement*>& strategy,
+                                      const std::vector<std::vector<int>>& producers, int servers,
+                                      int micro_batches) {
+  const int count = static_cast<int>(strategy.size());
+  std::vector<int> in_flight(count, 1);
+  if (micro_batches == 1) return in_flight;
+  const std::vector<int> of_server = stageOfServer(strategy, servers);
+  const auto stageOf = [&](int op) { return of_server[strategy[op]->servers[0]]; };
+  std::vector<std::vector<int>> before(servers);  // stages that a stage reads from
+  std::vector<int> readers(servers, 0);
+  for (int op = 0; op < count; ++op) {
+    for (int producer : producers[op]) {
+      const int stage = stageOf(op);
+      const int earlier = stageOf(producer);
+      if (earlier == stage) continue;
+      if (std::find(before[stage].begin(), before[stage].end(), earlier) != before[stage].end()) {
+        continue;
+      }
+      before[stage].push_back(earlier);
+      ++readers[earlier];
+    }
+  }
+  std::vector<int> from_end(servers, 1);
+  std::vector<int> ready;
+  for (int stage = 0; stage < servers; ++stage) {
+    if (readers[stage] == 0) ready.push_back(stage);
+  }
+  for (size_t next = 0; next < ready.size(); ++next) {
+    for (int earlier : before[ready[next]]) {
+      from_end[earlier] = std::max(from_end[earlier], from_end[ready[next]] + 1);
+      if (--readers[earlier] == 0) ready.push_back(earlier);
+    }
+  }
+  if (ready.size() < static_cast<size_t>(servers)) {
+    throw std::invalid_argument(
+        "strategy: with micro-batches the stages of a pipeline (operators that share servers) must "
+        "not wait for each other in a circle");
+  }
+  for (int op = 0; op < count; ++op) in_flight[op] = std::min(micro_batches, from_end[stageOf(op)]);
+  return in_flight;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,108 @@
+// Onto which servers an operator is split and how, and which bytes move between two placements.
+//
+// A tensor has four axes: samples, features, positions (its attribute dimension) and, behind a
+// mixture of experts, the expert that a token goes to. Every axis is the interval [0, 1); a shard
+// holds an interval of each. Bytes follow from who holds what and who needs what, nothing else.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+namespace topoopt {
+
+// How the parameters are split. kColumns: each shard makes some of the output features. kRows: each
+// holds some of the rows that the sum runs over, so its output is a partial sum of the whole one.
+// kExperts: each holds some of the experts and works on the tokens that go to them.
+enum class ParameterSplit : uint8_t { kNone, kColumns, kRows, kExperts };
+constexpr int kParameterSplits = 4;
+
+// Into how many parts an operator is split along each dimension. `parameter` is 1 with kNone, and
+// above 1 otherwise.
+struct Degrees {
+  int sample = 1;
+  ParameterSplit kind = ParameterSplit::kNone;
+  int parameter = 1;
+  int attribute = 1;
+
+  int shards() const { return sample * parameter * attribute; }
+  auto operator<=>(const Degrees&) const = default;
+};
+
+// Shard (i, j, k) of sample part i, parameter part j and attribute part k is number
+// (i * parameter + j) * attribute + k, and runs on the server at that place in `servers`.
+struct Placement {
+  std::vector<int> servers;
+  Degrees degrees;
+
+  auto operator<=>(const Placement&) const = default;
+};
+
+// What a shard of a consumer takes from a shard of a producer, as a fraction of the whole tensor:
+// forward that part of the activations, backward as much of the gradient the other way. Nothing is
+// sent where the two servers are one. Parts of several producer shards that hold partial sums are
+// added by the consumer; gradients of several consumer shards for the same part, by the producer.
+struct Transfer {
+  int producer_shard;
+  int consumer_shard;
+  int source;  // server of the producer's shard
+  int target;  // server of the consumer's
+  double fraction;
+};
+
+// Whether every shard of a consumer needs its operands along a split dimension as a whole, or only
+// the part of its own place.
+struct WholeOperands {
+  bool parameter = false;
+  bool attribute = false;
+};
+
+// Every pair of shards that share a part of the tensor, each once.
+std::vector<Transfer> transfersBetween(const Placement& producer, const Placement& consumer,
+                                       WholeOperands whole);
+
+// The servers that hold the same parameters, ascending: one group per parameter part. Groups of one
+// server are among them.
+std::vector<std::vector<int>> parameterGroups(const Placement& placement);
+
+// Placements by number, so that a strategy is a list of small integers.
+class Placements {
+ public:
+  explicit Placements(int servers) : servers_(servers) {}
+
+  // Throws std::invalid_argument for degrees that are not the number of servers, or a server that
+  // is unknown or named twice.
+  int intern(Placement placement);
+  // The servers ascending, the samples split among them.
+  int intern(std::vector<int> servers);
+
+  int size() const { return static_cast<int>(placements_.size()); }
+  const Placement& operator[](int id) const { return placements_[id]; }
+  const std::vector<std::vector<int>>& groups(int id) const { return groups_[id]; }
+
+  // As transfersBetween. Valid until the next call.
+  const std::vector<Transfer>& transfers(int producer, int consumer, WholeOperands whole);
+
+ private:
+  void check(const Placement& placement) const;
+
+  int servers_;
+  std::vector<Placement> placements_;
+  std::vector<std::vector<std::vector<int>>> groups_;
+  std::map<Placement, int> ids_;
+  std::unordered_map<uint64_t, std::vector<Transfer>> transfers_;
+};
+
+// How many micro-batches each operator of a pipeline holds at once, of `micro_batches`. Operators
+// whose placements share a server belong to one stage. The schedule is 1F1B with a flush
+// ("PipeDream-Flush"; Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, 2021): a
+// stage that is d stages from the end, itself counted, starts no further micro-batch while d have
+// not come back. `producers[i]` are the operators that operator i reads from. Throws
+// std::invalid_argument if two stages wait for each other.
+std::vector<int> microBatchesInFlight(const std::vector<const Placement*>& strategy,
+                                      const std::vector<std::vector<int>>& producers, int servers,
+                                      int micro_batches);
+
+}  // namespace topoopt

@@ -1,0 +1,92 @@
+"""How one operator is split, and onto which servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.server_sets import check_servers
+
+ParameterKind = Literal["columns", "rows", "experts"]
+PARAMETER_KINDS: tuple[ParameterKind, ...] = ("columns", "rows", "experts")
+
+
+class Degrees(NamedTuple):
+    """Into how many parts an operator is split along each dimension; `kind` is of the parameters'
+    split, None where they are whole."""
+
+    sample: int = 1
+    kind: ParameterKind | None = None
+    parameter: int = 1
+    attribute: int = 1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The servers that share one operator, each with one shard (one server: the whole operator).
+
+    At most one of `columns`, `rows` and `experts` is above 1: into how many parts the operator's
+    parameters are split, and how. `attribute` parts share the positions of a sample (of a sequence,
+    of an image). What is left of the servers shares the samples. The shard of sample part i,
+    parameter part j and attribute part k is on
+    `servers[(i * parameter + j) * attribute + k]`.
+    """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"columns", "rows", "experts", "attribute"})
+
+    operator: str
+    servers: tuple[int, ...]
+    columns: int = 1
+    rows: int = 1
+    experts: int = 1
+    attribute: int = 1
+
+    @property
+    def parameter(self) -> int:
+        """The number of parts that the parameters are in."""
+        return max(self.columns, self.rows, self.experts)
+
+    @property
+    def parameter_kind(self) -> ParameterKind | None:
+        """How the parameters are split; None where every server holds all of them."""
+        for kind in PARAMETER_KINDS:
+            if getattr(self, kind) > 1:
+                return kind
+        return None
+
+    @property
+    def sample(self) -> int:
+        """The number of parts that the samples are in."""
+        return len(self.servers) // (self.parameter * self.attribute)
+
+    @property
+    def degrees(self) -> Degrees:
+        return Degrees(self.sample, self.parameter_kind, self.parameter, self.attribute)
+
+    @classmethod
+    def of(cls, operator: str, servers: tuple[int, ...], degrees: Degrees) -> Placement:
+        """The placement of these degrees; `degrees.sample` is left to the number of servers."""
+        parts = {degrees.kind: degrees.parameter} if degrees.kind else {}
+        return cls(operator, servers, attribute=degrees.attribute, **parts)
+
+
+def validate_placement(where: str, placement: Placement, servers: int) -> Placement:
+    """Returns `placement`, or raises DocumentError: unknown or repeated servers, degrees below 1,
+    two ways of splitting the parameters, or servers that are no multiple of the parts."""
+    check_servers(f"{where}.servers", placement.servers, servers)
+    for name in (*PARAMETER_KINDS, "attribute"):
+        if getattr(placement, name) < 1:
+            raise DocumentError(f"{where}.{name}: {getattr(placement, name)} is not at least 1")
+    split = [kind for kind in PARAMETER_KINDS if getattr(placement, kind) > 1]
+    if len(split) > 1:
+        raise DocumentError(
+            f"{where}: {' and '.join(split)} are both above 1; parameters are split one way"
+        )
+    parts = placement.parameter * placement.attribute
+    if len(placement.servers) % parts:
+        raise DocumentError(
+            f"{where}.servers: {len(placement.servers)} servers are no multiple of {parts} parts "
+            f"({placement.parameter} of the parameters x {placement.attribute} of the positions)"
+        )
+    return placement

@@ -1,0 +1,103 @@
+"""What one shard of an operator computes and holds: an operator again, of the parts that it has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.search.accelerators import operator_seconds
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import Operator
+    from torch_topoopt.plan import Degrees
+    from torch_topoopt.search.accelerators import Accelerator
+
+
+def may_split(operator: Operator, degrees: Degrees) -> bool:
+    """Whether `operator` has the dimensions of `degrees`, whatever its samples."""
+    for dimension, degree in ((degrees.kind, degrees.parameter), ("attribute", degrees.attribute)):
+        if degree > 1:
+            split = operator.split(dimension)  # type: ignore[arg-type]
+            if split is None or degree > split.max_degree:
+                return False
+    return True
+
+
+def shard_operator(operator: Operator, degrees: Degrees) -> Operator:
+    """`operator` with one part of its parameters and positions and all of the samples.
+
+    Sizes are rounded up. A shard that needs its operands whole reads and saves all of them; one of
+    "rows" writes a whole output. An operator that touches less memory than its parameters take (an
+    embedding) reads its own rows or columns only. All of the parameters are taken to be split, also
+    the few that every shard needs (the bias behind "rows").
+    """
+    inputs, outputs, flops, state = 1, 1, 1, 1  # what each is divided by
+    if degrees.kind is not None:
+        split = operator.split(degrees.kind)
+        assert split is not None
+        flops, state = degrees.parameter, degrees.parameter
+        inputs = degrees.parameter if split.operands == "part" else 1
+        outputs = 1 if degrees.kind == "rows" else degrees.parameter
+    if degrees.attribute > 1:
+        split = operator.split("attribute")
+        assert split is not None
+        flops *= degrees.attribute
+        inputs *= degrees.attribute if split.operands == "part" else 1
+        outputs *= degrees.attribute
+    if flops == 1:
+        return operator
+    touches_all = operator.memory_bytes >= operator.parameter_bytes
+    held = operator.parameter_bytes if touches_all else 0
+    read = max(0, operator.memory_bytes - held - operator.output_bytes)
+    read_parts = inputs if touches_all else flops
+    parameter_bytes = _part(operator.parameter_bytes, state)
+    output_bytes = _part(operator.output_bytes, outputs)
+    memory_bytes = _part(read, read_parts) + output_bytes
+    memory_bytes += parameter_bytes if touches_all else 0
+    return replace(
+        operator,
+        forward_flops=_part(operator.forward_flops, flops),
+        backward_flops=_part(operator.backward_flops, flops),
+        parameter_bytes=parameter_bytes,
+        parameter_gradient_bytes=_part(operator.parameter_gradient_bytes, state),
+        output_bytes=output_bytes,
+        saved_bytes=_part(operator.saved_bytes, inputs),
+        memory_bytes=memory_bytes,
+        operands=tuple(
+            replace(
+                operand,
+                size_bytes=_part(operand.size_bytes, inputs),
+                gradient_bytes=_part(operand.gradient_bytes, inputs),
+            )
+            for operand in operator.operands
+        ),
+    )
+
+
+def shard_cost(
+    device: Accelerator,
+    operator: Operator,
+    degrees: Degrees,
+    accelerators_per_server: int,
+    micro_batches: int,
+    optimizer_factor: float = 0.0,
+) -> tuple[float, float, int, int]:
+    """(forward s, backward s, state bytes, saved bytes) of one shard.
+
+    Times and saved bytes are of one micro-batch on each accelerator of a server: a splittable
+    operator uses all of them, each for its part of the samples, any other uses one. State is
+    parameters, their gradients, and `optimizer_factor` bytes that the optimizer keeps for each byte
+    of gradients.
+    """
+    shard = shard_operator(operator, degrees)
+    parts = accelerators_per_server if operator.splittable else 1
+    forward_s, backward_s = operator_seconds(device, shard, degrees.sample * parts * micro_batches)
+    state = shard.parameter_bytes + shard.parameter_gradient_bytes
+    state += math.ceil(optimizer_factor * shard.parameter_gradient_bytes)
+    saved = _part(_part(shard.saved_bytes, parts), degrees.sample * micro_batches)
+    return forward_s, backward_s, state, saved
+
+
+def _part(size: int, parts: int) -> int:
+    return -(-size // parts)
