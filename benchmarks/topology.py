@@ -5,9 +5,10 @@
     python benchmarks/topology.py --models dlrm,bert -n 16 -d 4
 
 Every case runs in a process of its own, and its row is printed, and with -J written, when it is
-done: a run that is stopped keeps what it has. Rows of mode `best` say their budget in seconds. The
-demand is that of `topoopt topology`: an AllReduce of 1 GB over all servers and 100 MB from each
-server to all others evenly.
+done: a run that is stopped keeps what it has, and with --resume the same command goes on with the
+cases that FILE does not have. Rows of mode `best` say their budget in seconds; without --budget it
+is that of `topoopt topology`, a second per 64 servers. The demand is that of `topoopt topology`: an
+AllReduce of 1 GB over all servers and 100 MB from each server to all others evenly.
 
 hops, diam   mean and largest of the least hops between servers
 Moore        the least mean that any network of as many ports can have (undirected on duplex)
@@ -20,7 +21,9 @@ MB           most memory that the process had; "call MB" is what the call added 
 A case that cannot be, or is not done in time, is left out with its reason.
 
 With --models, instead: predicted iteration time of plans of the paper's six models in mode `best`
-over those in mode `paper`, strategies searched in both; the exit code is 1 if any is above 1.
+over those in mode `paper`, strategies searched in both; the exit code is 1 if any is above 1. Each
+server has one accelerator and its batch of the paper's List 1, so n servers have n times that; more
+ports than other servers make parallel links.
 """
 
 from __future__ import annotations
@@ -94,11 +97,20 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
 def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     """Predicted seconds of plans of one model in modes `paper` and `best`, in this process."""
     from torch_topoopt.launcher.documents import op_graph_of
+    from torch_topoopt.models import MODELS as MODULES
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner import plan
 
-    cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"], accelerator="a100")
-    graph = op_graph_of(case["model"])
+    servers, degree = case["servers"], case["degree"]
+    cluster = Cluster(
+        *(servers, degree, 100.0, case["ports"]),
+        accelerator="a100",
+        parallel_links=degree >= servers,
+    )
+    model = MODULES[case["model"]]
+    graph = op_graph_of(
+        case["model"], batch_size=servers * model.SIZES[model.DEFAULT_SIZE].batch_size
+    )
     result = dict(case)
     for mode in ("paper", "best"):
         started = time.perf_counter()
@@ -113,6 +125,8 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
 
 def in_a_process(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """`case` run by a fresh interpreter; `error` says what went wrong with it."""
+    if "error" in case:
+        return case
     command = [sys.executable, str(Path(__file__).resolve()), "--case", json.dumps(case)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
@@ -126,15 +140,19 @@ def in_a_process(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
 
 
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the options ask for, without the shapes that no network can have."""
-    extra = {"seed": options.seed, "budget_s": options.budget}
+    """What the options ask for; `error` where no network can have the shape."""
+    extra = {"seed": options.seed}
+    if options.budget is not None:
+        extra["budget_s"] = options.budget
     with_routing = {} if options.routing is None else {"routing": options.routing}
     for servers in options.servers or (MODEL_SERVERS if options.models else SERVERS):
         for degree in options.degrees or (MODEL_DEGREES if options.models else DEGREES):
             for ports in options.ports:
-                if degree >= servers or (ports == "duplex" and degree % 2):
-                    continue
-                shape = {"servers": servers, "degree": degree, "ports": ports}
+                shape: dict[str, Any] = {"servers": servers, "degree": degree, "ports": ports}
+                if ports == "duplex" and degree % 2:
+                    shape["error"] = "a ring takes two duplex ports, so their number must be even"
+                elif degree >= servers and not options.models:
+                    shape["error"] = "more ports than other servers"
                 if options.models:
                     search = {"seed": options.seed, "rounds": options.rounds}
                     search["evaluations"] = options.evaluations
@@ -181,9 +199,10 @@ def models_row_of(result: dict[str, Any]) -> tuple[str, ...]:
 
 def run_all(options: argparse.Namespace) -> int:
     results: list[dict[str, Any]] = []
+    known = known_results(options.json) if options.resume else {}
     print(line_of(_MODEL_COLUMNS if options.models else _COLUMNS), flush=True)
     for case in cases(options):
-        result = in_a_process(case, options.limit)
+        result = known.get(key_of(case)) or in_a_process(case, options.limit)
         results.append(result)
         print(line_of_result(result), flush=True)
         if options.json:
@@ -194,6 +213,25 @@ def run_all(options: argparse.Namespace) -> int:
     count, worse = count_worse(results)
     print(f"best worse than paper in {worse} of {count} cases")
     return CHECK_FAILED if worse else OK
+
+
+def key_of(case: dict[str, Any]) -> str:
+    """The same for a case and for its result."""
+    parts = ("servers", "degree", "ports", "mode", "model", "options")
+    return json.dumps({part: case[part] for part in parts if part in case}, sort_keys=True)
+
+
+def known_results(path: str) -> dict[str, dict[str, Any]]:
+    """The results that an earlier run wrote to `path`, by their case; those without figures again.
+
+    Raises ValueError if the file holds something else.
+    """
+    if not Path(path).exists():
+        return {}
+    document = json.loads(Path(path).read_text())
+    if not isinstance(document, dict) or document.get("version") != 1:
+        raise ValueError(f"{path}: not a file that --json of this script wrote")
+    return {key_of(row): row for row in document["results"] if "error" not in row}
 
 
 def line_of_result(result: dict[str, Any]) -> str:
@@ -235,15 +273,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ports", type=choice_of(PORTS), help="default: both; --models: duplex")
     parser.add_argument("--modes", type=choice_of(MODES), default=MODES, help="default: all three")
     parser.add_argument("--models", type=choice_of(MODELS), help="compare best with paper on these")
-    parser.add_argument("--budget", type=float, default=5.0, help="seconds, mode best (default: 5)")
+    parser.add_argument("--budget", type=float, help="seconds, mode best (default: a 64th of n)")
     parser.add_argument("--routing", help="as in `topoopt topology` (default: that of the mode)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=2, help="of the planner, with --models")
     parser.add_argument("--evaluations", type=int, default=300, help="in each of these rounds")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of one case, at most")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--resume", action="store_true", help="keep the cases that -J's file has")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.resume and not options.json:
+        parser.error("--resume: say with -J which file to go on with")
     options.ports = options.ports or (("duplex",) if options.models else PORTS)
     return options
 
