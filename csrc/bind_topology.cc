@@ -65,12 +65,13 @@ void bindTopology(py::module_& module) {
            }),
            py::arg("servers"), py::arg("symmetry"), py::arg("duplex"), py::arg("rings"),
            py::arg("links"), py::arg("weights"), py::arg("seed"))
-      .def("anneal", &RingSearch::anneal, py::arg("steps"), py::arg("hot"), py::arg("cold"),
-           py::call_guard<py::gil_scoped_release>())
+      .def("anneal", &RingSearch::anneal, py::arg("work"), py::arg("hot"), py::arg("cold"),
+           py::arg("enough") = 0, py::call_guard<py::gil_scoped_release>())
       .def("best", &best)
       .def_property_readonly("cost", &RingSearch::cost)
       .def_property_readonly("best_cost", &RingSearch::bestCost)
-      .def_property_readonly("accepted", &RingSearch::accepted);
+      .def_property_readonly("accepted", &RingSearch::accepted)
+      .def_property_readonly("operations", &RingSearch::operations);
 }
 
 }  // namespace topoopt

@@ -100,6 +100,7 @@ void HopCounter::start(const InLinks& links, const std::vector<int>& sources) {
 }
 
 int64_t HopCounter::advance(const InLinks& links) {
+  operations_ += static_cast<int64_t>(links.servers()) * ((links.degree() + 4) * words_ + 4);
 #if defined(__x86_64__)
   if (kIsWide) return advanceWide(links, words_, reached_.data(), next_.data());
 #endif
@@ -144,6 +145,7 @@ void HopCounter::search(const InLinks& links, const std::vector<int>& sources, V
     }
     std::swap(reached_, next_);
   }
+  operations_ += 4 * bits;  // every pair is visited once
 }
 
 int64_t HopCounter::weightedSum(const InLinks& links, const std::vector<int>& sources,

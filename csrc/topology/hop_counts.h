@@ -55,6 +55,9 @@ class HopCounter {
   // `servers` is at most 32767.
   std::vector<int16_t> matrix(const InLinks& links);
 
+  // Operations on words in all calls so far, counted by rounds and links: no clock is read.
+  int64_t operations() const { return operations_; }
+
  private:
   template <typename Visit>
   void search(const InLinks& links, const std::vector<int>& sources, Visit visit);
@@ -62,6 +65,7 @@ class HopCounter {
   int64_t advance(const InLinks& links);
 
   int words_ = 0;
+  int64_t operations_ = 0;
   std::vector<uint64_t> reached_, next_;
 };
 

@@ -193,7 +193,7 @@ bool RingSearch::keeps(int64_t proposed, double temperature) {
   return random_.unit() < std::exp(static_cast<double>(cost_ - proposed) / temperature);
 }
 
-void RingSearch::anneal(int64_t steps, double hot, double cold) {
+void RingSearch::anneal(int64_t work, double hot, double cold, int64_t enough) {
   if (!(cold > 0) || !(hot >= cold)) {
     throw std::invalid_argument("hot, cold: " + std::to_string(hot) + ", " + std::to_string(cold) +
                                 " are not above 0 and falling");
@@ -202,11 +202,14 @@ void RingSearch::anneal(int64_t steps, double hot, double cold) {
   const int ring_moves = std::accumulate(
       state_.cycles.begin(), state_.cycles.end(), 0,
       [](int sum, const Cycle& cycle) { return sum + static_cast<int>(cycle.base.size()); });
-  const int moves = ring_moves + static_cast<int>(state_.links.size());
-  const double factor = steps > 0 ? std::pow(cold / hot, 1.0 / static_cast<double>(steps)) : 1.0;
-  double temperature = hot;
-  for (int64_t step = 0; step < steps; ++step, temperature *= factor) {
-    const bool is_ring = random_.below(moves) < ring_moves;
+  const int kinds = ring_moves + static_cast<int>(state_.links.size());
+  const double fall = std::log(cold / hot);
+  const int64_t before = operations();
+  for (int64_t done = 0; done < work && best_cost_ > enough; done = operations() - before) {
+    const double part = static_cast<double>(done) / static_cast<double>(work);
+    const double temperature = hot * std::exp(fall * part);
+    ++moves_;
+    const bool is_ring = random_.below(kinds) < ring_moves;
     const size_t index = is_ring ? random_.below(rings) : 0;
     const bool changed = is_ring ? changeCycle(index) : changeLinks();
     const auto redraw = [&] {

@@ -39,13 +39,16 @@ class RingSearch {
   // Throws std::invalid_argument naming what of `start` or `weights` is wrong.
   RingSearch(RingUnion start, std::vector<int64_t> weights, uint64_t seed);
 
-  // Judges `steps` moves by Metropolis' rule; the temperature falls geometrically from `hot` to
-  // `cold`, both in the unit of `cost`. Call it in slices with the temperatures of each.
-  void anneal(int64_t steps, double hot, double cold);
+  // Judges moves by Metropolis' rule until `work` operations on words are done; the temperature
+  // falls geometrically from `hot` to `cold` meanwhile, both in the unit of `cost`. Ends as soon as
+  // the best cost is `enough` or less. Operations are counted and not timed, so that the same call
+  // does the same everywhere; where servers are many hops apart a move costs more of them.
+  void anneal(int64_t work, double hot, double cold, int64_t enough = 0);
 
   int64_t cost() const { return cost_; }
   int64_t bestCost() const { return best_cost_; }
   int64_t accepted() const { return accepted_; }
+  int64_t operations() const { return counter_.operations() + moves_ * kMoveWork * servers_; }
 
   // The best union seen, in the form of the start.
   RingUnion best() const;
@@ -67,6 +70,8 @@ class RingSearch {
     std::vector<Cycle> cycles;
     std::vector<FreeLink> links;
   };
+
+  static constexpr int64_t kMoveWork = 16;  // operations per server, beside those of counting hops
 
   void check(const RingUnion& start) const;
   int takeSlot(int server) { return next_slot_[server]++; }
@@ -95,6 +100,7 @@ class RingSearch {
   int64_t cost_ = 0;
   int64_t best_cost_ = 0;
   int64_t accepted_ = 0;
+  int64_t moves_ = 0;
 };
 
 }  // namespace topoopt

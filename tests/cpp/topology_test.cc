@@ -105,7 +105,7 @@ TEST(RingSearch, KeepsRingsAndSymmetryAndCountsWhatItFinds) {
       // The stride 5 and 7 repeat after any number of servers that divides 24.
       RingSearch search(circulant(24, symmetry, duplex, 2), {}, 7);
       const int64_t before = search.cost();
-      search.anneal(400, 20, 0.5);
+      search.anneal(1000000, 20, 0.5);
       const RingUnion found = search.best();
       ASSERT_EQ(found.rings.size(), 2u);
       const int orbits = 24 / symmetry;
@@ -133,7 +133,7 @@ TEST(RingSearch, KeepsGroupsAndTheNumberOfEndsOfEveryServer) {
     std::vector<int64_t> weights(81, 1);
     weights[0 * 9 + 7] = 1000;
     RingSearch search(start, weights, 3);
-    search.anneal(3000, 200, 1);
+    search.anneal(3000000, 200, 1);
     const RingUnion found = search.best();
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_TRUE(std::is_permutation(found.rings[i].begin(), found.rings[i].end(),
@@ -154,14 +154,29 @@ TEST(RingSearch, KeepsGroupsAndTheNumberOfEndsOfEveryServer) {
   }
 }
 
-TEST(RingSearch, TheSameSeedAndStepsGiveTheSameUnion) {
+TEST(RingSearch, TheSameSeedAndWorkGiveTheSameUnion) {
   const auto run = [](uint64_t seed) {
     RingSearch search(circulant(30, 5, true, 2), {}, seed);
-    search.anneal(300, 10, 0.5);
+    search.anneal(400000, 10, 0.5);
     return std::make_pair(search.best().rings, search.accepted());
   };
   EXPECT_EQ(run(1), run(1));
   EXPECT_NE(run(1), run(2));
+}
+
+TEST(RingSearch, EndsWhenItsWorkIsDoneOrTheCostIsEnough) {
+  // Servers of a ring of two ports are up to 32 hops apart, so a move costs many rounds of counting.
+  for (const int rings : {1, 2}) {
+    RingSearch search(circulant(64, 1, true, rings), {}, 1);
+    const int64_t first = search.operations();
+    search.anneal(2000000, 10, 0.5);
+    EXPECT_GE(search.operations() - first, 2000000);
+    EXPECT_LT(search.operations() - first, 2000000 + 64 * 64 * 20);
+  }
+  RingSearch search(circulant(64, 1, true, 2), {}, 1);
+  const int64_t first = search.operations();
+  search.anneal(2000000, 10, 0.5, search.cost());
+  EXPECT_EQ(search.operations(), first);
 }
 
 TEST(RingSearch, RefusesWhatIsNoUnionOfRings) {

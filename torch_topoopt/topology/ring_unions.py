@@ -5,7 +5,8 @@ ring. How well it does depends most on the symmetry it is held to: with none the
 networks, and better ones, than it can look at; with all of it (circulant networks, symmetry n)
 there are few, all of them poor. In between lie small search spaces with networks close to the Moore
 bound. Which symmetry is best depends on n, so all divisors of n race, with more work for fewer of
-them in each round.
+them in each round. Where a generalised Kautz network is a union of rings, the search starts from
+that one too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
+from torch_topoopt.topology.figures import moore_bound_hops
+from torch_topoopt.topology.kautz_rings import has_kautz_rings, kautz_rings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +28,7 @@ Ends = tuple[int, int]
 
 WORK_PER_S = 4_000_000_000  # operations on words; about what one core does, but taken as fixed
 _HOT, _COLD = 1.0, 0.05  # temperatures, in hops per source
+_SHARE_OF_KAUTZ = 0.25  # part of the work for cutting a Kautz network, and again for changing it
 _SHARE_OF_LAST = 0.4  # part of the work that the last round, of one symmetry, gets
 
 
@@ -45,7 +49,7 @@ def search_rings(servers: int, rings: int, *, duplex: bool, seed: int, work: int
 
     `work` is counted, not measured, so that the same arguments give the same rings: one unit is an
     operation on a word of 64 sources, of which `WORK_PER_S` are called a second. Twice the work
-    anneals twice as slowly. Every ring takes two ports of each server on duplex and one on simplex.
+    anneals twice as slowly; a network at the Moore bound ends it, for none is better. Every ring takes two ports of each server on duplex and one on simplex.
 
     Raises ValueError for fewer than two servers, fewer than one ring, or negative work.
     """
@@ -56,17 +60,29 @@ def search_rings(servers: int, rings: int, *, duplex: bool, seed: int, work: int
     if work < 0:
         raise ValueError(f"work: {work} is negative")
     contenders = [s for s in range(1, servers + 1) if servers % s == 0]
+    degree = rings * (2 if duplex else 1)
+    enough = round(moore_bound_hops(servers, degree, duplex=duplex) * servers * (servers - 1))
     rounds = math.ceil(math.log2(len(contenders)))
     best: RingUnion | None = None
+    if not duplex and has_kautz_rings(servers, rings):
+        chooser = random.Random(f"{seed} kautz")
+        part = int(work * _SHARE_OF_KAUTZ)
+        orders = kautz_rings(servers, rings, chooser, part)
+        if orders is not None:
+            best = _annealed(orders, 1, duplex, chooser, part, 2 * _COLD, enough)
+        work -= part if orders is None else 2 * part
+        if best is not None and best.cost <= enough:
+            return best
     for i in range(rounds + 1):
         share = _SHARE_OF_LAST if i == rounds else (1 - _SHARE_OF_LAST) / rounds
         found = []
         for symmetry in contenders:
             chooser = random.Random(f"{seed} {i} {symmetry}")
             start = random_rings(servers, rings, symmetry, chooser)
-            union = _anneal(
-                servers, symmetry, duplex, start, chooser, work * share / len(contenders)
-            )
+            part = int(work * share / len(contenders))
+            union = _annealed(start, symmetry, duplex, chooser, part, _HOT, enough)
+            if union.cost <= enough:  # no network is better
+                return union
             found.append((union.cost, symmetry, union))
         found.sort(key=lambda entry: entry[:2])
         if best is None or found[0][2].cost < best.cost:
@@ -97,29 +113,22 @@ def random_rings(
     return tuple(orders)
 
 
-def _anneal(
-    servers: int,
+def _annealed(
+    start: tuple[Order, ...],
     symmetry: int,
     duplex: bool,
-    start: tuple[Order, ...],
     chooser: random.Random,
-    work: float,
+    work: int,
+    hot: float,
+    enough: int,
 ) -> RingUnion:
-    sources = servers // symmetry
+    """`start` changed from the temperature `hot` down, until its cost is `enough`."""
+    servers = len(start[0])
     search = _core.RingSearch(servers, symmetry, duplex, start, (), (), chooser.getrandbits(63))
-    degree = len(start) * (2 if duplex else 1)
-    steps = int(work / step_work(servers, degree, sources))
-    search.anneal(steps, _HOT * sources, _COLD * sources)
-    rings, _ = search.best()
-    return RingUnion(tuple(map(tuple, rings)), (), search.best_cost * symmetry)
-
-
-def step_work(servers: int, degree: int, sources: int, *, weighted: bool = False) -> int:
-    """Operations of one step: a search from `sources` servers, and laying a ring anew."""
-    rounds = 2 + math.ceil(math.log(servers) / math.log(max(2, degree - 1)))
-    words = -(-sources // 64)
-    count = servers * rounds * (degree + 4) * words + 8 * servers
-    return count + 4 * servers * sources if weighted else count
+    sources = servers // symmetry
+    search.anneal(work, hot * sources, _COLD * sources * min(1.0, hot / _HOT), enough // symmetry)
+    orders, _ = search.best()
+    return RingUnion(tuple(map(tuple, orders)), (), search.best_cost * symmetry)
 
 
 def anneal_for_pairs(
@@ -139,9 +148,7 @@ def anneal_for_pairs(
     from s to t costs. Raises ValueError for servers, rings, links or weights that do not fit.
     """
     search = _core.RingSearch(servers, 1, duplex, rings, links, weights, seed)
-    degree = len(rings) * (2 if duplex else 1) + 2 * len(links) // servers
-    steps = int(work / step_work(servers, degree, servers, weighted=True))
     hot = max(1.0, search.cost / servers / 10)
-    search.anneal(steps, hot, hot / 100)
+    search.anneal(work, hot, hot / 100)
     found, ends = search.best()
     return RingUnion(tuple(map(tuple, found)), tuple(ends), search.best_cost)
