@@ -7,7 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Network, Ring
-from torch_topoopt.topology.group_rings import merge_groups, ring_counts, ring_traffic_bytes
+from torch_topoopt.topology.exact_links import exact_links
+from torch_topoopt.topology.group_rings import (
+    degree_split,
+    merge_groups,
+    ring_counts,
+    ring_traffic_bytes,
+)
 from torch_topoopt.topology.hop_counts import hop_matrix
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
@@ -22,6 +28,9 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.group_rings import Servers
     from torch_topoopt.topology.ring_unions import Ends, Order
 
+    _Rings = Mapping[Servers, Sequence[Order]]
+
+_HEAT = 0.1  # of the first bytes times hops per server: where annealing starts
 _MOST_LISTED = 128  # pairs per server that get paths of their own
 _MOST_WEIGHT = 1 << 40  # of all pairs together; the search counts hops times weight in 64 bits
 
@@ -33,7 +42,8 @@ def candidates(
 
     First the rings that are best for a demand nobody knows, where they are for the whole cluster.
     Then, for every number of ports that the AllReduce groups together may take (the paper's split
-    is one of these), rings and links annealed for the model-parallel pairs.
+    is one of these), rings and links annealed for the model-parallel pairs. Then, for the paper's
+    split, the links of an exact matching, and what annealing makes of them.
     """
     matrix = demand_matrix(demand, cluster.servers)
     pairs = pairs_of(matrix)
@@ -51,7 +61,7 @@ def candidates(
             cluster.degree // ports_per_ring(cluster, cluster.servers),
             duplex=cluster.ports == "duplex",
             seed=seed,
-            work=work // (1 + tasks),
+            work=work // (2 + tasks) if tasks else work,
         )
         network = build.network({whole: union.rings}, ())
         assert network is not None  # a ring joins all servers
@@ -59,38 +69,79 @@ def candidates(
     if not tasks:
         return
     weights = _weights(cluster.servers, pairs)
-    for i, split in enumerate(splits):
-        start, links = _start(cluster, split, union, random.Random(f"{seed} {i}"))
-        orders = [order for members in start.values() for order in members]
+    part = work // (2 + tasks)
+
+    def annealed(rings_of: _Rings, links: Sequence[Ends], heat: float) -> Network | None:
         found = anneal_for_pairs(
             cluster.servers,
-            orders,
+            [order for orders in rings_of.values() for order in orders],
             links,
             weights,
             duplex=cluster.ports == "duplex",
             seed=seed,
-            work=work // (1 + tasks),
+            work=part,
+            heat=heat,
         )
         left = list(found.rings)
-        rings_of = {group: tuple(left.pop(0) for _ in members) for group, members in start.items()}
-        network = build.network(rings_of, found.links)
+        changed = {group: [left.pop(0) for _ in orders] for group, orders in rings_of.items()}
+        return build.network(changed, found.links)
+
+    for i, split in enumerate(splits):
+        network = annealed(*_start(cluster, split, union, random.Random(f"{seed} {i}")), _HEAT)
+        if network is not None:
+            yield network
+    degree = degree_split(cluster, merge_groups(cluster, demand), sum(pairs.values()))
+    split = _split(cluster, demand, degree)
+    rings_of, _ = _start(cluster, split, union, random.Random(f"{seed} exact"))
+    links = _exact(cluster, rings_of, pairs)
+    for network in (build.network(rings_of, links), annealed(rings_of, links, _HEAT / 10)):
         if network is not None:
             yield network
 
 
 def _splits(cluster: Cluster, demand: Demand) -> list[dict[Servers, int]]:
     """Different ways to share ports: rings per group, most ports for AllReduce first."""
-    demanded = merge_groups(cluster, demand)
-    asking = [group.servers for group in demanded if ring_traffic_bytes(group)]
     splits: list[dict[Servers, int]] = []
     for degree in range(cluster.degree, 0, -1):
-        counts = ring_counts(cluster, demanded, degree)
-        _grant_more(cluster, counts, asking, degree)
+        counts = _split(cluster, demand, degree)
         if counts not in splits:
             splits.append(counts)
-    if not asking:
+    if not any(map(ring_traffic_bytes, merge_groups(cluster, demand))):
         splits.append(dict.fromkeys(splits[0], 0))
     return splits
+
+
+def _split(cluster: Cluster, demand: Demand, degree: int) -> dict[Servers, int]:
+    """Rings per group out of `degree` ports per server."""
+    demanded = merge_groups(cluster, demand)
+    counts = ring_counts(cluster, demanded, degree)
+    asking = [group.servers for group in demanded if ring_traffic_bytes(group)]
+    _grant_more(cluster, counts, asking, degree)
+    return counts
+
+
+def _exact(cluster: Cluster, rings_of: _Rings, pairs: Mapping[Ends, int]) -> list[Ends]:
+    """The links beside these rings that most bytes could use, and then the ports left over joined.
+
+    A pair that is on a ring has its first link, so its next one counts half, as in Algorithm 1.
+    """
+    duplex = cluster.ports == "duplex"
+    free = [cluster.degree] * cluster.servers
+    joined: set[Ends] = set()
+    for group, orders in rings_of.items():
+        for order in orders:
+            joined.update(pairwise((*order, order[0])))
+        for server in group:
+            free[server] -= len(orders) * ports_per_ring(cluster, len(group))
+    if duplex:
+        joined |= {(b, a) for a, b in joined}
+    weights = {p: size if p in joined else 2 * size for p, size in pairs.items()}
+    links = exact_links(weights, free, duplex=duplex)
+    sent, received = list(free), list(free)
+    for source, target in links:
+        sent[source] -= 1
+        (sent if duplex else received)[target] -= 1
+    return [*links, *_joined(sent, received, duplex=duplex)]
 
 
 def _grant_more(
@@ -150,11 +201,14 @@ def _start(
         for ring in union.rings[split[whole] :]:
             links += pairwise((*ring, ring[0]))
             free = [ports - ports_per_ring(cluster, len(whole)) for ports in free]
-    return orders, links + _joined(free, duplex=duplex)
+    return orders, links + _joined(free, free, duplex=duplex)
 
 
-def _joined(free: list[int], *, duplex: bool) -> list[Ends]:
-    """Free ports of different servers in pairs; an end that finds none is (server, -1)."""
+def _joined(free: list[int], receivers: list[int], *, duplex: bool) -> list[Ends]:
+    """Free ports of different servers in pairs; an end that finds none is (server, -1).
+
+    `free` are ports, or on simplex transmitters; `receivers` matter on simplex only.
+    """
     ends = [server for server, ports in enumerate(free) for _ in range(ports)]
     half = len(ends) // 2
     if duplex:
@@ -163,7 +217,8 @@ def _joined(free: list[int], *, duplex: bool) -> list[Ends]:
         lone = [a for a, b in met if a == b for _ in range(2)] + ends[2 * half :]
         return links + [(server, -1) for server in lone]
     links = []
-    for source, target in zip(ends, ends[half:] + ends[:half], strict=True):
+    others = [server for server, ports in enumerate(receivers) for _ in range(ports)]
+    for source, target in zip(ends, others[half:] + others[:half], strict=True):
         links += [(source, target)] if source != target else [(source, -1), (-1, target)]
     return links
 
@@ -180,9 +235,7 @@ class _Builder:
         self._pairs = pairs
         self._paths = paths
 
-    def network(
-        self, rings_of: Mapping[Servers, tuple[Order, ...]], links: tuple[Ends, ...]
-    ) -> Network | None:
+    def network(self, rings_of: _Rings, links: Sequence[Ends]) -> Network | None:
         """None if the links do not connect the cluster."""
         cluster = self._cluster
         wiring = Wiring(cluster)
@@ -211,13 +264,13 @@ class _Builder:
         return Network(tuple(wiring.links), groups, routes)
 
     def _group(
-        self, servers: Servers, orders: tuple[Order, ...], distances: list[list[int]]
+        self, servers: Servers, orders: Sequence[Order], distances: list[list[int]]
     ) -> Group:
         if len(servers) == 1:
             return Group(servers, ())
-        orders = tuple(map(_from_lowest, orders)) or (short_ring(servers, distances),)
+        orders = [_from_lowest(order) for order in orders] or [short_ring(servers, distances)]
         if self._cluster.ports == "duplex" and len(servers) > 2:
-            orders = tuple(o for order in orders for o in (order, (order[0], *order[:0:-1])))
+            orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
         return Group(servers, tuple(Ring(order, 1 / len(orders)) for order in orders))
 
 
@@ -226,6 +279,6 @@ def _from_lowest(order: Order) -> Order:
     return (*order[at:], *order[:at])
 
 
-def _lower_first(links: tuple[Ends, ...], duplex: bool) -> list[Ends]:
+def _lower_first(links: Sequence[Ends], duplex: bool) -> list[Ends]:
     joined = [(a, b) for a, b in links if a >= 0 and b >= 0]
     return [(min(pair), max(pair)) for pair in joined] if duplex else joined

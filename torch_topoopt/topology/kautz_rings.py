@@ -46,8 +46,8 @@ def kautz_rings(
     """
     if not has_kautz_rings(servers, degree):
         raise ValueError(
-            f"servers: {servers} is not a multiple of {degree} and of {degree + 1}, as a generalised "
-            f"Kautz network of {degree} rings needs"
+            f"servers: {servers} is not a multiple of {degree} and of {degree + 1}, as a "
+            f"generalised Kautz network of {degree} rings needs"
         )
     classes = servers // degree
     squares = []

@@ -49,7 +49,8 @@ def search_rings(servers: int, rings: int, *, duplex: bool, seed: int, work: int
 
     `work` is counted, not measured, so that the same arguments give the same rings: one unit is an
     operation on a word of 64 sources, of which `WORK_PER_S` are called a second. Twice the work
-    anneals twice as slowly; a network at the Moore bound ends it, for none is better. Every ring takes two ports of each server on duplex and one on simplex.
+    anneals twice as slowly; a network at the Moore bound ends it, for none is better. Every ring
+    takes two ports of each server on duplex and one on simplex.
 
     Raises ValueError for fewer than two servers, fewer than one ring, or negative work.
     """
@@ -140,15 +141,17 @@ def anneal_for_pairs(
     duplex: bool,
     seed: int,
     work: int,
+    heat: float = 0.1,
 ) -> RingUnion:
     """Rings and links changed until the hops of all pairs, times their weights, are few.
 
     Every ring keeps its members and every server its number of link ends; `links` may join any two
     servers, and -1 is an end that nothing is plugged into. `weights[s * servers + t]` is what a hop
-    from s to t costs. Raises ValueError for servers, rings, links or weights that do not fit.
+    from s to t costs; the first temperature is `heat` times what all hops of a server cost on
+    average at the start. Raises ValueError for servers, rings, links or weights that do not fit.
     """
     search = _core.RingSearch(servers, 1, duplex, rings, links, weights, seed)
-    hot = max(1.0, search.cost / servers / 10)
+    hot = max(1.0, search.cost / servers * heat)
     search.anneal(work, hot, hot / 100)
     found, ends = search.best()
     return RingUnion(tuple(map(tuple, found)), tuple(ends), search.best_cost)
