@@ -165,7 +165,8 @@ TEST(RingSearch, TheSameSeedAndWorkGiveTheSameUnion) {
 }
 
 TEST(RingSearch, EndsWhenItsWorkIsDoneOrTheCostIsEnough) {
-  // Servers of a ring of two ports are up to 32 hops apart, so a move costs many rounds of counting.
+  // Servers of a ring of two ports are up to 32 hops apart, so a move costs many rounds of
+  // counting.
   for (const int rings : {1, 2}) {
     RingSearch search(circulant(64, 1, true, rings), {}, 1);
     const int64_t first = search.operations();
