@@ -19,6 +19,7 @@ from torch_topoopt.op_graph import Operand, Operator, OpGraph
 from torch_topoopt.tracing import (
     CallTrace,
     ProfileError,
+    ShapeCache,
     Trace,
     TracedOperator,
     leaf_modules,
@@ -97,10 +98,11 @@ def _traces(
     network = _on_meta(model)
     batch = _arguments(example_batch)
     size = _batch_size(batch, batch_size)
-    leaves = _leaves(network, batch)
-    trace = _trace(network, leaves, batch, "", kind)
+    shapes = ShapeCache()
+    leaves = _leaves(network, batch, shapes)
+    trace = _trace(network, leaves, batch, "", kind, shapes)
     twice_as_many = _resized(batch, size, 2 * size)
-    doubled = _trace(network, leaves, twice_as_many, f"batch of {2 * size}: ", kind)
+    doubled = _trace(network, leaves, twice_as_many, f"batch of {2 * size}: ", kind, shapes)
     return trace, doubled, size
 
 
@@ -207,17 +209,22 @@ def _resized(batch: Arguments, size: int, new_size: int) -> Any:
     return tree_map_only(torch.Tensor, resize, batch)
 
 
-def _leaves(network: Any, batch: Arguments) -> set[Any]:
+def _leaves(network: Any, batch: Arguments, shapes: ShapeCache) -> set[Any]:
     calling: list[tuple[str, Any]] = []
     with _explaining("", calling):
-        return leaf_modules(network, *batch, calling)
+        return leaf_modules(network, *batch, calling, shapes)
 
 
 def _trace(
-    network: Any, leaves: set[Any], batch: Arguments, what: str, kind: type[AnyTrace]
+    network: Any,
+    leaves: set[Any],
+    batch: Arguments,
+    what: str,
+    kind: type[AnyTrace],
+    shapes: ShapeCache,
 ) -> AnyTrace:
     network.zero_grad(set_to_none=True)
-    trace = kind(network, leaves)
+    trace = kind(network, leaves, shapes)
     with _explaining(what, trace.modules):
         trace.run(*batch)
     return trace

@@ -3,6 +3,7 @@
 from torch_topoopt.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace
 from torch_topoopt.tracing.leaf_modules import leaf_modules
 from torch_topoopt.tracing.records import ProfileError, Read, TracedOperator, tensors
+from torch_topoopt.tracing.shape_cache import ShapeCache
 from torch_topoopt.tracing.trace import Trace
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CallTrace",
     "ProfileError",
     "Read",
+    "ShapeCache",
     "Trace",
     "TracedOperator",
     "leaf_modules",

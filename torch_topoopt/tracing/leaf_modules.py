@@ -9,21 +9,30 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_topoopt.tracing.records import check_tensor, tensors
+from torch_topoopt.tracing.shape_cache import ShapeCache
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[misc]
     """Refuses tensors that a trace cannot follow, before PyTorch stumbles over them."""
+
+    def __init__(self, shapes: ShapeCache) -> None:
+        super().__init__()
+        self._shapes = shapes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for tensor in tensors((args, kwargs)):
             check_tensor(tensor, f"{func._overloadpacket} reads")
-        return func(*args, **(kwargs or {}))
+        return self._shapes.call(func, args, kwargs or {})
 
 
 def leaf_modules(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], calling: list[tuple[str, Any]]
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    calling: list[tuple[str, Any]],
+    shapes: ShapeCache | None = None,
 ) -> set[Any]:
     """Runs `model` once on the meta device and returns the modules that call no other module.
 
@@ -51,7 +60,7 @@ def leaf_modules(
     with ExitStack() as stack:
         for path, module in model.named_modules():
             watch(path, module, stack)
-        with torch.device("meta"), _OnlyMeta():
+        with torch.device("meta"), _OnlyMeta(shapes or ShapeCache()):
             model(*args, **kwargs)
     if not type(model).__module__.startswith("torch.nn."):
         callers.add(model)

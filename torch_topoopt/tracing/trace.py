@@ -35,6 +35,7 @@ from torch_topoopt.tracing.records import (
     storage_of,
     tensors,
 )
+from torch_topoopt.tracing.shape_cache import ShapeCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,13 +54,14 @@ _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, 
 class Trace(TorchDispatchMode):  # type: ignore[misc]
     """One recorded iteration of `model`, all of it on the meta device.
 
-    `leaves` are the modules whose calls are operators. After `run()`, `operators` holds what was
+    `leaves` are the modules whose calls are operators; traces of one model may share `shapes`. After `run()`, `operators` holds what was
     executed, in order, producers first; while an exception leaves `run()`, `modules` names the
     modules that were being called, outermost first.
     """
 
-    def __init__(self, model: Any, leaves: set[Any]) -> None:
+    def __init__(self, model: Any, leaves: set[Any], shapes: ShapeCache | None = None) -> None:
         super().__init__()
+        self._shapes = shapes or ShapeCache()
         self.operators: list[TracedOperator] = []
         self.modules: list[tuple[str, Any]] = []
         self.gradient_bytes: dict[int, int] = {}  # by a parameter's id; none: no gradient arrived
@@ -269,7 +271,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         if result is not NotImplemented:
             return result
         if self._backward:
-            result = func(*args, **kwargs)
+            result = self._shapes.call(func, args, kwargs)
             self._count_backward(func, flops_of(func, args, kwargs, result))
             return result
         if self._operator is not None:
@@ -290,7 +292,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             self._keep(tensor, f"{func._overloadpacket} reads")
         differentiable = [self._is_differentiable(operator, tensor) for tensor in inputs]
         mutated = mutated_by(func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = self._shapes.call(func, args, kwargs)
         outputs = list(tensors(result))
         for tensor in outputs:
             self._keep(tensor, f"{func._overloadpacket} makes")
