@@ -9,11 +9,14 @@ from torch_topoopt.launcher.errors import OK
 from torch_topoopt.launcher.units import counted, format_bytes, format_flops
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import OpGraph
+    from collections.abc import Iterator
+
+    from torch_topoopt.op_graph import Operator, OpGraph
 
 _DESCRIPTION = """\
 Traces one training iteration of a model without allocating it, and prints its operators: FLOPs,
-bytes of parameters, activations and gradients. MODEL is the name of a shipped model, a file and a
+bytes of parameters, activations and gradients. A layer that the model has several times is shown
+once, and how many times. MODEL is the name of a shipped model, a file and a
 callable that returns an nn.Module (file.py:callable), or a script that has a build_model().
 
 With --world-size N, MODEL is your training script as it is (DDP, FSDP2, tensor or pipeline
@@ -75,6 +78,10 @@ def figures(graph: OpGraph, *, operators: bool = False) -> dict[str, Any]:
         "parameter_bytes": graph.parameter_bytes,
         "parameter_gradient_bytes": graph.parameter_gradient_bytes,
         "saved_bytes": sum(operator.saved_bytes for operator in graph.operators),
+        "layers": [
+            {"kind": layer.kind, "operators": layer.length, "count": len(layer.starts)}
+            for layer in graph.layers
+        ],
     }
     if operators:
         totals["operators"] = [
@@ -95,25 +102,45 @@ def figures(graph: OpGraph, *, operators: bool = False) -> dict[str, Any]:
 
 
 def show(terminal: console.Terminal, graph: OpGraph) -> None:
-    """The table of operators and the line of totals."""
+    """The table of operators and the line of totals; a repeated layer is shown once."""
+    columns = ("operator", "times", "kind", "forward", "backward", "parameters", "output", "split")
     terminal.table(
         f"{graph.model}, batch of {graph.batch_size}",
-        ("operator", "kind", "forward", "backward", "parameters", "gradients", "output", "split"),
+        columns,
         [
             (
-                operator.name,
+                name,
+                str(count) if count > 1 else "",
                 operator.kind,
                 format_flops(operator.forward_flops),
                 format_flops(operator.backward_flops),
                 format_bytes(operator.parameter_bytes),
-                format_bytes(operator.parameter_gradient_bytes),
                 format_bytes(operator.output_bytes),
                 "yes" if operator.splittable else "no",
             )
-            for operator in graph.operators
+            for operator, name, count in _once_each(graph)
         ],
     )
+    for layer in graph.layers:
+        operators = counted(layer.length, "operator")
+        terminal.line(f"{len(layer.starts)} x {layer.kind}, {operators} each")
     terminal.line(summary(graph))
+
+
+def _once_each(graph: OpGraph) -> Iterator[tuple[Operator, str, int]]:
+    """Operators with their names and how many there are; in a repeated layer, `*` is its number."""
+    skipped: set[int] = set()
+    repeated: dict[int, tuple[str, int]] = {}
+    for layer in graph.layers:
+        first, second, *_ = layer.starts
+        for i in range(layer.length):
+            names = [graph.operators[start + i].name.split(".") for start in (first, second)]
+            parts = [a if a == b else "*" for a, b in zip(*names, strict=False)]
+            repeated[first + i] = (".".join(parts), len(layer.starts))
+        skipped.update(i for s in layer.starts[1:] for i in range(s, s + layer.length))
+    for i, operator in enumerate(graph.operators):
+        if i not in skipped:
+            yield operator, *repeated.get(i, (operator.name, 1))
 
 
 def summary(graph: OpGraph) -> str:

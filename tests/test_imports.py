@@ -25,7 +25,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data_model", "metrics", "rates", "_core", "_backend"}),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
-    frozenset({"architectures", "iteration_tasks"}),
+    frozenset({"architectures", "iteration_tasks", "repeated_layers", "model_files"}),
     frozenset({"reconfiguration_sim"}),
     frozenset(
         {

@@ -9,10 +9,13 @@ and what a shard then needs and makes, an operator says in its `splits`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from torch_topoopt.data_model import Document, DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,27 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class RepeatedLayer:
+    """A layer that the model has several times: `length` operators from each of `starts` on.
+
+    Its occurrences are equal in everything but names and in what is read from outside the layer.
+    `kind` is the class of the module.
+    """
+
+    kind: str
+    length: int
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class OpGraph(Document):
     """One training iteration of one model, operators in topological order.
 
-    Version 2 added `splits`; in a version 1, operators are split by samples only.
+    Version 2 added `splits`; in a version 1, operators are split by samples only. `layers` are
+    those that occur more than once; no operator is in two of them.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers"})
 
     KIND: ClassVar[str] = "OpGraph"
     VERSION: ClassVar[int] = 2
@@ -101,6 +120,7 @@ class OpGraph(Document):
     model: str
     batch_size: int
     operators: tuple[Operator, ...]
+    layers: tuple[RepeatedLayer, ...] = ()
 
     def validate(self) -> Self:
         if self.batch_size < 1:
@@ -124,7 +144,30 @@ class OpGraph(Document):
                 if operand.size_bytes < 0 or operand.gradient_bytes < 0:
                     raise DocumentError(f"{where}.operands: sizes must not be negative")
             _validate_splits(where, operator.splits)
+        self._validate_layers()
         return self
+
+    def _validate_layers(self) -> None:
+        taken: set[int] = set()
+        for i, layer in enumerate(self.layers):
+            where = f"layers[{i}] ({layer.kind})"
+            if layer.length < 1 or len(layer.starts) < 2:
+                raise DocumentError(f"{where}: needs a length of at least 1 and two starts or more")
+            first: object = None
+            for start in layer.starts:
+                inside = range(start, start + layer.length)
+                if not 0 <= start <= len(self.operators) - layer.length:
+                    raise DocumentError(
+                        f"{where}.starts: {start} and {layer.length} operators from there on are "
+                        f"not among the {len(self.operators)} operators"
+                    )
+                if not taken.isdisjoint(inside):
+                    raise DocumentError(f"{where}.starts: {start} overlaps another layer")
+                taken.update(inside)
+                form = layer_form(self.operators, start, start + layer.length)
+                first = first or form
+                if form != first:
+                    raise DocumentError(f"{where}.starts: the layer at {start} is not the first's")
 
     @property
     def forward_flops(self) -> int:
@@ -154,6 +197,27 @@ def _validate_splits(where: str, splits: tuple[Split, ...]) -> None:
                 f"{where}.splits[{j}].max_degree: {split.max_degree} is not at least 2; leave the "
                 "split out"
             )
+
+
+def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
+    """What equal layers have in common: of operators begin..end - 1, all but names and outsiders.
+
+    The result can be compared and hashed.
+    """
+    outside: dict[int, int] = {}  # producers before the layer, by first use
+    form = []
+    for operator in operators[begin:end]:
+        read = tuple(
+            replace(
+                operand,
+                producer=operand.producer - begin
+                if operand.producer >= begin
+                else -1 - outside.setdefault(operand.producer, len(outside)),
+            )
+            for operand in operator.operands
+        )
+        form.append(replace(operator, name="", operands=read))
+    return tuple(form)
 
 
 _SIZES = (

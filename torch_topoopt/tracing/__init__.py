@@ -1,22 +1,43 @@
 """What one training iteration of a model computes, recorded on meta tensors."""
 
+from torch_topoopt.tracing.batches import (
+    Arguments,
+    batch_size_of,
+    meta_twin,
+    positional_and_keyword,
+    resized,
+)
 from torch_topoopt.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace
 from torch_topoopt.tracing.leaf_modules import leaf_modules
-from torch_topoopt.tracing.records import ProfileError, Read, TracedOperator, tensors
+from torch_topoopt.tracing.records import (
+    ProfileError,
+    Read,
+    Span,
+    TracedOperator,
+    one_line,
+    tensors,
+)
 from torch_topoopt.tracing.shape_cache import ShapeCache
 from torch_topoopt.tracing.trace import Trace
 
 __all__ = [
     "INPUT",
     "OUTPUT",
+    "Arguments",
     "Call",
     "CallTensor",
     "CallTrace",
     "ProfileError",
     "Read",
     "ShapeCache",
+    "Span",
     "Trace",
     "TracedOperator",
+    "batch_size_of",
     "leaf_modules",
+    "meta_twin",
+    "one_line",
+    "positional_and_keyword",
+    "resized",
     "tensors",
 ]

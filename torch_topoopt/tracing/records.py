@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -63,6 +63,15 @@ class TracedOperator:
             self.backward_flops,
             *(read.size_bytes for read in self.reads.values() if read.producer is not None),
         ]
+
+
+class Span(NamedTuple):
+    """The call of a module: its path, its class, and operators begin..end - 1, which ran in it."""
+
+    path: str
+    kind: str
+    begin: int
+    end: int
 
 
 def tensors(value: Any) -> Iterator[Any]:
@@ -138,3 +147,8 @@ def flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """FLOPs of one ATen operation by PyTorch's registry; 0 for what it does not list."""
     count = flop_registry.get(func._overloadpacket)
     return int(count(*args, **kwargs, out_val=result)) if count else 0
+
+
+def one_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

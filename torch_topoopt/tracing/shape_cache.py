@@ -107,7 +107,7 @@ def _recipe(result: Any, inputs: Any) -> Any:
     """How to make such a result again; None where it shares memory or holds something else."""
     made = result if isinstance(result, list | tuple) else (result,)
     taken = {id_of for value in _flat(inputs) if (id_of := _storage(value)) is not None}
-    parts = []
+    parts: list[Any] = []
     for value in made:
         if isinstance(value, torch.Tensor):
             storage = _storage(value)

@@ -25,6 +25,7 @@ from torch_topoopt.tracing.records import (
     ProfileError,
     Read,
     Region,
+    Span,
     TracedOperator,
     check_tensor,
     flops_of,
@@ -54,9 +55,10 @@ _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, 
 class Trace(TorchDispatchMode):  # type: ignore[misc]
     """One recorded iteration of `model`, all of it on the meta device.
 
-    `leaves` are the modules whose calls are operators; traces of one model may share `shapes`. After `run()`, `operators` holds what was
-    executed, in order, producers first; while an exception leaves `run()`, `modules` names the
-    modules that were being called, outermost first.
+    `leaves` are the modules whose calls are operators; traces of one model may share `shapes`.
+    After `run()`, `operators` holds what was executed, in order, producers first, and `spans` which
+    of them ran inside each call of a module, inner calls first; while an exception leaves `run()`,
+    `modules` names the modules that were being called, outermost first.
     """
 
     def __init__(self, model: Any, leaves: set[Any], shapes: ShapeCache | None = None) -> None:
@@ -64,6 +66,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._shapes = shapes or ShapeCache()
         self.operators: list[TracedOperator] = []
         self.modules: list[tuple[str, Any]] = []
+        self.spans: list[Span] = []
         self.gradient_bytes: dict[int, int] = {}  # by a parameter's id; none: no gradient arrived
         self._model = model
         self._leaves = leaves
@@ -71,6 +74,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._operator: TracedOperator | None = None
         self._leaf: Any = None
         self._names: dict[str, int] = {}
+        self._begun: list[int] = []  # operators there were when each of `modules` was entered
         self._producers: dict[int, TracedOperator] = {}
         self._alive: dict[int, Any] = {}  # storages, so that no identity is used twice
         self._batch: set[int] = set()
@@ -130,6 +134,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             if self._backward:
                 return  # a checkpointed part is computed again
             self.modules.append((path, module))
+            self._begun.append(len(self.operators))
             if self._operator is None and module in self._leaves:
                 self._leaf = module
                 self._begin(path or type(module).__name__, type(module).__name__)
@@ -140,11 +145,13 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         if self._backward:
             return
         while True:
-            _, left = self.modules.pop()
+            path, left = self.modules.pop()
+            begin = self._begun.pop()
             if left is self._leaf:
                 self._leaf = None
                 self._end(output if left is module else ())
             if left is module:  # others were left by an exception that the model caught
+                self.spans.append(Span(path, type(module).__name__, begin, len(self.operators)))
                 return
 
     def _measure(self, parameter: Any) -> Callable[[Any], None]:

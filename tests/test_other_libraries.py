@@ -1,0 +1,88 @@
+"""Models of other people's libraries become OpGraphs, with nothing changed in their code.
+
+The libraries are those of the extra `models`; nothing is downloaded but them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from torch_topoopt.profiling import ProfileError, profile
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+
+NEEDED = "install the extra `models` of torch_topoopt to profile other people's models"
+
+
+def layers(graph: OpGraph) -> list[tuple[int, str]]:
+    return [(len(layer.starts), layer.kind) for layer in graph.layers]
+
+
+def language_batch(**more: Any) -> dict[str, Any]:
+    tokens = torch.zeros(4, 16, dtype=torch.long)
+    return {"input_ids": tokens, "labels": tokens, **more}
+
+
+def test_a_gpt2_of_transformers_with_tied_weights_and_its_own_loss() -> None:
+    transformers = pytest.importorskip("transformers", reason=NEEDED)
+    config = transformers.GPT2Config(n_layer=5)
+    graph = profile(lambda: transformers.GPT2LMHeadModel(config), language_batch(), name="gpt2")
+    assert layers(graph) == [(5, "GPT2Block")]
+    block = 12 * 768**2 + 13 * 768
+    embeddings = (50257 + 1024) * 768
+    assert graph.parameter_bytes == 4 * (embeddings + 5 * block + 2 * 768)
+    assert graph.parameter_gradient_bytes == graph.parameter_bytes
+    tokens = 4 * 16
+    matrices = 2 * tokens * (5 * 12 * 768**2 + 50257 * 768)
+    attention = 5 * 4 * 4 * 16 * 16 * 768
+    assert graph.forward_flops == matrices + attention
+    assert graph.backward_flops == pytest.approx(2 * graph.forward_flops, rel=0.02)
+
+
+def test_a_bert_of_transformers_whose_mask_is_looked_at() -> None:
+    """With a mask it asks for values, but not where torch.export could not answer."""
+    transformers = pytest.importorskip("transformers", reason=NEEDED)
+    config = transformers.BertConfig(num_hidden_layers=3)
+    batch = language_batch(attention_mask=torch.ones(4, 16, dtype=torch.long))
+    graph = profile(lambda: transformers.BertForMaskedLM(config), batch, name="bert")
+    assert layers(graph) == [(3, "BertLayer")]
+    assert not torch.compiler.is_compiling()
+    assert not torch.compiler.is_exporting()
+
+
+def test_a_resnet_and_a_vision_transformer_of_torchvision() -> None:
+    torchvision = pytest.importorskip("torchvision", reason=NEEDED)
+    images = torch.zeros(4, 3, 224, 224)
+    resnet = profile(torchvision.models.resnet50, images, name="resnet50")
+    assert layers(resnet) == [(n, "Bottleneck") for n in (2, 3, 5, 2)]
+    assert resnet.parameter_bytes == 4 * 25_557_032
+    vit = profile(torchvision.models.vit_b_16, images, name="vit")
+    assert layers(vit) == [(12, "EncoderBlock")]
+    assert vit.parameter_bytes == 4 * 86_567_656
+    assert all(operator.splittable for operator in (*resnet.operators, *vit.operators))
+
+
+def test_a_swin_transformer_of_timm() -> None:
+    timm = pytest.importorskip("timm", reason=NEEDED)
+    name = "swin_tiny_patch4_window7_224"
+    graph = profile(lambda: timm.create_model(name), torch.zeros(4, 3, 224, 224), name=name)
+    assert (3, "SwinTransformerBlock") in layers(graph)
+    with torch.device("meta"):
+        held = sum(p.nbytes for p in timm.create_model(name).parameters())
+    assert graph.parameter_bytes == held
+
+
+def test_a_detector_needs_targets_and_says_so_in_one_line() -> None:
+    torchvision = pytest.importorskip("torchvision", reason=NEEDED)
+    build = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn
+    images = [torch.zeros(3, 64, 64) for _ in range(2)]
+    boxes = [{"boxes": torch.zeros(1, 4), "labels": torch.zeros(1, dtype=torch.long)}] * 2
+    with pytest.raises(ProfileError, match=r"FasterRCNN.*targets should not be none"):
+        profile(lambda: build(weights=None, weights_backbone=None), [images], name="x")
+    with pytest.raises(ProfileError, match="needs the values of tensors") as raised:
+        profile(lambda: build(weights=None, weights_backbone=None), [images, boxes], name="x")
+    assert "\n" not in str(raised.value)

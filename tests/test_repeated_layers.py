@@ -1,0 +1,86 @@
+"""Layers that a model has several times are found, and only those."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torch_topoopt.data_model import DocumentError
+from torch_topoopt.models import MODELS
+from torch_topoopt.op_graph import OpGraph, RepeatedLayer
+from torch_topoopt.profiling import profile
+
+
+class Block(nn.Module):
+    """A residual layer of its own width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x)
+
+
+def blocks(*widths: int) -> OpGraph:
+    return profile(
+        lambda: nn.Sequential(nn.Linear(8, 8), *(Block(width) for width in widths)),
+        torch.zeros(4, 8),
+        name="blocks",
+    )
+
+
+@pytest.mark.parametrize(
+    ("widths", "starts"),
+    [
+        ((16, 16, 16), [(1, 5, 9)]),
+        ((16, 12, 16), [(1, 9)]),
+        ((16, 12, 16, 12), [(1, 9), (5, 13)]),
+        ((16, 12), []),
+    ],
+)
+def test_equal_blocks_are_one_layer_and_others_are_not(widths: Any, starts: Any) -> None:
+    graph = blocks(*widths)
+    assert [layer.starts for layer in graph.layers] == starts
+    assert {(layer.kind, layer.length) for layer in graph.layers} <= {("Block", 4)}
+
+
+def test_a_block_whose_weights_are_shared_is_not_equal_to_the_first() -> None:
+    """Its gradients are summed with the first one's: they are not another AllReduce."""
+    shared = Block(16)
+    graph = profile(
+        lambda: nn.Sequential(nn.Linear(8, 8), shared, shared, shared), torch.zeros(4, 8), name="x"
+    )
+    assert [layer.starts for layer in graph.layers] == [(5, 9)]
+
+
+def test_the_layers_of_the_shipped_models() -> None:
+    def layers(name: str) -> list[tuple[int, str]]:
+        module = MODELS[name]
+        graph = profile(
+            lambda: module.build("paper"), module.example_batch(2, size="paper"), name=name
+        )
+        return [(len(layer.starts), layer.kind) for layer in graph.layers]
+
+    assert layers("bert") == [(12, "TransformerEncoderLayer")]
+    assert layers("resnet50") == [(n, "Bottleneck") for n in (2, 3, 5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (RepeatedLayer("Block", 4, (1,)), r"layers\[0\] \(Block\): needs .* two starts or more"),
+        (RepeatedLayer("Block", 4, (1, 10)), "starts: 10 and 4 operators .* among the 13"),
+        (RepeatedLayer("Block", 4, (1, 4)), "starts: 4 overlaps another layer"),
+        (RepeatedLayer("Block", 4, (1, 6)), "starts: the layer at 6 is not the first's"),
+    ],
+)
+def test_a_document_that_names_wrong_layers_is_refused(layer: RepeatedLayer, message: str) -> None:
+    graph = blocks(16, 16, 16)
+    with pytest.raises(DocumentError, match=message):
+        replace(graph, layers=(layer,)).validate()
+    assert OpGraph.from_json(graph.to_json()) == graph
