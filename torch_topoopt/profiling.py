@@ -25,6 +25,8 @@ from torch_topoopt.tracing import (
     one_line,
     positional_and_keyword,
     resized,
+    shared_parameters,
+    split_dimensions,
 )
 
 if TYPE_CHECKING:
@@ -64,8 +66,9 @@ def profile(
     once, at the first operator that saves it, and no parameters. `parameter_bytes` stand at the
     first operator that uses a parameter; a parameter that is never used stands nowhere. An operator
     is `splittable` if a batch of twice the size doubles one dimension of each of its outputs, and
-    nothing it reads or computes grows faster. With `boundary`, the batch's tensors and the output
-    are operators too, named "input" and "output", that compute nothing.
+    nothing it reads or computes grows faster; its `splits` are those that tracing knows of
+    (`tracing.split_dimensions`). With `boundary`, the batch's tensors and the output are operators
+    too, named "input" and "output", that compute nothing.
 
     Raises ProfileError, in one line, if the model cannot be traced: it needs the values of tensors
     and not only their shapes, allocates real tensors, works for one batch size only, returns
@@ -77,8 +80,9 @@ def profile(
     if not trace.operators:
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
+    shared = shared_parameters(trace.operators)
     operators = tuple(
-        _operator(traced, twice.get(traced.name), trace.gradient_bytes)
+        _operator(traced, twice.get(traced.name), trace.gradient_bytes, shared)
         for traced in trace.operators
     )
     layers = repeated_layers(operators, trace.spans)
@@ -140,7 +144,10 @@ def _exporting() -> Iterator[None]:
 
 
 def _operator(
-    traced: TracedOperator, twice: TracedOperator | None, gradient_bytes: dict[int, int]
+    traced: TracedOperator,
+    twice: TracedOperator | None,
+    gradient_bytes: dict[int, int],
+    shared: frozenset[int],
 ) -> Operator:
     return Operator(
         name=traced.name,
@@ -158,6 +165,7 @@ def _operator(
             for read in traced.reads.values()
             if read.producer is not None
         ),
+        splits=split_dimensions(traced, twice, shared),
     )
 
 

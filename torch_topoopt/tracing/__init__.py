@@ -18,6 +18,7 @@ from torch_topoopt.tracing.records import (
     tensors,
 )
 from torch_topoopt.tracing.shape_cache import ShapeCache
+from torch_topoopt.tracing.split_dimensions import shared_parameters, split_dimensions
 from torch_topoopt.tracing.trace import Trace
 
 __all__ = [
@@ -39,5 +40,7 @@ __all__ = [
     "one_line",
     "positional_and_keyword",
     "resized",
+    "shared_parameters",
+    "split_dimensions",
     "tensors",
 ]

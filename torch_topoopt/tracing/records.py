@@ -34,10 +34,12 @@ class Read:
 
 @dataclass
 class TracedOperator:
-    """What was seen of one operator; `shapes` are those of its outputs."""
+    """What was seen of one operator; `shapes` are those of its outputs, `module` the leaf module
+    that it is a call of, if it is one."""
 
     name: str
     kind: str
+    module: Any = None
     index: int = -1
     forward_flops: int = 0
     backward_flops: int = 0

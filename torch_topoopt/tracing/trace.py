@@ -213,7 +213,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         elif now > self._claimed:  # autograd.Function makes its node, then runs without gradients
             self._function_node = now - 1
         self._operator = TracedOperator(
-            name, kind, first_node=now, function_node=self._function_node
+            name, kind, module=self._leaf, first_node=now, function_node=self._function_node
         )
 
     def _end(self, output: Any) -> None:

@@ -1,0 +1,172 @@
+"""Along which dimensions an operator may be split, beside the samples: what is known of PyTorch.
+
+Features are the last dimension of what linear layers, embeddings and layer norms make, and the
+second of what convolutions make (samples, channels, height, width). Elementwise operators take the
+layout of the tensor they read. Whatever is not listed here is split by samples only; so are
+convolutions by image positions unless their kernel is 1 x 1, for the others need rows of the
+neighbouring part (a halo).
+
+The features of a projection that stands for several heads, or for queries, keys and values at once,
+are taken to be stored so that what belongs to one head is in one part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from torch_topoopt.op_graph import Split
+from torch_topoopt.tracing.records import storage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch_topoopt.op_graph import SplitDimension
+    from torch_topoopt.tracing.records import TracedOperator
+
+_Needs = Literal["whole", "part"]
+_FEATURES_LAST = frozenset({"Linear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm"})
+_FEATURES_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")  # beginnings of names
+# Classes of modules and names of functions that treat every element alike.
+_ELEMENTWISE_NAMES = """
+    ReLU ReLU6 LeakyReLU ELU SELU CELU GELU SiLU Mish Sigmoid Tanh Softplus Softsign Hardtanh
+    Hardsigmoid Hardswish Dropout
+    relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh softplus softsign hardtanh
+    hardsigmoid hardswish dropout clamp clip exp log sqrt rsqrt square abs neg
+    add iadd sub isub mul imul div truediv itruediv
+"""
+_ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
+
+
+def shared_parameters(operators: Sequence[TracedOperator]) -> frozenset[int]:
+    """The storages of parameters that more than one operator reads: they are not split."""
+    owner = {storage_of(p): operator for operator in operators for p in operator.parameters}
+    return frozenset(
+        storage
+        for operator in operators
+        for storage, _, _ in operator.reads
+        if owner.get(storage, operator) is not operator
+    )
+
+
+def split_dimensions(
+    traced: TracedOperator, twice: TracedOperator | None, shared: frozenset[int] = frozenset()
+) -> tuple[Split, ...]:
+    """What operator `traced` may be split by, beside its samples.
+
+    `twice` is the same operator with a batch of twice the size: it tells which dimension of the
+    output holds samples. An operator that reads one of the `shared` parameters is not split by
+    parameters.
+    """
+    if twice is None or len(traced.shapes) != 1 or len(twice.shapes) != 1:
+        return ()
+    shape, doubled = traced.shapes[0], twice.shapes[0]
+    grown = [i for i, (a, b) in enumerate(zip(shape, doubled, strict=False)) if a != b]
+    if len(shape) != len(doubled) or len(grown) != 1:
+        return ()
+    found = list(_experts(traced, grown[0]))
+    if grown == [0] and len(shape) > 1 and not found:
+        found = list(_known(traced, traced.module))
+    shares = any(storage in shared for storage, _, _ in traced.reads)
+    return tuple(
+        Split(dimension, degree, operands)
+        for dimension, degree, operands in found
+        if degree > 1 and (dimension == "attribute" or not shares)
+    )
+
+
+_Found = tuple["SplitDimension", int, _Needs]
+
+
+def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
+    shape = traced.shapes[0]
+    if isinstance(module, nn.Linear):
+        yield "columns", module.out_features, "whole"
+        yield "rows", module.in_features, "part"
+        yield from _positions(shape, len(shape) > 2)
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        yield "columns", module.embedding_dim, "whole"
+        if getattr(module, "mode", "sum") != "max":  # bags are split by ranges of rows, then added
+            yield "rows", module.num_embeddings, "whole"
+        yield from _positions(shape, isinstance(module, nn.Embedding) and len(shape) > 2)
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        yield from _convolution(module, shape)
+    elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        yield from _positions(shape, len(shape) > 1 + len(module.normalized_shape))
+    elif isinstance(module, nn.GroupNorm):
+        yield "columns", module.num_groups, "part"
+    elif isinstance(module, nn.MultiheadAttention):  # each part has some heads of all projections
+        yield "rows", module.num_heads, "whole"
+    elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
+        yield "columns", shape[1], "part"
+    elif traced.kind == "scaled_dot_product_attention" and len(shape) == 4:
+        yield "columns", shape[1], "part"  # heads
+        yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
+    elif traced.kind in _ELEMENTWISE and _reads_its_own_shape(traced):
+        yield from _elementwise(traced)
+
+
+def _positions(shape: tuple[int, ...], has_positions: bool) -> Iterator[_Found]:
+    if has_positions:
+        yield "attribute", shape[1], "part"
+
+
+def _convolution(module: Any, shape: tuple[int, ...]) -> Iterator[_Found]:
+    if module.groups == 1:
+        yield "columns", module.out_channels, "whole"
+        yield "rows", module.in_channels, "part"
+    else:
+        yield "columns", module.groups, "part"
+    no_halo = set(module.kernel_size) == {1} and set(module.padding) == {0}
+    if no_halo and not module.transposed and len(shape) > 2:
+        yield "attribute", shape[2], "part"
+
+
+def _has_channels(kind: str) -> bool:
+    return kind.startswith(_FEATURES_SECOND) or "Pool" in kind
+
+
+def _reads_its_own_shape(traced: TracedOperator) -> bool:
+    """Whether every tensor that it takes from an operator is as large as what it makes."""
+    sizes = {r.size_bytes for r in traced.reads.values() if r.producer is not None}
+    return sizes == {traced.output_bytes} and not traced.parameters
+
+
+def _elementwise(traced: TracedOperator) -> Iterator[_Found]:
+    shape = traced.shapes[0]
+    axis = 1 if len(shape) == 2 else _feature_axis(traced)
+    if axis is None:
+        return
+    yield "columns", shape[axis], "part"
+    if len(shape) > 2:
+        yield "attribute", shape[2 if axis == 1 else 1], "part"
+
+
+def _feature_axis(traced: TracedOperator) -> int | None:
+    """Which dimension of its output holds features, if that is known of what it reads."""
+    shape = traced.shapes[0]
+    seen = {id(traced)}
+    waiting = [traced]
+    while waiting:
+        for read in waiting.pop().reads.values():
+            producer = read.producer
+            if producer is None or id(producer) in seen or producer.shapes != (shape,):
+                continue
+            if producer.kind in _FEATURES_LAST:
+                return len(shape) - 1
+            if _has_channels(producer.kind):
+                return 1
+            seen.add(id(producer))
+            if producer.kind in _ELEMENTWISE:
+                waiting.append(producer)
+    return None
+
+
+def _experts(traced: TracedOperator, samples: int) -> Iterator[_Found]:
+    """An operator whose parameters and output all have the experts as their first dimension."""
+    shape = traced.shapes[0]
+    if samples == 0 or len(shape) < 3 or not traced.parameters:
+        return
+    if all(p.dim() > 1 and p.shape[0] == shape[0] for p in traced.parameters):
+        yield "experts", shape[0], "part"
