@@ -41,7 +41,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"discovery", "measuring"}),
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
-    frozenset({"comparison"}),
+    frozenset({"comparison", "parallel"}),
     frozenset({"models", "autoload"}),
     frozenset({"launcher"}),
 )

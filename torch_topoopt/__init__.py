@@ -1,11 +1,12 @@
 """Distributed PyTorch training on machines that are wired directly to each other."""
 
+import importlib
 import sys
 from typing import Any
 
 from torch_topoopt.metrics import log
 
-__all__ = ["__version__", "log", "stats"]
+__all__ = ["__version__", "log", "parallelize", "stats"]
 __version__ = "0.1.0.dev0"
 
 
@@ -19,3 +20,9 @@ def stats() -> dict[str, list[dict[str, Any]]]:
         return {"links": [], "rings": []}
     counters: dict[str, list[dict[str, Any]]] = backend.stats()
     return counters
+
+
+def parallelize(module: Any, example_batch: Any, **options: Any) -> Any:
+    """Spreads a module over the ranks as the plan of the job says; see `parallel.parallelize`."""
+    package = importlib.import_module("torch_topoopt.parallel")  # which imports torch
+    return package.parallelize(module, example_batch, **options)

@@ -94,9 +94,13 @@ def trace_calls(
 ) -> tuple[CallTrace, CallTrace, int]:
     """The calls that `profile` with a boundary sees, of the batch and of one of twice the size.
 
-    Also returns the size of the batch. Raises ProfileError.
+    Also returns the size of the batch. Raises ProfileError, also where `profile` could trace the
+    way that a library keeps for torch.export: the model would not go that way when it runs.
     """
-    return _traces(model, example_batch, batch_size, CallTrace)
+    network = _on_meta(model)
+    batch = positional_and_keyword(example_batch)
+    size = batch_size_of(batch, batch_size)
+    return *_once_and_twice(network, batch, size, CallTrace), size
 
 
 def _traces(

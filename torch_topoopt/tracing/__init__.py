@@ -7,7 +7,7 @@ from torch_topoopt.tracing.batches import (
     positional_and_keyword,
     resized,
 )
-from torch_topoopt.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace
+from torch_topoopt.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace, Slot
 from torch_topoopt.tracing.leaf_modules import leaf_modules
 from torch_topoopt.tracing.records import (
     ProfileError,
@@ -31,6 +31,7 @@ __all__ = [
     "ProfileError",
     "Read",
     "ShapeCache",
+    "Slot",
     "Span",
     "Trace",
     "TracedOperator",

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch.utils._pytree import tree_flatten
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_topoopt.tracing.records import Read, TracedOperator, region_of, storage_of, tensors
 from torch_topoopt.tracing.trace import Trace
@@ -34,7 +35,15 @@ class CallTensor:
     source: Source
     producer: TracedOperator | None
     requires_grad: bool
+    storage: int
     mutated: bool = False
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for the tensor of that index in the structure that a call returns."""
+
+    index: int
 
 
 @dataclass
@@ -42,7 +51,9 @@ class Call:
     """A leaf module (its path) or a function between leaf modules (its name) that was called.
 
     `operator` is None if it only made views or constants. `integers[i]` is the i-th of the flat
-    arguments, where that is a number; `inputs` and `outputs` are their tensors, in order.
+    arguments (`torch.utils._pytree`), where that is a number; `inputs` and `outputs` are their
+    tensors, in order, and `structure` is what was returned, with Slots in place of them. An
+    `opaque` call has tensors inside other objects.
     """
 
     name: str
@@ -51,6 +62,8 @@ class Call:
     inputs: list[CallTensor]
     outputs: list[CallTensor]
     integers: dict[int, int]
+    opaque: bool
+    structure: Any = None
 
 
 class CallTrace(Trace):
@@ -59,12 +72,15 @@ class CallTrace(Trace):
     def __init__(self, model: Any, leaves: set[Any], *rest: Any) -> None:
         super().__init__(model, leaves, *rest)
         self.calls: list[Call] = []
-        self.result: list[CallTensor] = []  # the tensors of the output, in order
+        self.batch: list[CallTensor] = []  # the tensors of the batch, in order
+        self.result: list[CallTensor] = []  # those of the output
+        self._storages = {
+            name: storage_of(p) for name, p in model.named_parameters(remove_duplicate=False)
+        }
         self._given: tuple[Any, Any] = ((), {})
         self._is_leaf = False
         self._looking = False
         self._call: Call | None = None
-        self._reads: list[tuple[int, CallTensor]] = []  # of the call: storages of its inputs
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """As Trace.run."""
@@ -109,7 +125,7 @@ class CallTrace(Trace):
     def _begin_call(self, name: str, kind: str) -> None:
         super()._begin(name, kind)
         leaves, _ = tree_flatten(self._given)
-        inputs = list(tensors(self._given))
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._call = Call(
             name=name if self._is_leaf else kind,
             operator=None,
@@ -117,13 +133,12 @@ class CallTrace(Trace):
             inputs=[self._describe(tensor) for tensor in inputs],
             outputs=[],
             integers={i: v for i, v in enumerate(leaves) if type(v) is int},
+            opaque=len(inputs) != len(list(tensors(self._given))),
         )
-        storages = map(storage_of, inputs)
-        self._reads = list(zip(storages, self._call.inputs, strict=True))
         self._given, self._is_leaf = ((), {}), False
 
     def _end_call(self, output: Any) -> None:
-        operator, call, reads = self._operator, self._call, self._reads
+        operator, call = self._operator, self._call
         assert operator is not None
         super()._end(output)
         if call is None:
@@ -131,9 +146,17 @@ class CallTrace(Trace):
         self._call = None
         if self.operators and self.operators[-1] is operator:
             call.operator = operator
-            for storage, tensor in reads:
-                tensor.mutated = storage in operator.writes
-        call.outputs = [self._describe(tensor) for tensor in tensors(output)]
+            for tensor in call.inputs:
+                tensor.mutated = tensor.storage in operator.writes
+        leaves, shape = tree_flatten(output)
+        made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        slots = iter(range(len(made)))
+        call.outputs = [self._describe(tensor) for tensor in made]
+        call.opaque |= len(made) != len(list(tensors(output)))
+        call.structure = tree_unflatten(
+            [Slot(next(slots)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
+            shape,
+        )
         self.calls.append(call)
 
     def _describe(self, tensor: Any) -> CallTensor:
@@ -147,7 +170,12 @@ class CallTrace(Trace):
         elif storage in self._buffers:
             source = "buffer"
         return CallTensor(
-            tuple(tensor.shape), tensor.dtype, source, producer, bool(tensor.requires_grad)
+            tuple(tensor.shape),
+            tensor.dtype,
+            source,
+            producer,
+            bool(tensor.requires_grad),
+            storage,
         )
 
     def _take_batch(self, batch: Iterable[Any]) -> None:
@@ -156,6 +184,11 @@ class CallTrace(Trace):
                 operator = self._add(INPUT)
                 operator.shapes = (tuple(tensor.shape),)
                 self._producers[storage_of(tensor)] = operator
+            self.batch.append(self._describe(tensor))
+
+    def parameter_storage(self, name: str) -> int:
+        """The `storage` of a CallTensor that is the parameter of that name."""
+        return self._storages[name]
 
     def _take_output(self, output: Any) -> None:
         with self._look():

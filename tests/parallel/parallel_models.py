@@ -1,0 +1,104 @@
+"""Small models for the parallel tests, with what makes each of them awkward to spread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Tables(nn.Module):
+    """A DLRM: tables beside dense layers, and a view over all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(10, 3, mode="sum") for _ in range(3))
+        self.bottom = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        self.top = nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 1))
+
+    def forward(self, dense: torch.Tensor, bags: torch.Tensor) -> torch.Tensor:
+        looked_up = [table(bags[:, i]) for i, table in enumerate(self.tables)]
+        joined = torch.stack([self.bottom(dense), *looked_up], dim=1)
+        return self.top(joined.view(dense.shape[0], -1)).squeeze(1)
+
+
+class Attention(nn.Module):
+    """Residuals, sizes taken from shapes, a layer used twice, a parameter of no leaf module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.position = nn.Parameter(torch.linspace(-1, 1, 5 * 8).view(5, 8))
+        self.mix = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+        self.twice = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        samples, length = tokens.shape
+        x = self.embed(tokens) + self.position
+        q, k, v = self.mix(self.norm(x)).view(samples, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(samples, length, 8))
+        x = torch.tanh(self.twice(self.twice(x)))
+        return self.head(x).flatten(0, 1)
+
+
+class InPlace(nn.Module):
+    """Changes tensors in place, mixes samples, returns two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.relu = nn.ReLU(inplace=True)
+        self.second = nn.Linear(6, 6)
+        self.third = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.second(self.relu(self.first(x)))
+        hidden = hidden - hidden.mean()
+        return {"a": self.third(hidden), "b": hidden.transpose(0, 1).contiguous().transpose(0, 1)}
+
+
+def _tables_batch(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
+    return (
+        torch.randn(samples, 4, generator=generator, dtype=torch.float64),
+        torch.randint(0, 10, (samples, 3, 2), generator=generator),
+    )
+
+
+def _tokens(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
+    return (torch.randint(0, 11, (samples, 5), generator=generator),)
+
+
+def _values(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
+    return (torch.randn(samples, 4, generator=generator, dtype=torch.float64),)
+
+
+MODELS: dict[str, tuple[type[nn.Module], Callable[[int, torch.Generator], tuple[Any, ...]]]] = {
+    "tables": (Tables, _tables_batch),
+    "attention": (Attention, _tokens),
+    "in-place": (InPlace, _values),
+}
+
+
+def build(name: str) -> nn.Module:
+    """With the same values every time; float64, so that sums in another order hardly differ."""
+    torch.manual_seed(7)
+    return MODELS[name][0]().double()
+
+
+def batch(name: str, samples: int, seed: int = 0) -> tuple[Any, ...]:
+    return MODELS[name][1](samples, torch.Generator().manual_seed(seed))
+
+
+def loss(output: Any) -> torch.Tensor:
+    """The mean over the samples of something that no symmetry makes zero."""
+    tensors = list(output.values()) if isinstance(output, dict) else [output]
+    return sum(((t - 0.3) ** 2).mean() for t in tensors)  # type: ignore[return-value]

@@ -1,0 +1,119 @@
+"""`parallelize`: the one line of a script that follows its job's plan."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_topoopt.parallel.module import ParallelModule
+from torch_topoopt.parallel.program import Program
+from torch_topoopt.plan import Plan
+from torch_topoopt.tracing import INPUT, OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from torch_topoopt.plan import Placement
+
+
+class StrategyError(ValueError):
+    """A strategy that cannot be executed for this model; the message names the operator and why."""
+
+
+def parallelize(
+    module: torch.nn.Module,
+    example_batch: Any,
+    *,
+    strategy: Sequence[Placement] | None = None,
+) -> torch.nn.Module:
+    """Spreads `module` over the ranks as the plan of the running job says, and returns it.
+
+    Call it on every rank after `init_process_group`, and before the optimizer is made: operators
+    that the plan places on other servers take their parameters with them. The module that is
+    returned is called like DistributedDataParallel, on each rank's own samples, and gives the same
+    results and gradients; if the plan is data parallel, it is one. `example_batch` is what the
+    module is called with (a tensor, a tuple of positional or a dict of keyword arguments), of any
+    number of samples; only shapes and types matter. `strategy` replaces the plan's: where each
+    operator of the module's OpGraph runs.
+
+    Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
+    not fit the module or cannot be executed, and ProfileError for a module that cannot be traced.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "topoopt: parallelize: no process group; call init_process_group() before"
+        )
+    ranks = dist.get_world_size()
+    if strategy is None:
+        strategy = _planned(ranks)
+    everyone = tuple(range(ranks))
+    if all(placement.servers == everyone for placement in strategy):
+        return DistributedDataParallel(module)
+    program = Program.of(module, example_batch)
+    return ParallelModule(module, program, placed(program, strategy, ranks))
+
+
+def placed(
+    program: Program, strategy: Sequence[Placement], servers: int
+) -> dict[str, tuple[int, ...]]:
+    """Where every operator of `program` runs; raises StrategyError if it cannot be executed.
+
+    A strategy may leave out the batch and the output: every server reads its own samples.
+    """
+    everyone = tuple(range(servers))
+    where = {placement.operator: placement.servers for placement in strategy}
+    for name in program.operators:
+        if name.split("#")[0] in (INPUT, OUTPUT):
+            where.setdefault(name, everyone)
+    if set(where) != set(program.operators):
+        strange = sorted(set(where) ^ set(program.operators))[0]
+        side = "the module has no such operator" if strange in where else "it is not placed"
+        raise StrategyError(
+            f"strategy: operator {strange!r}: {side}; the strategy is not one of this module"
+        )
+    for placement in strategy:
+        members = placement.servers
+        if not members or list(members) != sorted(set(members)) or members[-1] >= servers:
+            raise StrategyError(
+                f"strategy: operator {placement.operator!r}: {list(members)} is not an ascending "
+                f"set of servers in 0..{servers - 1}"
+            )
+        why = program.why_not(placement.operator, members, servers)
+        if why:
+            raise StrategyError(
+                f"strategy: operator {placement.operator!r} cannot run on servers "
+                f"{list(members)}: {why}"
+            )
+    return where
+
+
+def _planned(ranks: int) -> Sequence[Placement]:
+    path = os.environ.get("TOPOOPT_PLAN")
+    if path is None:
+        raise RuntimeError(
+            "topoopt: parallelize: this job has no plan; start the script with `topoopt run`, or "
+            "say strategy="
+        )
+    plan = Plan.load(path)
+    if plan.cluster.servers * plan.cluster.accelerators_per_server != ranks:
+        raise RuntimeError(
+            f"topoopt: parallelize: the plan is for {plan.cluster.servers} servers with "
+            f"{plan.cluster.accelerators_per_server} rank(s) each, the job has {ranks} ranks"
+        )
+    if not plan.strategy:
+        raise RuntimeError("topoopt: parallelize: the plan says nothing about a model")
+    everyone = tuple(range(plan.cluster.servers))
+    if plan.cluster.accelerators_per_server > 1:
+        split = [p.operator for p in plan.strategy if p.servers != everyone]
+        if split:
+            raise StrategyError(
+                f"strategy: operator {split[0]!r} is not on all servers, which can be executed "
+                "with one rank per server only"
+            )
+        everyone = tuple(range(ranks))
+    return plan.strategy

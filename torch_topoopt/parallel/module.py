@@ -1,0 +1,338 @@
+"""Runs the user's module as a strategy says: every operator on its servers, on their samples.
+
+Every rank runs the module's own forward. A rank calls an operator only where it is one of its
+servers, on the samples that are its part, and otherwise goes on with tensors without samples. What
+an operator reads from one that is placed elsewhere is moved before it runs (`transfers`); module
+and functions keep their names, so state_dict() and hooks are those of the user's module.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from torch_topoopt.parallel.gradients import GradientSums
+from torch_topoopt.parallel.transfers import (
+    Absent,
+    Arrival,
+    Arrive,
+    Begin,
+    Exchange,
+    Messages,
+    Move,
+    empty_of,
+)
+from torch_topoopt.tracing import INPUT, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch_topoopt.parallel.program import Argument, Program, Step
+
+
+class ParallelModule(torch.nn.Module):  # type: ignore[misc]
+    """What `parallelize` returns for a strategy that is more than data parallel.
+
+    It is called like the module that it wraps, on every rank with that rank's own samples, as many
+    on each; results, and the gradients that a backward pass leaves, are those of
+    DistributedDataParallel. Only the parameters of operators that run on this rank's server are
+    left: make the optimizer afterwards.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, program: Program, servers: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        """`servers` says where every operator of `program` runs; ranks are servers."""
+        super().__init__()
+        self.module = module
+        self._program = program
+        self._servers = dict(servers)
+        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._messages = Messages()
+        self._sums = GradientSums(self._ranks, self._messages.drain)
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._run: _Run | None = None
+        self._steps, self._results = _bind(program, self._servers, self._rank)
+        moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
+        self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
+        _spread_values(module)
+        self._share_gradients()
+        self._catch_leaves()
+        if not any(True for _ in module.parameters()):  # for an optimizer that wants one
+            self.nothing = torch.nn.Parameter(torch.zeros(0))
+
+    def _share_gradients(self) -> None:
+        """Drops what lives elsewhere, and lets groups sum the gradients of the rest."""
+        held: dict[tuple[int, ...], dict[int, torch.nn.Parameter]] = {}
+        everyone = tuple(range(self._ranks))
+        placed: dict[int, tuple[int, ...]] = {}
+        for operator, path in reversed(self._program.modules.items()):
+            leaf = self.module.get_submodule(path)
+            servers = self._servers[operator]
+            for parameter in leaf.parameters():
+                placed[id(parameter)] = servers
+                held.setdefault(servers, {})[id(parameter)] = parameter
+        for parameter in self.module.parameters():
+            if id(parameter) not in placed:
+                held.setdefault(everyone, {})[id(parameter)] = parameter
+        for operator, path in self._program.modules.items():
+            if self._rank not in self._servers[operator]:
+                _drop(self.module.get_submodule(path))
+        for servers in sorted(held, key=lambda s: (-len(s), s)):
+            handle = None
+            if 1 < len(servers) < self._ranks:
+                handle = dist.new_group(list(servers))  # every rank, members or not, in one order
+            wanted = [p for p in held[servers].values() if p.requires_grad]
+            if self._rank in servers and wanted:
+                self._sums.add(servers, handle, wanted)
+
+    def _catch_leaves(self) -> None:
+        for path in dict.fromkeys(self._program.modules.values()):
+            leaf = self.module.get_submodule(path)
+            leaf.forward = functools.partial(self._leaf, leaf.forward)
+
+    def _leaf(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        run = self._run
+        if run is None or run.inside:
+            return forward(*args, **kwargs)
+        return run.call(forward, "", args, kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward, on this rank's samples."""
+        if self._run is not None:
+            raise RuntimeError("topoopt: the module was called from within its own forward")
+        self._messages.drain()
+        self._run = run = _Run(self, self._samples(args, kwargs))
+        try:
+            with _Functions(run):
+                output = self.module(*args, **kwargs)
+            return run.finish(output)
+        finally:
+            self._run = None
+
+    def _samples(self, args: Any, kwargs: Any) -> int:
+        """The samples of all ranks together."""
+        leaves, _ = tree_flatten((args, kwargs))
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        sizes = {
+            int(tensor.shape[0])
+            for tensor, grows in zip(given, self._program.batch, strict=False)
+            if grows
+        }
+        if len(given) != len(self._program.batch) or len(sizes) != 1:
+            raise ValueError(
+                f"the batch holds {len(given)} tensors with {sorted(sizes)} samples, the example "
+                f"batch {len(self._program.batch)} with one number of samples"
+            )
+        return int(sizes.pop()) * int(self._ranks)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, gradients are summed up here and not yet over the ranks, as with DDP."""
+        before, self._sums.enabled = self._sums.enabled, False
+        try:
+            yield
+        finally:
+            self._sums.enabled = before
+
+
+class _Moved:
+    """An input of a step, and the Exchange that brings it."""
+
+    def __init__(self, argument: Argument, exchange: Exchange) -> None:
+        self.argument, self.exchange = argument, exchange
+
+
+class _Bound:
+    """A Step on this rank: whether it is called here, on what part of all samples (one in `parts`),
+    and what has to move before, by its place among the tensors that it reads."""
+
+    def __init__(self, step: Step, here: bool, parts: int, moves: dict[int, _Moved]) -> None:
+        self.step, self.here, self.parts, self.moves = step, here, parts, moves
+
+
+def _bind(
+    program: Program, servers: Mapping[str, tuple[int, ...]], rank: int
+) -> tuple[list[_Bound], dict[int, _Moved]]:
+    """The steps, and what brings the results to all ranks."""
+    bound, tag = [], 0
+    for step in program.steps:
+        moves = {}
+        target = _place(step, servers)
+        if step.operator:
+            for i, argument in enumerate(step.inputs):
+                tag += 2
+                source = servers[argument.origin] if argument.origin else target
+                if source != target:
+                    moves[i] = _Moved(argument, Exchange.of(source, target, rank, tag))
+        bound.append(_Bound(step, rank in target, len(target), moves))
+    everyone = servers[INPUT]
+    results = {
+        i: _Moved(result, Exchange.of(servers[result.origin], everyone, rank, tag + 2 + 2 * i))
+        for i, result in enumerate(program.results)
+        if result.origin and servers[result.origin] != everyone
+    }
+    return bound, results
+
+
+def _place(step: Step, servers: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Where a step runs: where its operator is, or what it makes views of; else everywhere."""
+    if step.operator:
+        return servers[step.operator]
+    origins = [argument.origin for argument in step.inputs if argument.origin]
+    return servers[origins[0]] if origins else servers[INPUT]
+
+
+class _Run:
+    """One forward pass: where in the program it is, and what it does there."""
+
+    def __init__(self, owner: ParallelModule, samples: int) -> None:
+        self.inside = False
+        self._owner = owner
+        self._samples = samples
+        self._position = 0
+
+    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+        """What the model gets for its next call; `name` is empty for a leaf module."""
+        self.inside = True
+        try:
+            return self._call(self._next(name), function, args, kwargs)
+        finally:
+            self.inside = False
+
+    def _next(self, name: str) -> _Bound:
+        steps = self._owner._steps
+        bound = steps[self._position] if self._position < len(steps) else None
+        if bound is None or (not bound.step.leaf if not name else bound.step.name != name):
+            wanted = repr(bound.step.name) if bound else "its end"
+            raise RuntimeError(
+                f"topoopt: the model called {name or 'a module'!r} where it came to {wanted} with "
+                "the example batch; what it calls must not depend on the batch or on the step"
+            )
+        self._position += 1
+        return bound
+
+    def _call(self, bound: _Bound, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        step = bound.step
+        leaves, shape = tree_flatten((args, kwargs))
+        local = self._samples // bound.parts if bound.here else 0
+        for i, multiple in step.sizes.items():
+            leaves[i] = multiple * local
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        if bound.moves:
+            given = {i: leaves[places[i]] for i in bound.moves}
+            for i, moved in self._move(bound.moves, given).items():
+                leaves[places[i]] = moved
+        if bound.here or not step.outputs:
+            args, kwargs = tree_unflatten(leaves, shape)
+            result = function(*args, **kwargs)
+        else:
+            result = self._absent(step, [leaves[i] for i in places])
+        if step.operator in self._owner._awaited and torch.is_grad_enabled():
+            result = tree_map_only(torch.Tensor, self._await, result)
+        return result
+
+    def _await(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.requires_grad:
+            return tensor
+        arrival = Arrival()
+        awaited: torch.Tensor = Arrive.apply(tensor, arrival)
+        awaited._topoopt_arrival = arrival
+        return awaited
+
+    def _move(
+        self, moves: Mapping[int, _Moved], given: Mapping[int, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """Brings tensors to where they are needed, all at once."""
+        owner, moved = self._owner, {}
+        posted = {
+            i: owner._messages.post(move.exchange, given[i].detach(), move.argument, self._samples)
+            for i, move in moves.items()
+        }
+        for i, move in moves.items():
+            result, works = posted[i]
+            for work in works:
+                work.wait()
+            if move.argument.gradient and torch.is_grad_enabled():
+                result = Move.apply(
+                    owner._anchor,
+                    given[i],
+                    [result],
+                    move.exchange,
+                    move.argument,
+                    self._samples,
+                    owner._messages,
+                    getattr(given[i], "_topoopt_arrival", None),
+                )
+            moved[i] = result
+        return moved
+
+    def _absent(self, step: Step, inputs: list[torch.Tensor]) -> Any:
+        if torch.is_grad_enabled() and any(output.gradient for output in step.outputs):
+            made = Absent.apply(self._owner._anchor, step.outputs, *inputs)
+        else:
+            made = tuple(empty_of(output) for output in step.outputs)
+        return tree_map_only(Slot, lambda slot: made[slot.index], step.structure)
+
+    def finish(self, output: Any) -> Any:
+        """What the model returned, with the samples of this rank."""
+        if self._position != len(self._owner._steps):
+            self._next("return")
+        leaves, shape = tree_flatten(output)
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        moves = self._owner._results
+        for i, moved in self._move(moves, {i: leaves[places[i]] for i in moves}).items():
+            leaves[places[i]] = moved
+        for i in places:
+            if leaves[i].requires_grad:
+                leaves[i] = Begin.apply(leaves[i], self._owner._sums.backward_began)
+        return tree_unflatten(leaves, shape)
+
+
+class _Functions(TorchFunctionMode):  # type: ignore[misc]
+    """Shows each outermost call of a PyTorch function to a run, as the trace of the program did."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._run.inside:
+            return func(*args, **(kwargs or {}))
+        kind = getattr(func, "__name__", type(func).__name__).strip("_")
+        return self._run.call(func, kind, args, kwargs or {})
+
+
+def _drop(leaf: torch.nn.Module) -> None:
+    """Gives back the memory of parameters and buffers that live on other servers."""
+    for module in leaf.modules():
+        for kept in (module._parameters, module._buffers):
+            for name in kept:
+                kept[name] = None
+
+
+def _spread_values(module: torch.nn.Module) -> None:
+    """Gives every rank the values of rank 0, as DistributedDataParallel does.
+
+    Nothing is sent where all have the same already, because they were made with the same seed.
+    """
+    values = [*module.parameters(), *module.buffers()]
+    if any(value.is_meta for value in values):
+        raise ValueError("the model is on the meta device; make it with values, on every rank")
+    check = 0
+    for value in values:
+        check = zlib.crc32(value.detach().cpu().reshape(-1).view(torch.uint8).numpy(), check)
+    checks = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(checks, torch.tensor([check]))
+    if len({int(other) for other in checks}) > 1:
+        for value in values:
+            dist.broadcast(value.detach(), 0)

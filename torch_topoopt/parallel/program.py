@@ -1,0 +1,249 @@
+"""What a model calls, operator by operator, and which operators may run elsewhere than its samples.
+
+A program is recorded once on meta tensors, for two sizes of the batch: what grows with the batch is
+told by comparing them. It knows nothing of servers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.profiling import trace_calls
+from torch_topoopt.tracing import INPUT, OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+    from torch_topoopt.tracing import Call, CallTensor, CallTrace
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    """A tensor [rows x samples, *tail]: split along the first dimension as the batch is."""
+
+    rows: int
+    tail: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One tensor of a call. `origin` names the operator that made it, "" where nobody did.
+
+    `shape` is None for what does not grow with the batch along its first dimension; `empty` is the
+    shape where there are no samples. `gradient` says that a gradient flows back through it.
+    """
+
+    origin: str
+    shape: TensorShape | None
+    gradient: bool
+    empty: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call, in the order of the forward pass; `operator` is "" for one that makes only views.
+
+    `sizes[i]`: the i-th of the flat arguments is a number, that many times the samples. `structure`
+    is what it returns, with a Slot for each of `outputs`.
+    """
+
+    name: str
+    leaf: bool
+    operator: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    sizes: dict[int, int]
+    structure: Any
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model's forward pass. `pinned` holds the operators that must run on all servers, and why;
+    `modules` the leaf modules that are operators, by the operator's name."""
+
+    steps: tuple[Step, ...]
+    results: tuple[Argument, ...]
+    batch: tuple[bool, ...]
+    operators: tuple[str, ...]
+    pinned: dict[str, str]
+    modules: dict[str, str]
+
+    @classmethod
+    def of(cls, model: torch.nn.Module, example_batch: Any) -> Program:
+        """Records `model`; raises ProfileError if it cannot be traced."""
+        once, twice, size = trace_calls(model, example_batch)
+        return _Recorder(model, once, twice, size).program()
+
+    def why_not(self, operator: str, servers: Sequence[int], everyone: int) -> str:
+        """Why an operator cannot run on some `servers` of `everyone`; empty if it can."""
+        if len(servers) == everyone:
+            return ""
+        if operator in self.pinned:
+            return self.pinned[operator]
+        if everyone % len(servers):
+            return f"{len(servers)} servers cannot share the samples of {everyone} evenly"
+        return ""
+
+
+class _Recorder:
+    def __init__(self, model: Any, once: CallTrace, twice: CallTrace, size: int) -> None:
+        self._once, self._twice, self._size = once, twice, size
+        self._pinned: dict[str, str] = {}
+        self._paths = {path or type(m).__name__: path for path, m in model.named_modules()}
+        self._model = model
+
+    def program(self) -> Program:
+        once, twice = self._once, self._twice
+        for operator in once.operators:
+            if operator.kind in (INPUT, OUTPUT):
+                self._pin(operator.name, "every rank reads its own samples and has their results")
+        if [c.name for c in once.calls] != [c.name for c in twice.calls]:
+            for operator in once.operators:
+                self._pin(operator.name, "the model calls other functions for a larger batch")
+        pairs = list(zip(once.calls, twice.calls, strict=False))
+        self._pin_hidden([call for call, _ in pairs])
+        self._pin_shared([call for call, _ in pairs])
+        steps = tuple(self._step(call, twin) for call, twin in pairs)
+        results = tuple(
+            self._result(tensor, twin)
+            for tensor, twin in zip(once.result, twice.result, strict=False)
+        )
+        modules = {
+            call.operator.name: self._paths[call.name]
+            for call in once.calls
+            if call.leaf and call.operator is not None
+        }
+        return Program(
+            steps,
+            results,
+            tuple(self._grows(a, b) for a, b in zip(once.batch, twice.batch, strict=True)),
+            tuple(operator.name for operator in once.operators),
+            self._pinned,
+            modules,
+        )
+
+    def _pin(self, operator: str, why: str) -> None:
+        self._pinned.setdefault(operator, why)
+
+    def _pin_hidden(self, calls: list[Call]) -> None:
+        """Operators that no call stands for cannot be caught when the model runs."""
+        seen = {call.operator.name for call in calls if call.operator is not None}
+        for operator in self._once.operators:
+            if operator.name not in seen:
+                self._pin(operator.name, "it runs inside another call")
+
+    def _pin_shared(self, calls: list[Call]) -> None:
+        """Parameters that two operators use, or a function, stay where every rank has them."""
+        users: dict[int, dict[str, None]] = {}
+        for call in calls:
+            if call.operator is None:
+                continue
+            held = {t.storage for t in call.inputs if t.source == "parameter"}
+            if held:
+                self._pin(call.operator.name, "it reads a parameter that no leaf module holds")
+            if call.leaf:
+                module = self._model.get_submodule(self._paths[call.name])
+                held |= {
+                    self._once.parameter_storage(name)
+                    for name in _parameters_of(self._model, module)
+                }
+            for storage in held:
+                users.setdefault(storage, {})[call.operator.name] = None
+        for names in users.values():
+            for name in names if len(names) > 1 else ():
+                other = next(n for n in names if n != name)
+                self._pin(name, f"it shares a parameter with {other!r}")
+
+    def _step(self, call: Call, twin: Call) -> Step:
+        if call.operator is not None:
+            self._judge(call.operator.name, call, twin)
+        sizes = {}
+        for i, value in call.integers.items():
+            larger = twin.integers.get(i)
+            if larger == value:
+                continue
+            if larger == 2 * value and value % self._size == 0:
+                sizes[i] = value // self._size
+            else:
+                self._pin_call(call, f"{call.name} gets numbers that grow with the batch")
+        return Step(
+            call.name,
+            call.leaf,
+            call.operator.name if call.operator is not None else "",
+            tuple(
+                self._argument(a, b, call) for a, b in zip(call.inputs, twin.inputs, strict=False)
+            ),
+            tuple(
+                self._argument(a, b, None) for a, b in zip(call.outputs, twin.outputs, strict=False)
+            ),
+            sizes,
+            call.structure,
+        )
+
+    def _judge(self, operator: str, call: Call, twin: Call) -> None:
+        """Pins `operator`, and whoever made what it reads, where samples cannot be told apart."""
+        if call.opaque:
+            self._pin_call(call, "its tensors are inside objects that cannot be taken apart")
+        for tensor, larger in zip(call.inputs, twin.inputs, strict=False):
+            grows = self._grows(tensor, larger)
+            if tensor.mutated and tensor.producer is not None:
+                self._pin_both(operator, tensor, "it changes a tensor of {} in place")
+            elif tensor.producer is not None and not grows:
+                self._pin_both(operator, tensor, "what it reads of {} is not split by samples")
+            elif tensor.producer is None and tensor.shape != larger.shape:
+                self._pin(operator, "it reads a constant that is as large as the batch")
+        for tensor, larger in zip(call.outputs, twin.outputs, strict=False):
+            if not self._grows(tensor, larger):
+                self._pin(operator, "its result is not split by samples along the first dimension")
+
+    def _pin_both(self, operator: str, tensor: CallTensor, why: str) -> None:
+        assert tensor.producer is not None
+        self._pin(operator, why.format(repr(tensor.producer.name)))
+        self._pin(
+            tensor.producer.name,
+            f"{operator!r} reads its result in a way that is not split by samples, or changes it",
+        )
+
+    def _pin_call(self, call: Call, why: str) -> None:
+        if call.operator is not None:
+            self._pin(call.operator.name, why)
+        for tensor in call.inputs:
+            if tensor.producer is not None:
+                self._pin(tensor.producer.name, why)
+
+    def _result(self, tensor: CallTensor, twin: CallTensor) -> Argument:
+        if tensor.producer is not None and not self._grows(tensor, twin):
+            self._pin(tensor.producer.name, "it makes an output that is not split by samples")
+        return self._argument(tensor, twin, None)
+
+    def _argument(self, tensor: CallTensor, twin: CallTensor, call: Call | None) -> Argument:
+        shape = None
+        if self._grows(tensor, twin):
+            shape = TensorShape(tensor.shape[0] // self._size, tensor.shape[1:], tensor.dtype)
+        reached = call is None or (call.operator is not None and call.operator.reached)
+        origin = tensor.producer.name if tensor.producer is not None else ""
+        empty = tuple(
+            0 if b == 2 * a else a for a, b in zip(tensor.shape, twin.shape, strict=False)
+        )
+        return Argument(origin, shape, tensor.requires_grad and reached, empty, tensor.dtype)
+
+    def _grows(self, tensor: CallTensor, twin: CallTensor) -> bool:
+        """Whether the first dimension, and no other, is a multiple of the samples."""
+        a, b = tensor.shape, twin.shape
+        if len(a) != len(b) or not a or a[1:] != b[1:]:
+            return False
+        return b[0] == 2 * a[0] and a[0] % self._size == 0
+
+
+def _parameters_of(model: Any, module: Any) -> Iterator[str]:
+    mine = {id(parameter) for parameter in module.parameters()}
+    yield from (
+        name
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if id(parameter) in mine
+    )
