@@ -78,10 +78,15 @@ def placed(
         )
     for placement in strategy:
         members = placement.servers
-        if not members or list(members) != sorted(set(members)) or members[-1] >= servers:
+        if placement.degrees != (len(members), None, 1, 1):
             raise StrategyError(
-                f"strategy: operator {placement.operator!r}: {list(members)} is not an ascending "
-                f"set of servers in 0..{servers - 1}"
+                f"strategy: operator {placement.operator!r} splits more than samples, which can be "
+                "planned but not executed"
+            )
+        if not members or len(set(members)) < len(members) or not set(members) <= set(everyone):
+            raise StrategyError(
+                f"strategy: operator {placement.operator!r}: {list(members)} are not different "
+                f"servers in 0..{servers - 1}"
             )
         why = program.why_not(placement.operator, members, servers)
         if why:

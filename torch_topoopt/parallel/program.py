@@ -81,7 +81,7 @@ class Program:
 
     def why_not(self, operator: str, servers: Sequence[int], everyone: int) -> str:
         """Why an operator cannot run on some `servers` of `everyone`; empty if it can."""
-        if len(servers) == everyone:
+        if tuple(servers) == tuple(range(everyone)):
             return ""
         if operator in self.pinned:
             return self.pinned[operator]

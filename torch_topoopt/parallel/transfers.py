@@ -8,14 +8,13 @@ the backward pass can make them wait for each other in a circle.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-
-from torch_topoopt.search.traffic import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +54,11 @@ class Exchange:
         units = math.lcm(a, b)
         mine, theirs = units // a, units // b
         sends, receives, kept = [], [], None
-        for i, j, parts in overlaps(a, b):
+        for i, j in itertools.product(range(a), range(b)):
             start = max(i * mine, j * theirs)
-            length = parts * units // (a * b)
+            length = min((i + 1) * mine, (j + 1) * theirs) - start
+            if length <= 0:
+                continue
             out, into = start - i * mine, start - j * theirs
             if source[i] == rank == target[j]:
                 kept = (out, into, length)
