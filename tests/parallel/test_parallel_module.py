@@ -29,7 +29,7 @@ def strategies(name: str, count: int) -> list[tuple[Placement, ...]]:
     """Random ones that can be executed, the same in every process."""
     program = Program.of(parallel_models.build(name), parallel_models.batch(name, 8))
     rng = random.Random(name)
-    sets = [servers for k in (1, 2, 4) for servers in permutations(range(RANKS), k)]
+    sets = [servers for k in (1, 2, 4) for servers in list(permutations(range(RANKS), k))[:12]]
     return [
         tuple(
             Placement(
@@ -116,7 +116,7 @@ def test_a_spread_model_trains_as_it_does_alone(backend: str, tmp_path: Path) ->
                 )
                 held[key] += 1
         assert min(held.values()) >= 1, "every parameter lives somewhere"
-        assert any(len(p.servers) < RANKS for p in strategy)
+        assert any(p.servers != tuple(range(RANKS)) for p in strategy)
 
 
 def two_models(rank: int, world: int) -> Any:
