@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_op_graphs import chain, one_all_reduce
 
 from torch_topoopt import planner
@@ -23,18 +25,24 @@ from torch_topoopt.plan import (
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict, predict_ideal_switch
+from torch_topoopt.topology.best import demand_cost
 from torch_topoopt.topology.failures import degraded, plan_failures
+from torch_topoopt.topology.figures import figures_of
 from torch_topoopt.topology.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.group_rings import degree_split, ring_counts
+from torch_topoopt.topology.load_checks import validate_link_bytes
 from torch_topoopt.topology.loads import link_load_bytes
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.routing import plan_routes
+from torch_topoopt.topology.topology_finder import Mode, find_network
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network
 
 SIZE = 10**9
+Ports = Literal["duplex", "simplex"]
 
 
-def uneven(servers: int, rates: tuple[float, ...], ports: Literal["duplex", "simplex"]) -> Cluster:
+def uneven(servers: int, rates: tuple[float, ...], ports: Ports) -> Cluster:
     return Cluster(
         servers, len(rates), min(rates), ports, link_latency_s=0.0, port_gbps=(rates,) * servers
     )
@@ -86,11 +94,14 @@ def test_a_link_is_as_fast_as_the_slower_of_its_ports() -> None:
         (5, (100.0, 100.0, 25.0, 25.0), "duplex"),
     ],
 )
+@pytest.mark.parametrize("mode", ["paper", "best"])
 def test_rings_share_in_proportion_so_that_all_links_are_busy_alike(
-    servers: int, rates: tuple[float, ...], ports: Literal["duplex", "simplex"]
+    servers: int, rates: tuple[float, ...], ports: Ports, mode: Mode
 ) -> None:
     cluster = uneven(servers, rates, ports)
-    network = find_network(cluster, everyone(servers))
+    budget = {"budget_s": 0.01} if mode == "best" else {}
+    network = find_network(cluster, everyone(servers), mode=mode, **budget)
+    assert figures_of(cluster, network, everyone(servers)).all_reduce_over_bound == pytest.approx(1)
     load = link_load_bytes(network, everyone(servers))
     seconds = [
         size_bytes / (cluster.gbps_of(link) * BYTES_PER_GBPS)
@@ -100,6 +111,116 @@ def test_rings_share_in_proportion_so_that_all_links_are_busy_alike(
     assert seconds == pytest.approx([least_s] * len(seconds), rel=1e-6)
     shares = sorted({round(ring.share, 9) for ring in network.groups[0].rings})
     assert shares == pytest.approx(sorted({rate / sum(rates) for rate in rates}))
+
+
+@pytest.mark.parametrize(
+    ("rates", "pair_bytes", "ports"),
+    [
+        # the AllReduce of 1 byte puts 6 on links, so its part is 6 / (6 + pair_bytes)
+        ((10.0, 10.0, 10.0, 10.0), 6, 2),
+        ((100.0, 10.0, 10.0, 10.0), 6, 1),
+        ((100.0, 10.0, 10.0, 10.0), 1, 3),
+        ((10.0, 10.0, 10.0, 10.0), 1, 4),
+        ((40.0, 30.0, 20.0, 10.0), 3, 2),
+        ((40.0, 30.0, 20.0, 10.0), 10**9, 1),
+        ((40.0, 30.0, 20.0, 10.0), 0, 4),
+    ],
+)
+def test_the_split_of_the_degree_counts_bandwidth_and_not_ports(
+    rates: tuple[float, ...], pair_bytes: int, ports: int
+) -> None:
+    cluster = replace(uneven(4, rates, "simplex"), parallel_links=True)
+    assert degree_split(cluster, (GroupDemand((0, 1, 2, 3), 1),), pair_bytes) == ports
+
+
+def test_a_group_gets_as_many_rings_as_carry_its_share() -> None:
+    """Two groups of the same servers but one; the first has 0.745 of the traffic. Of ports of 90,
+    10, 10 and 10 it takes the one of 90, which is 0.75 of them; of ports alike it takes three."""
+    groups = (
+        GroupDemand(tuple(range(8)), 3 * SIZE),
+        GroupDemand(tuple(range(7)), SIZE + SIZE // 20),
+    )
+    for rates, counts in (((90.0, 10.0, 10.0, 10.0), [1, 3]), ((10.0,) * 4, [3, 1])):
+        shared = ring_counts(uneven(8, rates, "simplex"), groups, 4)
+        assert list(shared.values()) == counts
+
+
+def test_bytes_take_the_faster_way_in_proportion_to_its_slowest_link() -> None:
+    """A square in which the way over 3 is three times as fast as that over 1."""
+    links = [Link(s, p, t, q) for s, p, t, q in _square()]
+    rates = {(0, 1): 10.0, (1, 2): 40.0, (0, 3): 30.0, (3, 2): 30.0}
+    rates |= {(b, a): rate for (a, b), rate in rates.items()}
+    spread = plan_routes(4, links, {}, {(0, 2): 100.0}, rates=rates)
+    ways = [(r.servers, r.weight) for r in spread if (r.servers[0], r.servers[-1]) == (0, 2)]
+    assert sorted(ways) == [((0, 1, 2), pytest.approx(0.25)), ((0, 3, 2), pytest.approx(0.75))]
+    for paths, pairs in ((1, {(0, 2): 100.0}), (4, {})):  # one path; a pair that follows next hops
+        single = plan_routes(4, links, {}, pairs, paths=paths, rates=rates)
+        assert [r.servers for r in single if (r.servers[0], r.servers[-1]) == (0, 2)] == [(0, 3, 2)]
+    alike = plan_routes(4, links, {}, {(0, 2): 100.0}, paths=1)
+    assert [r.servers for r in alike if (r.servers[0], r.servers[-1]) == (0, 2)] == [(0, 1, 2)]
+
+
+def test_a_second_pair_leaves_a_fast_link_only_when_it_is_busier() -> None:
+    """Over 1 at 10 or over 3 at 30, one path each: the largest two go over 3 before one is slower
+    there: 60 / 30 against 30 / 10."""
+    links = [Link(s, p, t, q) for s, p, t, q in _square()]
+    rates = {(0, 1): 10.0, (1, 2): 10.0, (0, 3): 30.0, (3, 2): 30.0}
+    rates |= {(b, a): rate for (a, b), rate in rates.items()}
+    pairs = {(0, 2): 30.0, (2, 0): 30.0, (3, 2): 30.0}
+    routes = plan_routes(4, links, {}, pairs, paths=1, rates=rates)
+    taken = {(r.servers[0], r.servers[-1]): r.servers for r in routes}
+    assert taken[0, 2] == (0, 3, 2)
+    pairs[3, 2] = 300.0
+    routes = plan_routes(4, links, {}, pairs, paths=1, rates=rates)
+    taken = {(r.servers[0], r.servers[-1]): r.servers for r in routes}
+    assert taken[0, 2] == (0, 1, 2)
+    assert taken[2, 0] == (2, 3, 0)
+
+
+def _square() -> list[tuple[int, int, int, int]]:
+    around = [(s, 0, (s + 1) % 4, 1) for s in range(4)]
+    return around + [(t, q, s, p) for s, p, t, q in around]
+
+
+def test_mode_best_gives_a_hot_pair_the_fast_ports() -> None:
+    rates = (40.0, 10.0, 10.0)
+    cluster = uneven(6, rates, "simplex")
+    demand = Demand((GroupDemand(tuple(range(6)), 10**6),), (PairDemand(0, 3, 10**9),))
+    network = find_network(cluster, demand, mode="best", budget_s=0.05)
+    assert cluster.pair_gbps(network.links)[0, 3] >= 40.0
+
+
+@st.composite
+def uneven_cases(draw: st.DrawFn) -> tuple[Cluster, Demand]:
+    """Servers whose ports have any rates, groups and pairs."""
+    servers = draw(st.integers(3, 9))
+    ports: Ports = draw(st.sampled_from(["duplex", "simplex"]))
+    degrees = range(2, servers, 2) if ports == "duplex" else range(1, servers)
+    degree = draw(st.sampled_from(degrees))
+    row = st.lists(st.sampled_from([1.0, 2.5, 10.0]), min_size=degree, max_size=degree)
+    table = draw(st.lists(row.map(tuple), min_size=servers, max_size=servers))
+    server = st.integers(0, servers - 1)
+    sets = st.lists(server, min_size=1, max_size=servers, unique=True).map(tuple)
+    groups = draw(st.lists(st.builds(GroupDemand, sets, st.integers(0, 10**9)), max_size=3))
+    ends = st.tuples(server, server, st.integers(0, 10**9)).filter(lambda p: p[0] != p[1])
+    pairs = draw(st.lists(ends.map(lambda p: PairDemand(*p)), max_size=6))
+    least = min(min(rates) for rates in table)
+    cluster = Cluster(servers, degree, least, ports, port_gbps=tuple(table))
+    return cluster, Demand(tuple(groups), tuple(pairs))
+
+
+@settings(max_examples=25, deadline=None)
+@given(uneven_cases())
+def test_any_rates_and_demand_get_valid_networks_and_best_is_never_slower(
+    case: tuple[Cluster, Demand],
+) -> None:
+    cluster, demand = case
+    paper = find_network(cluster, demand)
+    best = find_network(cluster, demand, mode="best", budget_s=0.001)
+    for network in (paper, best):
+        validate_network(cluster, network)
+        validate_link_bytes(cluster.servers, network, demand, link_load_bytes(network, demand))
+    assert demand_cost(cluster, demand, best) <= demand_cost(cluster, demand, paper)
 
 
 def all_reduce_s(cluster: Cluster, network: Network) -> float:
@@ -168,7 +289,7 @@ def test_parallel_links_share_evenly_so_that_the_slower_one_decides() -> None:
     [(2, 3, "duplex"), (3, 4, "duplex"), (4, 6, "duplex"), (5, 6, "simplex"), (5, 8, "duplex")],
 )
 def test_parallel_links_that_are_asked_for_carry_further_rings(
-    servers: int, degree: int, ports: Literal["duplex", "simplex"]
+    servers: int, degree: int, ports: Ports
 ) -> None:
     cluster = Cluster(servers, degree, 10.0, ports, link_latency_s=0.0)
     with pytest.raises(DocumentError, match="ask for parallel links"):

@@ -41,8 +41,9 @@ def find_best_network(
 
     Best is the least `price(network)`, for example the predicted seconds of an iteration; where
     that is equal, or without a `price`, the least of `demand_cost`. As in mode `paper`, groups list
-    the whole cluster first, rings of one group have equal shares, and a ring is there in both
-    directions on duplex. `routing` is a policy of `routing_policies`, for every candidate.
+    the whole cluster first, rings of one group have equal shares (where ports are not alike, shares
+    that follow their slowest link), and a ring is there in both directions on duplex. `routing` is
+    a policy of `routing_policies`, for every candidate.
 
     `budget_s` is what the search over rings and links may cost, in seconds of a core that does
     `WORK_PER_S` operations in each: steps are counted, no clock is read, so the same arguments give
@@ -80,9 +81,13 @@ def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[flo
     """How well `network` serves `demand`, less being better: three figures in order of weight.
 
     The bytes on its busiest link, for no demand is met before that link is done; the bytes on all
-    links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen.
+    links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen. Where
+    ports are not alike, bytes over the link's rate in Gb/s.
     """
-    loads = link_load_bytes(network, demand)
+    loads: tuple[float, ...] = link_load_bytes(network, demand)
+    if cluster.port_gbps is not None:
+        rates = map(cluster.gbps_of, network.links)
+        loads = tuple(size_bytes / gbps for size_bytes, gbps in zip(loads, rates, strict=True))
     hops = hop_summary(cluster.servers, network.links).mean if cluster.servers > 1 else 0.0
     return max(loads, default=0), sum(loads), hops
 

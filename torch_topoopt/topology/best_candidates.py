@@ -15,10 +15,12 @@ from torch_topoopt.topology.group_rings import (
     ring_traffic_bytes,
 )
 from torch_topoopt.topology.hop_counts import hop_matrix
+from torch_topoopt.topology.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
 from torch_topoopt.topology.ring_unions import RingUnion, anneal_for_pairs, search_rings
 from torch_topoopt.topology.routing import group_bytes, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.weighed_by_rate import weighed_by_rate
 from torch_topoopt.topology.wiring import Wiring, ports_per_ring
 
 if TYPE_CHECKING:
@@ -63,15 +65,13 @@ def candidates(
             seed=seed,
             work=work // (2 + tasks) if tasks else work,
         )
-        network = build.network({whole: union.rings}, ())
-        assert network is not None  # a ring joins all servers
-        yield network
+        yield from build.networks({whole: union.rings}, ())
     if not tasks:
         return
     weights = _weights(cluster.servers, pairs)
     part = work // (2 + tasks)
 
-    def annealed(rings_of: _Rings, links: Sequence[Ends], heat: float) -> Network | None:
+    def annealed(rings_of: _Rings, links: Sequence[Ends], heat: float) -> Iterator[Network]:
         found = anneal_for_pairs(
             cluster.servers,
             [order for orders in rings_of.values() for order in orders],
@@ -84,19 +84,16 @@ def candidates(
         )
         left = list(found.rings)
         changed = {group: [left.pop(0) for _ in orders] for group, orders in rings_of.items()}
-        return build.network(changed, found.links)
+        return build.networks(changed, found.links)
 
     for i, split in enumerate(splits):
-        network = annealed(*_start(cluster, split, union, random.Random(f"{seed} {i}")), _HEAT)
-        if network is not None:
-            yield network
+        yield from annealed(*_start(cluster, split, union, random.Random(f"{seed} {i}")), _HEAT)
     degree = degree_split(cluster, merge_groups(cluster, demand), sum(pairs.values()))
     split = _split(cluster, demand, degree)
     rings_of, _ = _start(cluster, split, union, random.Random(f"{seed} exact"))
     links = _exact(cluster, rings_of, pairs)
-    for network in (build.network(rings_of, links), annealed(rings_of, links, _HEAT / 10)):
-        if network is not None:
-            yield network
+    yield from build.networks(rings_of, links)
+    yield from annealed(rings_of, links, _HEAT / 10)
 
 
 def _splits(cluster: Cluster, demand: Demand) -> list[dict[Servers, int]]:
@@ -224,26 +221,52 @@ def _joined(free: list[int], receivers: list[int], *, duplex: bool) -> list[Ends
 
 
 class _Builder:
-    """Turns orders and links into a Network with routes for the demand."""
+    """Turns orders and links into networks with routes for the demand."""
 
     def __init__(
         self, cluster: Cluster, demand: Demand, pairs: Mapping[Ends, int], paths: int
     ) -> None:
         self._cluster = cluster
+        self._demand = demand
         self._demanded = merge_groups(cluster, demand)
         self._sizes = group_bytes(demand)
         self._pairs = pairs
         self._paths = paths
 
-    def network(self, rings_of: _Rings, links: Sequence[Ends]) -> Network | None:
-        """None if the links do not connect the cluster."""
+    def networks(self, rings_of: _Rings, links: Sequence[Ends]) -> Iterator[Network]:
+        """None if the links do not connect the cluster, one, or several where ports are not alike.
+
+        Ports are handed out fastest first. So then the links that carry most come first, and
+        either they come before the rings or after them.
+        """
+        joined = sorted(_lower_first(links, self._cluster.ports == "duplex"))
+        network = self._network(rings_of, joined, rings_first=True)
+        if network is None:
+            return
+        yield network
+        if self._cluster.port_gbps is None or not joined:
+            return
+        sent = hop_bytes(network, traffic_matrix(network, self._demand, self._cluster.servers))
+        both = sent + sent.T if self._cluster.ports == "duplex" else sent
+        joined.sort(key=lambda pair: -both[pair])
+        for rings_first in (True, False):
+            network = self._network(rings_of, joined, rings_first=rings_first)
+            assert network is not None  # the same links
+            yield network
+
+    def _network(
+        self, rings_of: _Rings, joined: Sequence[Ends], *, rings_first: bool
+    ) -> Network | None:
         cluster = self._cluster
         wiring = Wiring(cluster)
-        for orders in rings_of.values():
-            for order in orders:
-                wiring.add_stride(_from_lowest(order), 1)
-        for source, target in sorted(_lower_first(links, wiring.duplex)):
-            wiring.connect(source, target)
+        for part in ("rings", "links") if rings_first else ("links", "rings"):
+            if part == "links":
+                for source, target in joined:
+                    wiring.connect(source, target)
+                continue
+            for orders in rings_of.values():
+                for order in orders:
+                    wiring.add_stride(_from_lowest(order), 1)
         distances = hop_matrix(cluster.servers, wiring.links)
         if (distances < 0).any():
             return None
@@ -261,7 +284,10 @@ class _Builder:
             {} if dense else self._pairs,
             paths=self._paths,
         )
-        return Network(tuple(wiring.links), groups, routes)
+        network = Network(tuple(wiring.links), groups, routes)
+        if cluster.port_gbps is None:
+            return network
+        return weighed_by_rate(cluster, network, self._demand, self._paths)
 
     def _group(
         self, servers: Servers, orders: Sequence[Order], distances: list[list[int]]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairTable
 from torch_topoopt.topology.hop_counts import hop_summary
@@ -53,9 +56,10 @@ def default_demand(servers: int) -> Demand:
 def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
     """The figures of a valid network of at least two servers under `demand`.
 
-    The AllReduce bound is 2 (n - 1) / n of its bytes over all ports of a server. The all-to-all
-    bound is what the ports carry if every byte crosses as many links as in the Moore bound, and all
-    links are loaded alike. Raises ValueError as `link_load_bytes` does.
+    The AllReduce bound is 2 (n - 1) / n of its bytes over all ports of a server, of the slowest one
+    where they are not alike. The all-to-all bound is what the ports carry if every byte crosses as
+    many links as in the Moore bound, and all links are busy alike. Raises ValueError as
+    `link_load_bytes` does.
     """
     count = cluster.servers
     traffic = traffic_matrix(network, demand, count)
@@ -67,6 +71,13 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
     ring_loads = link_bytes(network, traffic_matrix(network, ring, count))
     uniform_loads = link_bytes(network, traffic_matrix(network, uniform, count))
     hops = hop_summary(count, network.links)
+    # rates and bandwidths of servers in units of the slowest port
+    rates = np.array([cluster.gbps_of(link) for link in network.links]) / cluster.link_gbps
+    server_rates = [cluster.server_gbps(server) / cluster.link_gbps for server in everyone]
+    ring_time, uniform_time = (
+        float((ring_loads / rates).max()),
+        float((uniform_loads / rates).max()),
+    )
     moore = moore_bound_hops(count, cluster.degree, duplex=cluster.ports == "duplex")
     return Figures(
         mean_hops=hops.mean,
@@ -75,8 +86,8 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
         max_link_load=float(loads.max()),
         mean_link_load=float(loads.mean()),
         bandwidth_tax=float(hop_bytes(network, traffic).sum()) / asked if asked else 1.0,
-        all_reduce_over_bound=float(ring_loads.max()) * cluster.degree / (2 * (count - 1)),
-        all_to_all_over_bound=float(uniform_loads.max()) * cluster.degree / ((count - 1) * moore),
+        all_reduce_over_bound=ring_time * min(server_rates) / (2 * (count - 1)),
+        all_to_all_over_bound=uniform_time * fmean(server_rates) / ((count - 1) * moore),
     )
 
 

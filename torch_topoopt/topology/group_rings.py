@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
+from torch_topoopt.topology.port_rates import ports_for, ring_ports_for
 from torch_topoopt.topology.select_permutations import select_permutations
 from torch_topoopt.topology.totient_perms import totient_perms
 from torch_topoopt.topology.wiring import Wiring, ports_per_ring
@@ -45,13 +46,16 @@ def degree_split(cluster: Cluster, groups: Sequence[GroupDemand], pair_bytes: in
     """d_A, the ports per server for AllReduce (Algorithm 1, line 2); the others serve MP.
 
     max(1, ceil(d * AllReduce / (AllReduce + MP))), both as bytes that cross links: 2 (k - 1) times
-    the size for a group of k, `pair_bytes` for MP. Rounded up to even on duplex, where a ring
-    costs two ports (except for two servers). Without MP demand all ports.
+    the size for a group of k, `pair_bytes` for MP. Where ports are not alike, as many of the
+    fastest as have this part of the bandwidth. Rounded up to even on duplex, where a ring costs two
+    ports (except for two servers). Without MP demand all ports.
     """
     if pair_bytes == 0:
         return cluster.degree
     traffic = sum(ring_traffic_bytes(group) for group in groups)
     degree = max(1, -(-cluster.degree * traffic // (traffic + pair_bytes)))
+    if cluster.port_gbps is not None:
+        degree = ports_for(cluster, Fraction(traffic, traffic + pair_bytes))
     cost = ports_per_ring(cluster, cluster.servers)
     return min(cluster.degree, -(-degree // cost) * cost)
 
@@ -59,7 +63,8 @@ def degree_split(cluster: Cluster, groups: Sequence[GroupDemand], pair_bytes: in
 def ring_counts(cluster: Cluster, groups: Sequence[GroupDemand], degree: int) -> dict[Servers, int]:
     """How many strides each group gets out of `degree` ports per server (lines 5-7).
 
-    In order of traffic, group k gets ceil(degree * share) ports, rounded down to whole rings but
+    In order of traffic, group k gets ceil(degree * share) ports (where they are not alike, as many
+    as carry that share of what these ports do), rounded down to whole rings but
     not to none, where share is its part of the ring traffic at its most contended member; never
     more than its members have left, nor more than it has distinct strides. What rounding leaves
     over goes to further strides in the same order. If the groups with links do not connect the
@@ -97,7 +102,10 @@ def _share_degree(
         grant(whole, 1)
     for servers in asking:
         cost = ports_per_ring(cluster, len(servers))
-        ports = -(-degree * shares.get(servers, Fraction(1)) // 1)
+        share = shares.get(servers, Fraction(1))
+        ports = -(-degree * share // 1)
+        if cluster.port_gbps is not None:
+            ports = ring_ports_for(cluster, servers, left, degree, share)
         grant(servers, max(1, ports // cost) - counts[servers])
     granted = 1
     while granted:

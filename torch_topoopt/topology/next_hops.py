@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 Pair = tuple[int, int]
 
 
-def least_loaded_next_hops(servers: int, load: Mapping[Pair, float]) -> tuple[tuple[int, ...], ...]:
+def least_loaded_next_hops(
+    servers: int, load: Mapping[Pair, float], rates: Mapping[Pair, float] | None = None
+) -> tuple[tuple[int, ...], ...]:
     """`next_hops[source][target]`: the neighbour to go to, for all pairs of `servers` servers.
 
     `load` has every link, and what using it costs (bytes, or any figure). One target after the
     other, from 0: of all shortest ways to it, from each server the one with the least load on it,
     ties to the lower neighbour; then every link of these ways is loaded by 1 for each source that
     crosses it, so that the ways to the next target prefer others. All ways to one target form a
-    tree, so following the table never goes round in a circle.
+    tree, so following the table never goes round in a circle. With `rates` of links that are not
+    alike, in the unit that `load` was divided by, a source loads a link by 1 / rate, and what it
+    costs counts before it does.
 
     Raises ValueError if some server cannot reach another.
     """
@@ -31,17 +35,29 @@ def least_loaded_next_hops(servers: int, load: Mapping[Pair, float]) -> tuple[tu
     degree = max(map(len, table))
     near = np.full((servers, degree), -1, dtype=np.int64)  # neighbours, ascending, then -1
     cost = np.full((servers, degree), np.inf)
+    each = np.ones((servers, degree))
     for source, targets in enumerate(table):
         near[source, : len(targets)] = targets
         cost[source, : len(targets)] = [load[source, target] for target in targets]
+        if rates is not None:
+            each[source, : len(targets)] = [1 / rates[source, target] for target in targets]
     next_hops = np.empty((servers, servers), dtype=np.int64)
     for target in range(servers):
-        next_hops[:, target] = _tree_to(target, near, cost)
+        next_hops[:, target] = _tree_to(target, near, cost, each, weighed=rates is not None)
     return tuple(tuple(row) for row in next_hops.tolist())
 
 
-def _tree_to(target: int, near: NDArray[np.int64], load: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The next hop of every server towards `target`; adds the sources that cross it to `load`."""
+def _tree_to(
+    target: int,
+    near: NDArray[np.int64],
+    load: NDArray[np.float64],
+    each: NDArray[np.float64],
+    *,
+    weighed: bool,
+) -> NDArray[np.int64]:
+    """The next hop of every server towards `target`; adds to `load` what the sources cost that
+    cross it, `each` per source. If `weighed`, a link costs a source before it crosses it."""
+    price = load + each if weighed else load
     servers = len(near)
     hops = np.full(servers + 1, servers)  # one more for -1, which is never near
     hops[target] = 0
@@ -60,13 +76,13 @@ def _tree_to(target: int, near: NDArray[np.int64], load: NDArray[np.float64]) ->
     choice = np.zeros(servers, dtype=np.int64)
     for number, layer in enumerate(layers):
         around = near[layer]
-        ways = np.where(hops[around] == number, load[layer] + total[around], np.inf)
+        ways = np.where(hops[around] == number, price[layer] + total[around], np.inf)
         choice[layer] = ways.argmin(axis=1)
         total[layer] = ways.min(axis=1)
     following = near[np.arange(servers), choice]
     following[target] = target
     sources = np.ones(servers)
     for layer in reversed(layers):
-        load[layer, choice[layer]] += sources[layer]
+        load[layer, choice[layer]] += sources[layer] * each[layer, choice[layer]]
         np.add.at(sources, following[layer], sources[layer])
     return following

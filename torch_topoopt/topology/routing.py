@@ -18,6 +18,7 @@ from torch_topoopt.topology.coin_change import (
 )
 from torch_topoopt.topology.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.pair_bytes import bytes_by_offset, matrix_of, pairs_of
+from torch_topoopt.topology.port_rates import LoadWithBytes, path_weights
 from torch_topoopt.topology.shortest_paths import (
     Pair,
     hop_distances,
@@ -83,6 +84,7 @@ def plan_routes(
     *,
     coins: Sequence[int] = (),
     paths: int = 4,
+    rates: Mapping[Pair, float] | None = None,
 ) -> tuple[Route, ...] | RouteTable:
     """Routes for all ordered pairs without a link, all of the least number of hops, sorted by pair.
 
@@ -96,6 +98,8 @@ def plan_routes(
     routes are found per offset and moved to every source; elsewhere each choice takes the least
     loaded links so far, and pairs without demand follow next hops (`least_loaded_next_hops`).
     Without a pair that needs a route, it is ().
+    With `rates` (`Cluster.pair_gbps`) links are not alike: a load is the time that a link is busy,
+    the bytes to come included, and a pair's bytes follow the slowest link on each of its paths.
 
     Raises ValueError if `paths` is below 1 or some pair has no path.
     """
@@ -105,19 +109,21 @@ def plan_routes(
     if len(adjacent) == servers * (servers - 1):
         return ()
     offsets = circulant_offsets(servers, adjacent)
-    if offsets:
+    if offsets and rates is None:
         matrix = matrix_of(pair_bytes, servers)
         return _circulant_routes(servers, offsets, matrix, paths)
     if not isinstance(pair_bytes, Mapping):
         pair_bytes = pairs_of(pair_bytes)
-    router = _Router(servers, links)
+    router = _Router(servers, links, rates)
     chosen = router.routes(ring_bytes, pair_bytes, coins, paths)
     listed = tuple(
-        Route(path, 1 / len(chosen[pair])) for pair in sorted(chosen) for path in chosen[pair]
+        Route(path, weight)
+        for pair in sorted(chosen)
+        for path, weight in zip(chosen[pair], path_weights(chosen[pair], rates), strict=True)
     )
     if len(chosen) + len(adjacent) == servers * (servers - 1):
         return listed
-    return RouteTable(servers, (), least_loaded_next_hops(servers, router.load), listed)
+    return RouteTable(servers, (), least_loaded_next_hops(servers, router.load, rates), listed)
 
 
 def _circulant_routes(
@@ -161,11 +167,15 @@ def _circulant_routes(
 class _Router:
     """Load-aware shortest-path routes on any network."""
 
-    def __init__(self, servers: int, links: Sequence[Link]) -> None:
+    def __init__(
+        self, servers: int, links: Sequence[Link], rates: Mapping[Pair, float] | None
+    ) -> None:
         self.servers = servers
-        self.parallel = Counter((link.source, link.target) for link in links)
-        self.load: dict[Pair, float] = dict.fromkeys(self.parallel, 0.0)
-        self.incoming = neighbours(servers, {(b, a) for a, b in self.parallel})
+        self.rates = rates
+        # what bytes are divided by: rates, or where links are alike the number of parallel ones
+        self.speed = rates or Counter((link.source, link.target) for link in links)
+        self.load: dict[Pair, float] = dict.fromkeys(self.speed, 0.0)
+        self.incoming = neighbours(servers, {(b, a) for a, b in self.speed})
         self.distances = all_hop_distances(servers, links)
 
     def routes(
@@ -198,14 +208,20 @@ class _Router:
 
     def _take(self, pair: Pair, count: int, size_bytes: float) -> list[tuple[int, ...]]:
         distance = self.distances[pair[0]]
-        found = least_loaded_paths(self.incoming, distance, pair[1], count, self.load)
+        load: Mapping[Pair, float] = self.load
+        if self.rates is not None:
+            load = LoadWithBytes(load, self.rates, size_bytes)
+        found = least_loaded_paths(self.incoming, distance, pair[1], count, load)
         self._use(found, size_bytes)
         return found
 
     def _use(self, paths: Sequence[tuple[int, ...]], size_bytes: float) -> None:
-        for path in paths:
+        parts = [size_bytes / len(paths)] * len(paths)
+        if self.rates is not None:
+            parts = [size_bytes * weight for weight in path_weights(paths, self.rates)]
+        for path, part in zip(paths, parts, strict=True):
             for hop in itertools.pairwise(path):
-                self.load[hop] += size_bytes / len(paths) / self.parallel[hop]
+                self.load[hop] += part / self.speed[hop]
 
 
 def _largest_first(demand: Mapping[Pair, float]) -> list[Pair]:

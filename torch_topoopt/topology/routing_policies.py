@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -69,7 +70,7 @@ def reroute(
     """`network` with the routes of `policy` for `demand`; links and rings stay as they are.
 
     - "shortest": up to `paths` shortest paths with equal weights for a pair with MP demand, one for
-      any other (`plan_routes`, the paper's section 4.2 step 4).
+      any other (`plan_routes`, the paper's section 4.2 step 4, which also weighs `pair_gbps`).
     - "single": the same with one path for every pair.
     - "random": one shortest path for every pair, drawn evenly by `seed` from the shortest ones, as
       the released artifact routes.
@@ -100,11 +101,23 @@ def reroute(
         pairs = demand_matrix(demand, servers)
         rings = ring_pair_bytes(network.groups, group_bytes(demand))
         count = 1 if policy == "single" else paths
-        routes = plan_routes(servers, network.links, rings, pairs, paths=count)
+        routes = plan_routes(
+            servers, network.links, rings, pairs, paths=count, rates=_unlike(pair_gbps, network)
+        )
         if policy == "k-shortest":
             ways = _k_shortest(network, servers, pairs, paths)
             routes = _with_listed(routes, servers, ways)
     return dataclasses.replace(network, routes=routes)
+
+
+def _unlike(
+    pair_gbps: Mapping[Pair, float] | None, network: Network
+) -> Mapping[Pair, float] | None:
+    """`pair_gbps` if single links are of different rates, else None."""
+    if pair_gbps is None:
+        return None
+    links = Counter((link.source, link.target) for link in network.links)
+    return pair_gbps if len({pair_gbps[p] / count for p, count in links.items()}) > 1 else None
 
 
 def _adjacent(network: Network) -> set[Pair]:

@@ -5,7 +5,6 @@ Source: paper section 4.2, Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import (
@@ -14,7 +13,6 @@ from torch_topoopt.plan import (
     Group,
     Network,
     Ring,
-    shared_by_slowest_link,
     validate_demand,
 )
 from torch_topoopt.topology.group_rings import (
@@ -39,6 +37,7 @@ from torch_topoopt.topology.routing import (
 )
 from torch_topoopt.topology.routing_policies import routed_by
 from torch_topoopt.topology.totient_perms import ring_order
+from torch_topoopt.topology.weighed_by_rate import weighed_by_rate
 from torch_topoopt.topology.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -128,17 +127,8 @@ def find_network(
     )
     network = Network(tuple(wiring.links), groups, routes)
     if cluster.port_gbps is not None:
-        network = replace(network, groups=_by_rate(cluster, network))
+        network = weighed_by_rate(cluster, network, demand, paths if mode == "paper" else 1)
     return routed_by(cluster, demand, network, routing, paths=paths)
-
-
-def _by_rate(cluster: Cluster, network: Network) -> tuple[Group, ...]:
-    """The groups with shares that follow the slowest link of each ring."""
-    table, rates = network.routes_by_pair(), cluster.pair_gbps(network.links)
-    return tuple(
-        replace(group, rings=shared_by_slowest_link(group.rings, table, rates))
-        for group in network.groups
-    )
 
 
 def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
