@@ -61,6 +61,8 @@ const std::map<std::string, Setter>& setters() {
                                        {"latency", ReturnPath::kLatency},
                                        {"instant", ReturnPath::kInstant}})},
       {"spread", choice(&Options::spread, {{"ecmp", Spread::kEcmp}, {"spray", Spread::kSpray}})},
+      {"start_order", choice(&Options::start_order, {{"drawn", packet::StartOrder::kDrawn},
+                                                     {"numbered", packet::StartOrder::kNumbered}})},
       {"mtu_bytes", TOPOOPT_FIELD(payload_bytes)},
       {"header_bytes", TOPOOPT_FIELD(header_bytes)},
       {"full_last_packet", TOPOOPT_FIELD(full_last_packet)},

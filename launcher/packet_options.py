@@ -29,7 +29,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
     packet.add_argument(
         "--lossless", action="store_true", default=None, help="full buffers pause links (PFC)"
     )
-    packet.add_argument("--seed", type=int, metavar="N", help="of marking and trimming by chance")
+    packet.add_argument("--seed", type=int, metavar="N", help="of all that is drawn by chance")
     packet.add_argument(
         "--option",
         action="append",

@@ -42,9 +42,11 @@ class DelayLines {
     return packet;
   }
 
+  // Forgets the lines too.
   void clear() {
     heads_.clear();
-    for (Line& line : lines_) line.packets.clear();
+    lines_.clear();
+    numbers_.clear();
   }
 
  private:

@@ -18,6 +18,10 @@ enum class ReturnPath { kLinks, kLatency, kInstant };
 // the next.
 enum class Spread { kEcmp, kSpray };
 
+// In which order flows of one instant begin: drawn from the seed by what they are, so that hosts
+// are not in step; or by source and target, as if every host went through the others by number.
+enum class StartOrder { kDrawn, kNumbered };
+
 // Sizes in bytes on the wire, headers included; 0 in a limit: no limit. Sources of the defaults are
 // in docs/simulators.md.
 struct Options {
@@ -27,6 +31,7 @@ struct Options {
   int header_bytes = 64;     // of every packet; also the size of all others than data
   bool full_last_packet = false;
   Spread spread = Spread::kSpray;
+  StartOrder start_order = StartOrder::kDrawn;
   uint64_t seed = 0;
 
   // Buffers: of one output queue in a switch (a node that is no host), in a host that relays.

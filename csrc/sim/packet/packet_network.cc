@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+
+#include "sim/packet/flow_keys.h"
 
 namespace topoopt::packet {
 
@@ -39,8 +43,7 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
   hosts_ = program.hosts();
   full_bytes_ = static_cast<uint32_t>(options_.payload_bytes + options_.header_bytes);
   trims_ = options_.transport == TransportKind::kNdp;
-  queue_at_sender_ =
-      trims_ || (options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender);
+  queue_at_sender_ = options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
   scan_interval_ =
       std::max<Picoseconds>(1, toPicoseconds(options_.retransmission_timeout_s) / kScansPerTimeout);
   for (int route = 0; route < program.routeCount(); ++route) {
@@ -51,6 +54,9 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
     links_between_[{links_[i].source, links_[i].target}].push_back(static_cast<int>(i));
   }
   fan_of_route_.assign(planned_routes_.size(), kNoLink);
+  keys_ = flowKeys(program, options_.seed);
+  ids_.reserve(keys_.size());
+  for (int task = 0; task < program.graph().size(); ++task) ids_.push_back(program.taskId(task));
   reset();
 }
 
@@ -61,12 +67,14 @@ void PacketNetwork::reset() {
   departures_.clear();
   timers_.clear();
   flows_.clear();
+  pending_.clear();
   free_slots_.clear();
   now_ = 0;
   events_ = packet_hops_ = dropped_ = 0;
   down_links_ = 0;
   scanning_ = watching_ = false;
   random_ = options_.seed;
+  prepareLines();
   addPorts();
   hops_.clear();
   const size_t routes = planned_routes_.size();
@@ -82,6 +90,24 @@ void PacketNetwork::reset() {
     timers_.push(reroutes_[i].time, kReroute | static_cast<uint32_t>(i));
   }
   transport_ = makeTransport(*this, options_);
+}
+
+// All delays that there will be, in ascending order, so that ties do not depend on which route was
+// named first.
+void PacketNetwork::prepareLines() {
+  std::set<Picoseconds> delays;
+  const auto latency = [&](int link) { return std::llround(links_[link].latency_ns * 1000); };
+  const auto add = [&](const std::vector<int>& route) {
+    Picoseconds sum = 0;
+    for (int link : route) sum += latency(link);
+    delays.insert(sum);
+  };
+  for (size_t link = 0; link < links_.size(); ++link) {
+    delays.insert(latency(static_cast<int>(link)));
+  }
+  for (const std::vector<int>& route : planned_routes_) add(route);
+  for (const Reroute& change : reroutes_) add(change.path);
+  for (Picoseconds delay : delays) lines_.lineOf(delay);
 }
 
 void PacketNetwork::addPorts() {
@@ -122,11 +148,30 @@ void PacketNetwork::addPorts() {
 void PacketNetwork::start(int number, const Task& task, double now_s) {
   now_ = std::max(now_, toPicoseconds(now_s));
   const double size_bytes = std::ceil(task.amount);
-  const double packets = std::ceil(size_bytes / options_.payload_bytes);
-  if (packets > kMostPackets) {
+  if (std::ceil(size_bytes / options_.payload_bytes) > kMostPackets) {
     throw std::invalid_argument("bytes " + std::to_string(task.amount) +
                                 " is more packets than one flow may have (4e9)");
   }
+  uint64_t place = 0;
+  if (options_.start_order == StartOrder::kNumbered) {
+    const std::vector<int>& route = planned_routes_[task.resource];
+    place = static_cast<uint64_t>(links_[route.front()].source) << 32 |
+            static_cast<uint64_t>(links_[route.back()].target);
+  }
+  pending_.push_back({place, keys_[number], ids_[number], number, task.resource, size_bytes});
+}
+
+void PacketNetwork::beginPending() {
+  if (pending_.empty()) return;
+  std::ranges::sort(pending_, [](const Pending& a, const Pending& b) {
+    return std::tie(a.place, a.key, a.id) < std::tie(b.place, b.key, b.id);
+  });
+  for (const Pending& flow : pending_) begin(flow.number, flow.route, flow.size_bytes);
+  pending_.clear();
+}
+
+void PacketNetwork::begin(int number, int route, double size_bytes) {
+  const double packets = std::ceil(size_bytes / options_.payload_bytes);
   uint32_t slot;
   if (free_slots_.empty()) {
     slot = static_cast<uint32_t>(flows_.size());
@@ -139,7 +184,7 @@ void PacketNetwork::start(int number, const Task& task, double now_s) {
   Flow& flow = flows_[slot];
   flow = Flow{};
   flow.number = number;
-  flow.route = static_cast<uint32_t>(task.resource);
+  flow.route = static_cast<uint32_t>(route);
   flow.packets = static_cast<uint32_t>(packets);
   flow.last_bytes =
       options_.full_last_packet
@@ -161,6 +206,7 @@ double PacketNetwork::advance(double until_s, std::vector<int>& delivered) {
   const Picoseconds until = std::isinf(until_s) ? kNever : toPicoseconds(until_s);
   const size_t before = delivered.size();
   delivered_ = &delivered;
+  beginPending();
   for (int budget = kEventsPerTurn; budget > 0; --budget) {
     const Picoseconds arrival = lines_.topTime();
     const Picoseconds departure = departures_.topTime();

@@ -24,12 +24,15 @@ namespace topoopt::packet {
 // of the link, flies for the latency, and is whole at the next node before it goes on there.
 //
 // There are three sources of events, and ties go in this order: delay lines (arrivals), ports (a
-// packet has left), timers. All that has equal times goes by the number of the line, port or timer,
-// so a run depends on nothing but its input and its seed.
+// packet has left), timers. All that has equal times goes by the delay of the line, the number of
+// the port or timer; flows that start in the same instant begin in the order of their keys
+// (flow_keys.h). So a run depends on nothing but its input and its seed, and not on the order in
+// which flows are given.
 class PacketNetwork final : public Network {
  public:
-  // Takes links and routes of `program`, which may be gone afterwards. Throws std::invalid_argument
-  // for options that are wrong, and for acks over links where a route has no way back.
+  // Takes links, routes and keys of `program`, which may be gone afterwards. Throws
+  // std::invalid_argument for options that are wrong, and for acks over links where a route has no
+  // way back.
   PacketNetwork(const FlowProgram& program, const Options& options);
   ~PacketNetwork() override;
 
@@ -76,6 +79,7 @@ class PacketNetwork final : public Network {
                             kReroute = 4u << 29;
   static constexpr uint32_t kTimerArgument = (1u << 29) - 1;
 
+  void prepareLines();
   void addPorts();
   void setRoute(int route, std::span<const int> links);
   void checkEnds(int route, std::span<const int> path, const char* field) const;
@@ -93,6 +97,8 @@ class PacketNetwork final : public Network {
   void trim(uint32_t number, Packet packet);
   void drop(const Packet& packet);
 
+  void beginPending();
+  void begin(int number, int route, double size_bytes);
   void freeIfOver(uint32_t slot);
   void chooseRoute(Flow& flow);
   struct Reroute {
@@ -129,6 +135,15 @@ class PacketNetwork final : public Network {
     uint32_t next = 0;
   };
   std::vector<Reroute> reroutes_;
+  struct Pending {  // started, but not begun: others may start in the same instant
+    uint64_t place, key;
+    int64_t id;
+    int number, route;
+    double size_bytes;
+  };
+  std::vector<Pending> pending_;
+  std::vector<uint64_t> keys_;  // per task of the program
+  std::vector<int64_t> ids_;    // decide between equal keys
   std::vector<Fan> fans_;
   std::vector<uint32_t> fan_of_route_;
   std::vector<Flow> flows_;
