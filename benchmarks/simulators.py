@@ -3,14 +3,16 @@
     python benchmarks/simulators.py
     python benchmarks/simulators.py -w ring-16,all-to-all --rounds 5 -J results.json
     python benchmarks/simulators.py -w dlrm-128 --transport constant,roce,dctcp,ndp
-    python benchmarks/simulators.py --growth        # one ring, 64 to 1024 hosts
+    python benchmarks/simulators.py --growth        # one ring and one DLRM, 128 to 1024 hosts
+    python benchmarks/simulators.py --ns3-python VENV/bin/python    # if ns-3 is not installed here
 
-Every run is a process of its own, so that its peak memory is its own (an interpreter with numpy and
-the flows as Python objects are in it); of --rounds runs the fastest counts. `completion` is
+Every run is a process of its own that reads the flows from a file, so that its peak memory is its
+own (an interpreter with numpy is in it); of --rounds runs the fastest counts. `completion` is
 simulated time, `CPU` the run alone without reading the flows, `exact` what the closed form or an
 exact max-min code says. Below a run of ours stand the recorded runs of other simulators on the
 same workload (simulator_peers.py), with our speed as a multiple of theirs: by CPU seconds at flow
-level, by packet-hops per CPU second at packet level. Rows are printed as they come.
+level, by packet-hops per CPU second at packet level. ns-3 runs here too (ns3_flows.py), the same
+flows without a transport, where its package can be imported. Rows are printed as they come.
 """
 
 from __future__ import annotations
@@ -21,8 +23,13 @@ import math
 import multiprocessing
 import os
 import platform
+import subprocess
 import sys
-from dataclasses import asdict, dataclass
+import tempfile
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import flow_workloads as workloads
@@ -32,25 +39,33 @@ from torch_topoopt import sim
 from torch_topoopt.sim.packet import TRANSPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _LIMIT_S = 900
-_GROWTH_HOSTS = (64, 128, 256, 512, 1024)
+_GROWTH_HOSTS = (128, 256, 512, 1024)
+_NS3_MOST_HOPS = 10_000_000  # of packets: about 20 s
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, and its exact completion time where it is known."""
+    """A workload, and its exact completion time where it is known.
+
+    `options` are of the packet level, by transport: DCTCP's recorded values are near ours only
+    where hosts begin in step (docs/simulators.md)."""
 
     make: Callable[[], workloads.Workload]
     exact_ms: float | None = None
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+_IN_STEP = {"dctcp": {"start_order": "numbered"}}
 
 
 CASES = {
     "ring-16": Case(lambda: workloads.ring_all_reduce(16), 15.030),
     "ring-128": Case(lambda: workloads.ring_all_reduce(128), 16.129),
     "circulant-128": Case(workloads.circulant_all_reduce, 4.22276),
-    "all-to-all": Case(workloads.all_to_all, 5.044),
+    "all-to-all": Case(workloads.all_to_all, 5.044, _IN_STEP),
     "all-to-all-ecmp": Case(lambda: workloads.all_to_all(seed=1)),
     "all-to-all-distinct": Case(lambda: workloads.all_to_all(seed=1, distinct_sizes=True)),
     "permutation": Case(workloads.permutation),
@@ -58,6 +73,9 @@ CASES = {
     "incast-64": Case(lambda: workloads.incast(64), 64 * 0.08 + 2e-3),
     "dlrm-128": Case(workloads.dlrm_iteration),
 }
+CASES |= {f"ring-{n}": Case(partial(workloads.ring_all_reduce, n)) for n in (256, 512, 1024)}
+CASES |= {f"dlrm-{n}": Case(partial(workloads.dlrm_iteration, n)) for n in (256, 512, 1024)}
+_DEFAULT = ",".join(list(CASES)[:-6])
 
 
 @dataclass(frozen=True)
@@ -76,64 +94,95 @@ class Run:
         return "flow" if self.transport is None else f"packet/{self.transport}"
 
 
-def measure(
-    make: Callable[[], workloads.Workload], level: str, transport: str | None = None
-) -> dict[str, Any]:
-    """One run in this process."""
-    workload = make()
-    options = {} if transport is None else {"transport": transport}
-    result = sim.run_flows(
-        workload.links,
-        workload.flows,
-        nodes=workload.nodes,
-        hosts=workload.hosts,
-        level=level,
-        **options,
-    )
-    return result.summary()
+def measure(path: str, run: Run) -> dict[str, Any]:
+    """One run in this process, of the flows in a file."""
+    options: dict[str, Any] = {}
+    if run.transport is not None:
+        options = {"transport": run.transport, **CASES[run.workload].options.get(run.transport, {})}
+    return sim.run_flow_file(path, level=run.level, **options).summary()
 
 
-def _measure_into(run: Run, results: Any) -> None:
-    make = (
-        CASES[run.workload].make
-        if run.workload in CASES
-        else lambda: workloads.ring_all_reduce(int(run.workload.removeprefix("growth-")))
-    )
-    results.put(measure(make, run.level, run.transport))
+def write_workload(name: str, path: str) -> None:
+    workload = CASES[name].make()
+    with open(path, "w", encoding="utf-8") as file:
+        sim.write_flows(
+            file, workload.links, workload.flows, nodes=workload.nodes, hosts=workload.hosts
+        )
 
 
-def best_of(run: Run, rounds: int) -> dict[str, Any]:
-    """The fastest of `rounds` runs, each in a process of its own; raises RuntimeError."""
+def _into(results: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    results.put(function(*arguments))
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls it in a process of its own; raises RuntimeError if that fails."""
     context = multiprocessing.get_context("spawn")
-    done = []
-    for _ in range(rounds):
-        results = context.SimpleQueue()
-        process = context.Process(target=_measure_into, args=(run, results))
-        process.start()
-        process.join(_LIMIT_S)
-        if process.exitcode != 0 or results.empty():
-            process.kill()
-            raise RuntimeError(f"{run.workload}, {run.label}: exit status {process.exitcode}")
-        done.append(results.get())
+    results = context.SimpleQueue()
+    process = context.Process(target=_into, args=(results, function, arguments))
+    process.start()
+    process.join(_LIMIT_S)
+    if process.exitcode != 0 or results.empty():
+        process.kill()
+        raise RuntimeError(f"{function.__name__}{arguments}: exit status {process.exitcode}")
+    return results.get()
+
+
+def best_of(path: str, run: Run, rounds: int) -> dict[str, Any]:
+    """The fastest of `rounds` runs, each in a process of its own; raises RuntimeError."""
+    done = [apart(measure, path, run) for _ in range(rounds)]
     return min(done, key=lambda figures: figures["cpu_seconds"])
 
 
-def row_of(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a run, what is exact, and the recorded runs beside it with our ratio."""
-    case = CASES.get(run.workload)
+def run_ns3(python: str, path: str, run: Run) -> peers.PeerRun:
+    """ns-3 on the same flows; raises RuntimeError if it fails."""
+    script = str(Path(__file__).parent / "ns3_flows.py")
+    command = [python, script, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"ns-3, {run.workload}: {done.stderr.strip()[-500:]}")
+    figures = json.loads(done.stdout.splitlines()[-1])
+    if not figures["complete"]:
+        raise RuntimeError(f"ns-3, {run.workload}: not all flows were delivered")
+    return peers.PeerRun(
+        run.workload,
+        "ns-3, here",
+        run.transport,
+        figures["cpu_seconds"],
+        figures["completion_s"] * 1e3,
+        figures["packet_hops"] / figures["cpu_seconds"],
+        figures["peak_memory_mb"],
+    )
+
+
+def has_ns3(python: str) -> bool:
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ns3') is None)"
+    try:
+        return subprocess.run([python, "-c", code], check=False, timeout=60).returncode == 0
+    except OSError:
+        return False
+
+
+def row_of(
+    run: Run, figures: dict[str, Any], measured: Sequence[peers.PeerRun] = ()
+) -> dict[str, Any]:
+    """The figures of a run, what is exact, and the runs of others beside it with our ratio: those
+    recorded, and those `measured` on this machine."""
+    case = CASES[run.workload]
     hops_per_s = figures["packet_hops"] / figures["cpu_seconds"] if run.level == "packet" else None
     beside = []
-    for peer in peers.recorded_runs(run.workload, run.level, run.transport):
+    recorded = peers.recorded_runs(run.workload, run.level, run.transport)
+    for peer in (*recorded, *measured):
         faster = peer.cpu_s / figures["cpu_seconds"]
         if hops_per_s is not None and peer.packet_hops_per_s is not None:
             faster = hops_per_s / peer.packet_hops_per_s
-        beside.append({**asdict(peer), "machine": peers.MACHINE, "faster": faster})
+        machine = peers.MACHINE if peer in recorded else _processor()
+        beside.append({**asdict(peer), "machine": machine, "faster": faster})
     return {
         "workload": run.workload,
         "level": run.level,
         "transport": run.transport,
         **figures,
-        "exact_ms": case and case.exact_ms,
+        "exact_ms": case.exact_ms,
         "packet_hops_per_cpu_s": hops_per_s,
         "peers": beside,
     }
@@ -201,7 +250,9 @@ def _arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("-w", "--workloads", default=",".join(CASES), help="default: all")
+    options.add_argument(
+        "-w", "--workloads", default=_DEFAULT, help="default: all of up to 128 hosts"
+    )
     options.add_argument("-l", "--levels", default=",".join(sim.LEVELS), help="default: all")
     options.add_argument(
         "--transport",
@@ -209,7 +260,15 @@ def _arguments() -> argparse.Namespace:
         help=f"of the packet level: some of {','.join(TRANSPORTS)} (default: constant)",
     )
     options.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
-    options.add_argument("--growth", action="store_true", help="rings of 64 to 1024 hosts instead")
+    options.add_argument(
+        "--growth", action="store_true", help="one ring and one DLRM of 128 to 1024 hosts instead"
+    )
+    options.add_argument(
+        "--ns3-python",
+        metavar="PYTHON",
+        default=sys.executable,
+        help="interpreter that can import ns-3 (default: this one)",
+    )
     options.add_argument("-J", "--json", metavar="FILE", help="write all rows here")
     arguments = options.parse_args()
     for given, known in (
@@ -228,25 +287,41 @@ def _arguments() -> argparse.Namespace:
 def _runs(arguments: argparse.Namespace) -> list[Run]:
     names = arguments.workloads.split(",")
     if arguments.growth:
-        names = [f"growth-{hosts}" for hosts in _GROWTH_HOSTS]
+        names = [f"{kind}-{hosts}" for kind in ("ring", "dlrm") for hosts in _GROWTH_HOSTS]
     transports: list[str | None] = []
     for level in arguments.levels.split(","):
         transports += [None] if level == "flow" else arguments.transport.split(",")
     return [Run(name, transport) for name in names for transport in transports]
 
 
+def _rows(runs: Sequence[Run], rounds: int, ns3_python: str) -> Iterator[dict[str, Any]]:
+    """Measures and prints one run after the other; runs of one workload share its file."""
+    ns3 = has_ns3(ns3_python)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "flows.txt")
+        for workload, of_workload in groupby(runs, key=lambda run: run.workload):
+            apart(write_workload, workload, path)
+            for run in of_workload:
+                figures = best_of(path, run, rounds)
+                measured = []
+                if ns3 and run.transport == "constant" and figures["packet_hops"] <= _NS3_MOST_HOPS:
+                    measured.append(run_ns3(ns3_python, path, run))
+                row = row_of(run, figures, measured)
+                show(row)
+                yield row
+
+
 def main() -> int:
     arguments = _arguments()
     print(f"ours: on this machine, {_processor()}, {os.cpu_count()} CPUs")
     print(f"others: recorded on {peers.MACHINE}; {peers.VERSIONS}")
+    if not has_ns3(arguments.ns3_python):
+        print(f"ns-3 is not run: {arguments.ns3_python} cannot import it (see ns3_flows.py)")
     print(
         f"{'workload':<20}{'level':<17}{'simulator':<14}{'flows':>8}{'completion ms':>13}"
         f"{'exact ms':>11}{'CPU s':>10}{'MB':>7}{'hops/s':>10}{'faster':>8}"
     )
-    rows = []
-    for run in _runs(arguments):
-        rows.append(row_of(run, best_of(run, arguments.rounds)))
-        show(rows[-1])
+    rows = list(_rows(_runs(arguments), arguments.rounds, arguments.ns3_python))
     if arguments.json is not None:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=2)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import flow_workloads
 import pytest
 import simulator_peers
 import simulators
 
+from torch_topoopt.sim import run_flows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 def test_a_row_has_the_exact_time_and_no_peer_where_none_was_measured(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = simulators.CASES["ring-16"]
-    figures = simulators.measure(case.make, "flow")
+    path = str(tmp_path / "flows.txt")
+    simulators.write_workload("ring-16", path)
+    figures = simulators.measure(path, simulators.Run("ring-16", None))
     row = simulators.row_of(simulators.Run("ring-16", None), figures)
     assert row["completion_s"] * 1e3 == pytest.approx(case.exact_ms, rel=1e-9)
     assert row["peers"] == []
@@ -51,6 +60,25 @@ def test_every_recorded_run_is_of_a_workload_and_transport_of_ours() -> None:
     for peer in simulator_peers.RECORDED:
         assert peer.workload in simulators.CASES
         assert peer in simulator_peers.recorded_runs(peer.workload, peer.level, peer.transport)
+
+
+def test_ns3_is_measured_on_the_flows_of_the_file(tmp_path: Path) -> None:
+    """With a stand-in for its interpreter: what it prints is what stands in the row."""
+    printed = {"completion_s": 0.015, "complete": True, "packet_hops": 300, "cpu_seconds": 0.5}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{json.dumps({**printed, 'peak_memory_mb': 7.0})}'\n")
+    python.chmod(0o755)
+    run = simulators.Run("ring-16", "constant")
+    peer = simulators.run_ns3(str(python), "flows.txt", run)
+    assert (peer.completion_ms, peer.packet_hops_per_s, peer.memory_mb) == (15.0, 600.0, 7.0)
+    figures = {"packet_hops": 300, "cpu_seconds": 0.1, "completion_s": 0.015}
+    row = simulators.row_of(run, figures, (peer,))
+    assert row["peers"][-1]["faster"] == pytest.approx(5.0)
+    assert not simulators.has_ns3(str(tmp_path / "missing"))
+    python.write_text("#!/bin/sh\necho no such module >&2; exit 3\n")
+    assert not simulators.has_ns3(str(python))
+    with pytest.raises(RuntimeError, match="ring-16: no such module"):
+        simulators.run_ns3(str(python), "flows.txt", run)
 
 
 def test_paths_of_the_fat_tree_climb_only_as_far_as_they_must() -> None:
@@ -96,5 +124,5 @@ def test_an_iteration_of_dlrm_moves_the_bytes_of_its_layers_and_tables() -> None
     for flow in embeddings[transfers // 2 :] + all_reduce[:hosts]:
         arrived = [workload.flows[before].target for before in flow.after]
         assert arrived == [flow.source] * (3 if flow.source in {0, 2, 4, 6} else 4)
-    measured = simulators.measure(lambda: workload, "packet", "dctcp")
-    assert measured["packet_hops"] == sum(len(flow.path) for flow in workload.flows)
+    measured = run_flows(workload.links, workload.flows, level="packet", transport="dctcp")
+    assert measured.packet_hops == sum(len(flow.path) for flow in workload.flows)
