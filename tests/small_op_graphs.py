@@ -86,10 +86,10 @@ def embeddings(tables: int, *, table_bytes: int = 10**9, rows_bytes: int = 10**5
 
 
 def random_splits(rng: random.Random) -> tuple[Split, ...]:
-    """Some of the dimensions, each into up to 12 parts."""
+    """Some of the dimensions, each into any number of parts up to 8."""
     dimensions: list[SplitDimension] = ["columns", "rows", "experts", "attribute"]
     return tuple(
-        Split(dimension, 12, rng.choice(["whole", "part"]))
+        Split(dimension, 840, rng.choice(["whole", "part"]))
         for dimension in dimensions
         if rng.random() < 0.6
     )

@@ -19,13 +19,13 @@ from torch_topoopt.search.strategies import (
     data_parallel,
     starting_strategies,
 )
-from torch_topoopt.search.strategy_space import strategy_space
+from torch_topoopt.search.strategy_space import DIMENSIONS, strategy_space
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict
 from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.op_graph import OpGraph, SplitDimension
 
 
 def wired(op_graph: OpGraph, cluster: Cluster) -> Network:
@@ -33,11 +33,19 @@ def wired(op_graph: OpGraph, cluster: Cluster) -> Network:
     return find_network(cluster, asked)
 
 
-def every_strategy(op_graph: OpGraph, servers: int) -> list[Strategy]:
-    space = strategy_space(op_graph, servers)
-    choices = [[s for sets in space.sets[kind] for s in sets] for kind in space.kind]
-    names = [operator.name for operator in op_graph.operators]
-    return [tuple(map(Placement, names, chosen)) for chosen in itertools.product(*choices)]
+def every_strategy(
+    op_graph: OpGraph, servers: int, dimensions: tuple[SplitDimension, ...] = ()
+) -> list[Strategy]:
+    space = strategy_space(op_graph, servers, dimensions=dimensions)
+    choices = [
+        [
+            Placement.of(op.name, s, move.degrees)
+            for move in space.moves_of(i)
+            for s in move.arrangements
+        ]
+        for i, op in enumerate(op_graph.operators)
+    ]
+    return list(itertools.product(*choices))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,21 @@ def test_the_search_finds_the_optimum_that_enumeration_finds(
     assert search.sample().best_s == pytest.approx(optimum, rel=1e-12)
     found = predict(op_graph, cluster, network, search.best())
     assert found.iteration_s == pytest.approx(optimum, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_search_finds_the_optimum_among_all_splits(seed: int) -> None:
+    op_graph = random_graph(random.Random(seed), 2, splits=True)
+    cluster = Cluster(4, 2, 10.0)
+    network = wired(op_graph, cluster)
+    start = data_parallel(op_graph, 4)
+    optimum = min(
+        predict(op_graph, cluster, network, strategy).iteration_s
+        for strategy in every_strategy(op_graph, 4, DIMENSIONS)
+    )
+    search = StrategySearch(op_graph, cluster, network, [start], dimensions=DIMENSIONS)
+    search.run(4000)
+    assert search.sample().best_s == pytest.approx(optimum, rel=1e-12)
 
 
 def test_acceptance_is_metropolis_with_relative_cost() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 from small_op_graphs import chain, graph, operator
 
-from torch_topoopt.plan import Placement
+from torch_topoopt.op_graph import Split
+from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.strategy_space import (
+    DIMENSIONS,
+    Move,
+    arrangements,
     check_strategy,
     server_sets,
     shard_counts,
@@ -36,10 +40,11 @@ def test_operators_without_a_batch_run_whole_or_everywhere() -> None:
     op_graph = graph(operator("a"), operator("b", splittable=False), batch_size=8)
     space = strategy_space(op_graph, 4)
     assert space.kind == (0, 1)
-    assert [len(sets[0]) for sets in space.sets[0]] == [1, 2, 4]
-    assert [len(sets[0]) for sets in space.sets[1]] == [1, 4]
+    assert [move.degrees for move in space.moves_of(0)] == [Degrees(1), Degrees(2), Degrees(4)]
+    assert [move.degrees for move in space.moves_of(1)] == [Degrees(1), Degrees(4)]
     alone = strategy_space(op_graph, 1)
-    assert alone.sets == ((((0,),),), (((0,),),))
+    assert alone.moves == ((Move(Degrees(1), ((0,),)),),)
+    assert alone.kind == (0, 0)
 
 
 def test_what_is_not_executable_is_not_in_the_space() -> None:
@@ -49,9 +54,8 @@ def test_what_is_not_executable_is_not_in_the_space() -> None:
         return placement.operator != "b" or len(placement.servers) == 4
 
     space = strategy_space(op_graph, 4, executable)
-    of_operator = [space.sets[kind] for kind in space.kind]
-    assert of_operator[0] == of_operator[2] == strategy_space(op_graph, 4).sets[0]
-    assert of_operator[1] == (((0, 1, 2, 3),),)
+    assert space.moves_of(0) == space.moves_of(2) == strategy_space(op_graph, 4).moves[0]
+    assert space.moves_of(1) == (Move(Degrees(4), ((0, 1, 2, 3),)),)
     with pytest.raises(ValueError, match="executable: operator 'a' may run on no servers"):
         strategy_space(op_graph, 4, lambda _: False)
 
@@ -72,3 +76,84 @@ def test_a_strategy_that_does_not_fit_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         check_strategy(chain(1), 4, strategy)
+
+
+LAYER = operator(
+    "layer",
+    parameters=8,
+    splits=(
+        Split("columns", 8, "whole"),
+        Split("rows", 6, "part"),
+        Split("attribute", 2, "part"),
+    ),
+)
+
+
+def test_an_operator_moves_along_its_own_dimensions_into_even_parts() -> None:
+    space = strategy_space(graph(LAYER, operator("plain")), 8, dimensions=DIMENSIONS)
+    found = {move.degrees for move in space.moves_of(0)}
+    assert {d for d in found if d.kind == "columns"} == {
+        Degrees(s, "columns", p) for s in (1, 2, 4, 8) for p in (2, 4, 8) if s * p <= 8
+    }
+    assert {d.parameter for d in found if d.kind == "rows"} == {2}, "4 or 8 parts of 6 are uneven"
+    assert {d.attribute for d in found} == {1, 2}
+    assert all(move.degrees.sample == len(move.arrangements[0]) for move in space.moves_of(1))
+    for move in space.moves_of(0):
+        for servers in move.arrangements:
+            placed = Placement.of("layer", servers, move.degrees)
+            check_strategy(graph(LAYER), 8, (placed,))
+
+
+def test_shards_of_the_same_parameters_or_of_the_same_samples_are_neighbours() -> None:
+    assert arrangements(4, Degrees(2, "columns", 2)) == ((0, 1, 2, 3), (0, 2, 1, 3))
+    pairs = arrangements(8, Degrees(2, "rows", 2))
+    assert (0, 1, 2, 3) in pairs
+    assert (0, 2, 1, 3) in pairs
+    assert (0, 2, 4, 6) in pairs
+    assert (0, 4, 2, 6) in pairs
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_a_search_draws_from_samples_as_often_as_from_each_other_dimension() -> None:
+    space = strategy_space(graph(LAYER), 8, dimensions=DIMENSIONS)
+    (groups,) = space.groups()
+    placements = {placement for group in groups for placement in group}
+    assert len(placements) == sum(len(move.arrangements) for move in space.moves_of(0))
+    alike = [{(len(servers), *rest[:1], rest[2] > 1) for servers, *rest in g} for g in groups]
+    assert all(len(keys) == 1 for keys in alike)
+    assert sum(kind == 0 and not split for ((_, kind, split),) in map(tuple, alike)) == 4
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        (Placement("layer", (0, 1), columns=2, rows=2), "columns and rows are both above 1"),
+        (Placement("layer", (0, 1, 2), columns=2), "3 servers are no multiple of 2 parts"),
+        (Placement("layer", (0,), columns=0), "columns: 0 is not at least 1"),
+        (Placement("layer", (0, 1), experts=2), "may be split by columns in at most 8, rows in"),
+        (Placement("layer", (0, 1, 2, 3), rows=4), "rows: 4 parts of 6 would differ by too much"),
+        (Placement("layer", (0, 1, 2, 3), attribute=4), "attribute in at most 2"),
+        (Placement("layer", tuple(range(65))), "64 samples cannot be shared by 65 servers"),
+    ],
+)
+def test_a_split_that_the_operator_does_not_allow_is_named(
+    placement: Placement, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        check_strategy(graph(LAYER), 80, (placement,))
+    assert "\n" not in str(error.value)
+
+
+def test_micro_batches_are_equal_and_their_stages_follow_each_other() -> None:
+    op_graph = chain(3)
+    line = tuple(Placement(f"layer{i}", (i,)) for i in range(3))
+    assert check_strategy(op_graph, 3, line, micro_batches=64) == line
+    with pytest.raises(ValueError, match="micro_batches: 3 does not divide the batch of 64"):
+        check_strategy(op_graph, 3, line, micro_batches=3)
+    wide = tuple(Placement(f"layer{i}", (0, 1, 2)) for i in range(3))
+    with pytest.raises(ValueError, match=r"2 samples cannot be shared by 3.*32 micro-batches"):
+        check_strategy(op_graph, 3, wide, micro_batches=32)
+    back = (Placement("layer0", (0,)), Placement("layer1", (1,)), Placement("layer2", (2, 0)))
+    assert check_strategy(op_graph, 3, back) == back
+    with pytest.raises(ValueError, match="must not wait for each other in a circle"):
+        check_strategy(op_graph, 3, back, micro_batches=2)  # 0 and 2 are one stage

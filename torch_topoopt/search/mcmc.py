@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Degrees, Network, SearchSample
+from torch_topoopt.plan import Network, SearchSample
 from torch_topoopt.search.lowering import (
     degrees_of,
     lower_job,
@@ -19,12 +19,12 @@ from torch_topoopt.search.lowering import (
     memory_limit,
     raise_placement,
 )
-from torch_topoopt.search.strategy_space import check_strategy, shard_counts, strategy_space
+from torch_topoopt.search.strategy_space import check_strategy, strategy_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Executable, Strategy
 
@@ -45,10 +45,12 @@ class StrategySearch:
         seed: int = 0,
         beta: float = DEFAULT_BETA,
         executable: Executable | None = None,
+        dimensions: Collection[SplitDimension] = (),
     ) -> None:
         """Starts at the cheapest of `starts` that fits into memory; `network` may be lowered.
 
-        Only what is `executable` is proposed; the starts are taken as they are. Raises ValueError
+        Beside samples, operators are split along `dimensions` (see strategy_space). Only what is
+        `executable` is proposed; the starts are taken as they are. Raises ValueError
         for an unknown accelerator, a start that does not place `op_graph`, a `beta` that is not
         above 0, a negative seed, or if no start fits.
         """
@@ -56,16 +58,13 @@ class StrategySearch:
             raise ValueError(f"seed: {seed} is negative")
         for start in starts:
             check_strategy(op_graph, cluster.servers, start)
-        space = strategy_space(op_graph, cluster.servers, executable)
-        degrees = {Degrees(k) for k in shard_counts(cluster.servers, op_graph.batch_size)}
-        degrees |= degrees_of(starts)
+        space = strategy_space(op_graph, cluster.servers, executable, dimensions=dimensions)
+        degrees = {move.degrees for moves in space.moves for move in moves} | degrees_of(starts)
         self._names = tuple(operator.name for operator in op_graph.operators)
         self._core = _core.StrategySearch(
             job=lower_job(op_graph, cluster, degrees),
             network=lower_network(cluster, network) if isinstance(network, Network) else network,
-            spaces=[
-                [[(members, 0, 1, 1) for members in sets] for sets in kind] for kind in space.sets
-            ],
+            spaces=space.groups(),
             space_of_operator=space.kind,
             starts=[[lower_placement(placement) for placement in start] for start in starts],
             memory_limit_bytes=memory_limit(cluster),

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 from torch_topoopt.search.accelerators import operator_seconds
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import Operator
+    from torch_topoopt.op_graph import Operator, Split
     from torch_topoopt.plan import Degrees
     from torch_topoopt.search.accelerators import Accelerator
+
+
+_LARGEST_PART = 1.05  # of an equal one; costs are those of equal parts
+
+
+def is_even(split: Split, degree: int) -> bool:
+    """Whether `degree` parts are nearly equal: the largest at most 5 % above an equal part."""
+    return -(-split.max_degree // degree) * degree <= _LARGEST_PART * split.max_degree
 
 
 def may_split(operator: Operator, degrees: Degrees) -> bool:
@@ -19,7 +27,7 @@ def may_split(operator: Operator, degrees: Degrees) -> bool:
     for dimension, degree in ((degrees.kind, degrees.parameter), ("attribute", degrees.attribute)):
         if degree > 1:
             split = operator.split(dimension)  # type: ignore[arg-type]
-            if split is None or degree > split.max_degree:
+            if split is None or not is_even(split, degree):
                 return False
     return True
 

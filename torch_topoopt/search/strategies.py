@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Placement
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt import _core
+from torch_topoopt.plan import Degrees, Placement
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement, memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Cluster
@@ -77,7 +78,7 @@ def starting_strategies(
     """
     everywhere = data_parallel(op_graph, cluster.servers)
     if cluster.servers == 1:
-        return _those_that_fit(op_graph, cluster, [everywhere])
+        return (check_memory(op_graph, cluster, everywhere),)
     movable = [
         i
         for i, operator in enumerate(op_graph.operators)
@@ -91,30 +92,72 @@ def starting_strategies(
     }
     candidates = [everywhere, whole_operators(op_graph, cluster, heavy)]
     by_size = sorted(movable, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
-    limit = memory_limit(cluster)
+    memory = Memory(op_graph, cluster, degrees_of(candidates) | {Degrees(1)})
     for count in range(1, len(by_size) + 1):
         strategy = whole_operators(op_graph, cluster, set(by_size[:count]))
-        if max(memory_by_server(op_graph, cluster, strategy)) <= limit:
+        if memory.fits(strategy):
             candidates.append(strategy)
             break
-    return _those_that_fit(op_graph, cluster, candidates)
+    return _those_that_fit(memory, candidates)
 
 
-def check_memory(op_graph: OpGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
-    """Returns `strategy`, or raises ValueError with the bytes that it needs and that there are."""
-    return _those_that_fit(op_graph, cluster, [strategy])[0]
+def check_memory(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
+) -> Strategy:
+    """Returns `strategy`, or raises ValueError with the bytes that it needs and that there are.
+
+    What counts is said at `lowering.memory_by_server`.
+    """
+    memory = Memory(
+        op_graph, cluster, degrees_of([strategy]), micro_batches, optimizer_factor=optimizer_factor
+    )
+    return _those_that_fit(memory, [strategy])[0]
 
 
-def _those_that_fit(
-    op_graph: OpGraph, cluster: Cluster, candidates: list[Strategy]
-) -> tuple[Strategy, ...]:
-    limit = memory_limit(cluster)
-    needed = [max(memory_by_server(op_graph, cluster, strategy)) for strategy in candidates]
-    fitting = [s for s, size in zip(candidates, needed, strict=True) if size <= limit]
+class Memory:
+    """What strategies of some degrees need of the accelerators' memory, a hard limit."""
+
+    def __init__(
+        self,
+        op_graph: OpGraph,
+        cluster: Cluster,
+        degrees: Collection[Degrees],
+        micro_batches: int = 1,
+        *,
+        optimizer_factor: float = 0.0,
+    ) -> None:
+        self.op_graph = op_graph
+        self.cluster = cluster
+        self.limit_bytes = memory_limit(cluster)
+        self._job = lower_job(
+            op_graph,
+            cluster,
+            degrees,
+            micro_batches=micro_batches,
+            optimizer_factor=optimizer_factor,
+        )
+
+    def needed_bytes(self, strategy: Strategy) -> int:
+        """Of the accelerators of the server that needs most."""
+        lowered = [lower_placement(placement) for placement in strategy]
+        return max(_core.memory_bytes(self._job, lowered))
+
+    def fits(self, strategy: Strategy) -> bool:
+        return self.needed_bytes(strategy) <= self.limit_bytes
+
+
+def _those_that_fit(memory: Memory, candidates: list[Strategy]) -> tuple[Strategy, ...]:
+    needed = [memory.needed_bytes(strategy) for strategy in candidates]
+    fitting = [s for s, size in zip(candidates, needed, strict=True) if size <= memory.limit_bytes]
     if not fitting:
         raise ValueError(
-            f"accelerator: {op_graph.model} needs {min(needed)} bytes in the memory of one "
-            f"{cluster.accelerator}, which has {limit}; use more servers, a larger accelerator or "
-            "a smaller batch"
+            f"accelerator: {memory.op_graph.model} needs {min(needed)} bytes in the memory of one "
+            f"{memory.cluster.accelerator}, which has {memory.limit_bytes}; use more servers, a "
+            "larger accelerator or a smaller batch"
         )
     return tuple(dict.fromkeys(fitting))

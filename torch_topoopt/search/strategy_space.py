@@ -1,36 +1,71 @@
-"""The space of strategies: which servers may share which operator, and how it may be split.
+"""The space of strategies: how each operator may be split, and onto which servers.
 
-FlexFlow's space as the TopoOpt paper searches it: an operator is split along the batch only, over a
-number of servers that divides n, on consecutive servers or on servers at equal distance; one server
-means that the whole operator lives there.
+An operator is split along its samples, its parameters or its positions, as far as its OpGraph says
+so, over a number of servers that divides n, on consecutive servers or on servers at equal distance;
+one server means that the whole operator lives there. FlexFlow, as the TopoOpt paper searches with
+it, splits samples only: `dimensions=()`.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Placement, validate_placement
+from torch_topoopt.plan import PARAMETER_KINDS, Degrees, Placement, validate_placement
 from torch_topoopt.search.lowering import lower_placement
+from torch_topoopt.search.shards import is_even, may_split
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import Operator, OpGraph
+    from collections.abc import Collection, Iterable
+
+    from torch_topoopt.op_graph import Operator, OpGraph, SplitDimension
+    from torch_topoopt.search.lowering import LoweredPlacement
     from torch_topoopt.search.strategies import Executable, Strategy
 
 ServerSet = tuple[int, ...]
+DIMENSIONS: tuple[SplitDimension, ...] = (*PARAMETER_KINDS, "attribute")  # beside the samples
+
+
+@dataclass(frozen=True)
+class Move:
+    """One way of splitting an operator, and the servers that may share it, in shard order."""
+
+    degrees: Degrees
+    arrangements: tuple[ServerSet, ...]
 
 
 @dataclass(frozen=True)
 class StrategySpace:
-    """`sets[s]` are the allowed server sets of kind s, grouped by size; `kind[i]` is operator i's.
+    """`moves[s]` are what operators of kind s may do; `kind[i]` is operator i's."""
 
-    Kind 0 is for splittable operators, kind 1 for the others, which run whole on one server or, as
-    in data parallelism, on every server for the samples that it holds.
-    """
-
-    sets: tuple[tuple[tuple[ServerSet, ...], ...], ...]
+    moves: tuple[tuple[Move, ...], ...]
     kind: tuple[int, ...]
+
+    def moves_of(self, operator: int) -> tuple[Move, ...]:
+        return self.moves[self.kind[operator]]
+
+    def groups(self) -> list[list[list[LoweredPlacement]]]:
+        """Per kind, its placements in the groups that a search draws from first.
+
+        One group for each number of servers that share samples, and one for each other dimension
+        and number of servers, whatever its degrees: so the many ways of splitting parameters do not
+        crowd out the few of splitting samples.
+        """
+        return [_grouped(moves) for moves in self.moves]
+
+
+def _grouped(moves: Iterable[Move]) -> list[list[LoweredPlacement]]:
+    groups: dict[tuple[str | None, bool, int], list[LoweredPlacement]] = {}
+    for move in moves:
+        degrees = move.degrees
+        count = len(move.arrangements[0])
+        group = groups.setdefault((degrees.kind, degrees.attribute > 1, count), [])
+        group += (
+            lower_placement(Placement.of("", servers, degrees)) for servers in move.arrangements
+        )
+    return list(groups.values())
 
 
 def shard_counts(servers: int, batch_size: int) -> tuple[int, ...]:
@@ -51,29 +86,82 @@ def server_sets(servers: int, count: int) -> tuple[ServerSet, ...]:
     return tuple(sorted(sets))
 
 
+def arrangements(servers: int, degrees: Degrees) -> tuple[ServerSet, ...]:
+    """The servers of a placement of `degrees`, in shard order: all that the space has.
+
+    Every set of `server_sets`, ascending; and, where samples and something else are split, also
+    with the shards that share samples next to each other instead of those that share parameters.
+    """
+    inner = degrees.parameter * degrees.attribute
+    found = []
+    for members in server_sets(servers, degrees.sample * inner):
+        found.append(members)
+        if degrees.sample > 1 and inner > 1:
+            found.append(
+                tuple(
+                    members[k * degrees.sample + i]
+                    for i in range(degrees.sample)
+                    for k in range(inner)
+                )
+            )
+    return tuple(found)
+
+
 def strategy_space(
-    op_graph: OpGraph, servers: int, executable: Executable | None = None
+    op_graph: OpGraph,
+    servers: int,
+    executable: Executable | None = None,
+    *,
+    dimensions: Collection[SplitDimension] = (),
 ) -> StrategySpace:
     """What every operator of `op_graph` may do on `servers` servers, as far as it is `executable`.
 
-    Raises ValueError for an operator that may run nowhere.
+    Beside samples, it is split along `dimensions`; parameters and positions not both at once. An
+    operator that is not splittable by samples runs whole on one server or, as in data parallelism,
+    on every server for the samples that it holds. Raises ValueError for an operator that may run
+    nowhere.
     """
     counts = shard_counts(servers, op_graph.batch_size)
-    split = tuple(server_sets(servers, k) for k in counts)
-    whole = tuple(server_sets(servers, k) for k in sorted({1, counts[-1]}) if k in (1, servers))
-    if executable is None:
-        kind = tuple(0 if operator.splittable else 1 for operator in op_graph.operators)
-        return StrategySpace((split, whole), kind)
-    kinds: dict[tuple[tuple[ServerSet, ...], ...], int] = {}
+    made: dict[Degrees, Move] = {}
+    kinds: dict[tuple[Move, ...], int] = {}
     of_operator = []
     for operator in op_graph.operators:
-        sizes = split if operator.splittable else whole
-        kept = (tuple(s for s in sets if executable(Placement(operator.name, s))) for sets in sizes)
-        allowed = tuple(sets for sets in kept if sets)
-        if not allowed:
+        moves = []
+        for degrees in _degrees(operator, servers, counts, dimensions):
+            if degrees not in made:
+                made[degrees] = Move(degrees, arrangements(servers, degrees))
+            move = made[degrees]
+            if executable is not None:
+                name = operator.name
+                kept = (s for s in move.arrangements if executable(Placement.of(name, s, degrees)))
+                move = Move(degrees, tuple(kept))
+            if move.arrangements:
+                moves.append(move)
+        if not moves:
             raise ValueError(f"executable: operator {operator.name!r} may run on no servers")
-        of_operator.append(kinds.setdefault(allowed, len(kinds)))
+        of_operator.append(kinds.setdefault(tuple(moves), len(kinds)))
     return StrategySpace(tuple(kinds), tuple(of_operator))
+
+
+def _degrees(
+    operator: Operator, servers: int, counts: tuple[int, ...], dimensions: Collection[str]
+) -> list[Degrees]:
+    """Samples first, then each of `dimensions`, alone and together with samples."""
+    if not operator.splittable:
+        counts = tuple(k for k in sorted({1, counts[-1]}) if k in (1, servers))
+    found = [Degrees(k) for k in counts]
+    for sample, parts in itertools.product(counts, range(2, servers + 1)):
+        if servers % (sample * parts):
+            continue
+        for dimension in dimensions:
+            degrees = (
+                Degrees(sample, attribute=parts)
+                if dimension == "attribute"
+                else Degrees(sample, dimension, parts)  # type: ignore[arg-type]
+            )
+            if may_split(operator, degrees):
+                found.append(degrees)
+    return found
 
 
 def check_strategy(
@@ -112,20 +200,15 @@ def check_strategy(
 
 
 def _check_splits(where: str, operator: Operator, placement: Placement) -> None:
-    for dimension, degree in (
-        ("columns", placement.columns),
-        ("rows", placement.rows),
-        ("experts", placement.experts),
-        ("attribute", placement.attribute),
-    ):
-        if degree == 1:
+    for dimension in DIMENSIONS:
+        degree = getattr(placement, dimension)
+        split = operator.split(dimension)
+        if degree == 1 or (split is not None and is_even(split, degree)):
             continue
-        split = operator.split(dimension)  # type: ignore[arg-type]
-        if split is None or degree > split.max_degree:
-            allowed = ", ".join(
-                f"{s.dimension} into at most {s.max_degree}" for s in operator.splits
-            )
-            raise ValueError(
-                f"{where}.{dimension}: {degree}, but a {operator.kind} may be split by "
-                f"{allowed or 'nothing but its samples'}"
-            )
+        allowed = ", ".join(f"{s.dimension} in at most {s.max_degree}" for s in operator.splits)
+        reason = (
+            f"{degree} parts of {split.max_degree} would differ by too much"
+            if split is not None and degree <= split.max_degree
+            else f"{degree}, but this {operator.kind} may be split by {allowed or 'samples only'}"
+        )
+        raise ValueError(f"{where}.{dimension}: {reason}")
