@@ -1,9 +1,10 @@
-"""The paper's six workloads (List 1, Appendix D), one file each.
+"""The paper's six workloads (List 1, Appendix D), a GPT and a mixture of experts, one file each.
 
 Every module has `SIZES`, `DEFAULT_SIZE`, `build(size)` and `example_batch(batch_size, size=...)`,
-which gives what the model is called with. Where List 1 has one value for each evaluation, the size
-"paper" is section 5.3 (dedicated cluster), "paper-5.4", "paper-5.6" and "paper-6" are the others;
-"tiny" has the same structure and fits a test.
+which gives what the model is called with. List 1 has one value for each evaluation: sizes
+"paper-5.3" (dedicated cluster; also called "paper"), "paper-5.4" (all-to-all traffic), "paper-5.6"
+(shared cluster) and "paper-6" (testbed), where a model has them; "tiny" has the same structure and
+fits a test. A size's `batch_size` is that of one accelerator.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-_NAMES = ("bert", "candle", "dlrm", "ncf", "resnet50", "vgg")
+_NAMES = ("bert", "candle", "dlrm", "gpt", "moe", "ncf", "resnet50", "vgg")
 
 
 class _Models(Mapping[str, ModuleType]):

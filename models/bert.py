@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, with_alias
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,14 @@ class BERTSize:
 
 _VOCABULARY = 30522  # of the published uncased models
 
-SIZES = {
-    "paper": BERTSize(12, 1024, 16, 64, 512, _VOCABULARY, 16),
-    "paper-5.6": BERTSize(6, 768, 6, 256, 512, _VOCABULARY, 16),
-    "paper-6": BERTSize(6, 1024, 16, 1024, 512, _VOCABULARY, 2),
-    "tiny": BERTSize(2, 32, 4, 6, 16, 50, 4),
-}
+SIZES = with_alias(
+    {
+        "paper-5.3": BERTSize(12, 1024, 16, 64, 512, _VOCABULARY, 16),
+        "paper-5.6": BERTSize(6, 768, 6, 256, 512, _VOCABULARY, 16),
+        "paper-6": BERTSize(6, 1024, 16, 1024, 512, _VOCABULARY, 2),
+        "tiny": BERTSize(2, 32, 4, 6, 16, 50, 4),
+    }
+)
 DEFAULT_SIZE = "paper"
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torch_topoopt.models.dense import dense_layers
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, with_alias
 
 FEATURES = {
     "cell_rnaseq": 942,
@@ -44,12 +44,14 @@ class CANDLESize:
         return {name: width // self.inputs for name, width in FEATURES.items()}
 
 
-SIZES = {
-    "paper": CANDLESize(8, 16384, 16, 16384, 1, 256),
-    "paper-5.6": CANDLESize(8, 4096, 16, 4096, 1, 256),
-    "paper-6": CANDLESize(4, 4096, 8, 4096, 1, 10),
-    "tiny": CANDLESize(2, 16, 2, 8, 100, 4),
-}
+SIZES = with_alias(
+    {
+        "paper-5.3": CANDLESize(8, 16384, 16, 16384, 1, 256),
+        "paper-5.6": CANDLESize(8, 4096, 16, 4096, 1, 256),
+        "paper-6": CANDLESize(4, 4096, 8, 4096, 1, 10),
+        "tiny": CANDLESize(2, 16, 2, 8, 100, 4),
+    }
+)
 DEFAULT_SIZE = "paper"
 
 

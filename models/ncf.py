@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, with_alias
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,12 @@ class NCFSize:
     batch_size: int
 
 
-SIZES = {
-    "paper": NCFSize(8, 4096, 32, 10**6, 64, 128, 128),
-    "tiny": NCFSize(2, 16, 2, 20, 4, 8, 4),
-}
+SIZES = with_alias(
+    {
+        "paper-5.3": NCFSize(8, 4096, 32, 10**6, 64, 128, 128),
+        "tiny": NCFSize(2, 16, 2, 20, 4, 8, 4),
+    }
+)
 DEFAULT_SIZE = "paper"
 
 

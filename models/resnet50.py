@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, with_alias
 
 EXPANSION = 4  # a bottleneck's output is this many times as wide as its 3x3 convolution
 
@@ -27,11 +27,13 @@ class ResNetSize:
     batch_size: int
 
 
-SIZES = {
-    "paper": ResNetSize((3, 4, 6, 3), 64, 1000, 224, 128),
-    "paper-6": ResNetSize((3, 4, 6, 3), 64, 1000, 224, 20),
-    "tiny": ResNetSize((1, 2), 4, 10, 32, 4),
-}
+SIZES = with_alias(
+    {
+        "paper-5.3": ResNetSize((3, 4, 6, 3), 64, 1000, 224, 128),
+        "paper-6": ResNetSize((3, 4, 6, 3), 64, 1000, 224, 20),
+        "tiny": ResNetSize((1, 2), 4, 10, 32, 4),
+    }
+)
 DEFAULT_SIZE = "paper"
 
 

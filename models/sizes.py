@@ -1,4 +1,4 @@
-"""Looking up a size of a model by its name."""
+"""The names of a model's sizes."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def choose(sizes: Mapping[str, Size], size: str) -> Size:
     if size not in sizes:
         raise ValueError(f"size: {size!r} is not one of {', '.join(sizes)}")
     return sizes[size]
+
+
+def with_alias(sizes: Mapping[str, Size]) -> dict[str, Size]:
+    """`sizes` with "paper" as another name, the first one, for "paper-5.3"."""
+    return {"paper": sizes["paper-5.3"], **sizes}

@@ -1,4 +1,4 @@
-"""The six workloads are the networks that List 1 and their publications describe."""
+"""The workloads are the networks that List 1 and their publications describe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_every_size_takes_its_example_batch(name: str, size: str) -> None:
     with torch.device("meta"):
         model = module.build(size)
         output = call(model, module.example_batch(3, size=size))
-    assert output.shape[0] == 3
+    logits = output[0] if isinstance(output, tuple) else output
+    assert logits.shape[0] == 3
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -49,23 +50,24 @@ def test_a_tiny_workload_learns_on_real_tensors(name: str) -> None:
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     output = call(model, batch)
-    (output - 1).square().mean().backward()
+    logits = output[0] if isinstance(output, tuple) else output
+    (logits - 1).square().mean().backward()
     optimizer.step()
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
-    assert torch.isfinite(output).all()
+    assert torch.isfinite(logits).all()
     assert any(moved)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_unknown_size_is_refused_with_the_known_ones(name: str) -> None:
     for function in (MODELS[name].build, lambda size: MODELS[name].example_batch(size=size)):
-        with pytest.raises(ValueError, match="'huge' is not one of paper"):
+        with pytest.raises(ValueError, match=r"'huge' is not one of (paper|gpt2)"):
             function("huge")
 
 
 def test_the_catalogue_knows_its_names_only() -> None:
-    assert list(MODELS) == ["bert", "candle", "dlrm", "ncf", "resnet50", "vgg"]
-    assert len(MODELS) == 6
+    assert list(MODELS) == ["bert", "candle", "dlrm", "gpt", "moe", "ncf", "resnet50", "vgg"]
+    assert len(MODELS) == 8
     assert "alexnet" not in MODELS
     with pytest.raises(KeyError):
         MODELS["alexnet"]
@@ -73,6 +75,7 @@ def test_the_catalogue_knows_its_names_only() -> None:
 
 def test_vgg16_and_resnet50_have_their_published_parameters() -> None:
     assert parameters("vgg") == 138_357_544
+    assert parameters("vgg", "vgg19") == 143_667_240
     assert parameters("resnet50") == 25_557_032
 
 
@@ -106,6 +109,63 @@ def test_dlrm_candle_and_ncf_have_the_layers_of_list_1() -> None:
     )
     assert parameters("ncf") == (
         64 * 10**6 * (64 + 128) + _dense(64 * 128, *[4096] * 8) + _dense(32 * 64 + 4096, 1)
+    )
+
+
+# List 1, line by line: batch per accelerator, then the fields that it names.
+LIST_1: dict[str, dict[str, dict[str, Any]]] = {
+    "vgg": {"5.3": {"batch_size": 64}, "5.6": {"batch_size": 64}, "6": {"batch_size": 32}},
+    "resnet50": {"5.3": {"batch_size": 128}, "6": {"batch_size": 20}},
+    "bert": {
+        "5.3": {"batch_size": 16, "blocks": 12, "hidden": 1024, "sequence": 64, "heads": 16},
+        "5.6": {"batch_size": 16, "blocks": 6, "hidden": 768, "sequence": 256, "heads": 6},
+        "6": {"batch_size": 2, "blocks": 6, "hidden": 1024, "sequence": 1024, "heads": 16},
+    },
+    "dlrm": {
+        "5.3": {"batch_size": 128, "dense": 8, "dense_width": 2048, "top": 16, "top_width": 4096}
+        | {"width": 128, "rows": 10**7, "tables": 64},
+        "5.4": {"tables": 128},
+        "5.6": {"batch_size": 256, "dense": 8, "dense_width": 1024, "top": 16, "top_width": 2048}
+        | {"width": 256, "rows": 10**7, "tables": 16},
+        "6": {"batch_size": 64, "dense": 4, "dense_width": 1024, "top": 8, "top_width": 2048}
+        | {"width": 32768, "rows": 10**5, "tables": 12},
+    },
+    "candle": {
+        "5.3": {"batch_size": 256, "dense": 8, "dense_width": 16384}
+        | {"tower": 16, "tower_width": 16384},
+        "5.6": {"batch_size": 256, "dense": 8, "dense_width": 4096}
+        | {"tower": 16, "tower_width": 4096},
+        "6": {"batch_size": 10, "dense": 4, "dense_width": 4096, "tower": 8, "tower_width": 4096},
+    },
+    "ncf": {
+        "5.3": {"batch_size": 128, "dense": 8, "dense_width": 4096, "tables": 32, "rows": 10**6}
+        | {"mf_width": 64, "mlp_width": 128},
+    },
+}
+
+
+@pytest.mark.parametrize("name", LIST_1)
+def test_sizes_are_those_of_list_1(name: str) -> None:
+    sizes = MODELS[name].SIZES
+    assert {size for size in sizes if size.startswith("paper-") and not size.endswith("dot")} == {
+        f"paper-{section}" for section in LIST_1[name]
+    }
+    for section, wanted in LIST_1[name].items():
+        size = vars(sizes[f"paper-{section}"])
+        assert {field: size[field] for field in wanted} == wanted
+    assert sizes["paper"] is sizes["paper-5.3"]
+
+
+def test_pairwise_interaction_is_the_product_of_every_pair_once() -> None:
+    pairs = MODELS["dlrm"].PairProducts(3)
+    a, b, c = torch.eye(3) * torch.tensor([2.0, 3.0, 5.0]) + torch.ones(3, 3)
+    products = pairs(torch.stack([a, b, c])[None])
+    assert sorted(products[0].tolist()) == sorted(float(x @ y) for x, y in ((a, b), (a, c), (b, c)))
+    width = 128
+    assert parameters("dlrm", "paper-5.3-dot") == (
+        64 * 10**7 * width
+        + _dense(2048, *[2048] * 7, width)
+        + _dense(width + 65 * 64 // 2, *[4096] * 16, 1)
     )
 
 

@@ -1,0 +1,159 @@
+"""A GPT whose every other MLP is a mixture of experts, with a capacity that makes shapes static.
+
+A router sends each token to its `top` best experts (GShard, Lepikhin et al., 2021; Switch
+Transformer, Fedus et al., 2022). Of all the tokens of a batch, an expert takes at most `capacity`
+times its even share, in their order; for the rest, the layer is its shortcut alone. So the experts
+see [experts, places, hidden] whatever the router says, and what is sent to servers that hold
+experts, the all-to-all, has a size that does not depend on data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu
+
+from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize, next_token_loss
+from torch_topoopt.models.sizes import choose
+
+
+@dataclass(frozen=True)
+class MoESize(GPTSize):
+    """A GPTSize with `experts` in every other block, of which a token goes to `top`.
+
+    `capacity` is an expert's number of places over its even share of the tokens.
+    """
+
+    experts: int = 8
+    top: int = 2
+    capacity: float = 1.25
+
+
+SIZES = {
+    "gpt2-8e": MoESize(12, 768, 12, 1024, 50304, 8, experts=8),
+    "gpt2-64e": MoESize(12, 768, 12, 1024, 50304, 8, experts=64),
+    "13b-128e": MoESize(40, 5120, 40, 2048, 50304, 1, experts=128),
+    "tiny": MoESize(2, 16, 4, 8, 64, 4, experts=4),
+}
+DEFAULT_SIZE = "gpt2-64e"
+BALANCE = 0.01  # weight of the load-balancing loss (Switch Transformer, section 2.2)
+
+
+class Router(nn.Module):
+    """Tokens [tokens, hidden] to probabilities of experts, [tokens, experts]."""
+
+    def __init__(self, hidden: int, experts: int) -> None:
+        super().__init__()
+        self.scores = nn.Linear(hidden, experts, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.scores(tokens).softmax(-1)
+
+
+class Experts(nn.Module):
+    """[experts, places, hidden] to the same: an MLP of its own for each expert."""
+
+    def __init__(self, experts: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.empty(experts, hidden, 4 * hidden))
+        self.down = nn.Parameter(torch.empty(experts, 4 * hidden, hidden))
+        for weights in (self.up, self.down):
+            nn.init.normal_(weights, std=weights.shape[1] ** -0.5)
+
+    def forward(self, places: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(gelu(torch.bmm(places, self.up)), self.down)
+
+
+class Mixture(nn.Module):
+    """[batch, sequence, hidden] to the same, and the load-balancing loss (Switch, equation 4)."""
+
+    def __init__(self, size: MoESize) -> None:
+        super().__init__()
+        self.count, self.top, self.capacity = size.experts, size.top, size.capacity
+        self.router = Router(size.hidden, size.experts)
+        self.experts = Experts(size.experts, size.hidden)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = x.flatten(0, -2)
+        probabilities = self.router(tokens)
+        shares, chosen = probabilities.topk(self.top, dim=-1)
+        places = math.ceil(self.capacity * self.top * len(tokens) / self.count)
+        # First choices of all tokens come before second ones. [top * tokens] from here on.
+        expert = chosen.t().flatten()
+        sent = expert[:, None] == torch.arange(self.count, device=x.device)
+        rank = (sent.cumsum(0) * sent).sum(-1) - 1
+        kept = (rank < places).to(x.dtype)[:, None]
+        place = expert * places + rank.clamp(max=places - 1)
+        buffer = x.new_zeros(self.count * places, x.shape[-1])
+        buffer = buffer.index_add(0, place, tokens.repeat(self.top, 1) * kept)
+        worked = self.experts(buffer.unflatten(0, (self.count, places))).flatten(0, 1)
+        weighted = worked.index_select(0, place) * (shares.t().reshape(-1, 1) * kept)
+        mixed = weighted.unflatten(0, (self.top, len(tokens))).sum(0)
+        first = sent[: len(tokens)].to(x.dtype).mean(0)
+        balance = self.count * (first * probabilities.mean(0)).sum()
+        return mixed.view_as(x), balance
+
+
+class Block(nn.Module):
+    """As GPT's; `mixture` says which of the two kinds of MLP it has."""
+
+    def __init__(self, size: MoESize, mixture: bool) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(size.hidden)
+        self.attention = Attention(size.hidden, size.heads)
+        self.norm2 = nn.LayerNorm(size.hidden)
+        self.mlp: nn.Module = Mixture(size) if mixture else MLP(size.hidden)
+        self.mixture = mixture
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        x = x + self.attention(self.norm1(x))
+        if not self.mixture:
+            return x + self.mlp(self.norm2(x)), None
+        mixed, balance = self.mlp(self.norm2(x))
+        return x + mixed, balance
+
+
+class MoE(nn.Module):
+    """Tokens [batch, sequence] to logits [batch, sequence, vocabulary] and the balance loss."""
+
+    def __init__(self, size: MoESize) -> None:
+        super().__init__()
+        self.embedding = Embedding(size)
+        self.blocks = nn.ModuleList(Block(size, i % 2 == 1) for i in range(size.blocks))
+        self.norm = nn.LayerNorm(size.hidden)
+        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.embedding(tokens)
+        balances = []
+        for block in self.blocks:
+            x, balance = block(x)
+            if balance is not None:
+                balances.append(balance)
+        return self.head(self.norm(x)), torch.stack(balances).mean()
+
+
+def build(size: str = DEFAULT_SIZE) -> MoE:
+    """The network of one of SIZES; raises ValueError for another name."""
+    return MoE(choose(SIZES, size))
+
+
+def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
+    """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
+    chosen = choose(SIZES, size)
+    return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
+
+
+def training_step(
+    model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer
+) -> torch.Tensor:
+    """One step on a batch of tokens [batch, sequence]; returns the loss before it."""
+    optimizer.zero_grad()
+    logits, balance = model(tokens)
+    loss = next_token_loss(logits, tokens) + BALANCE * balance
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
