@@ -63,12 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "--evaluations", type=int, default=200, help="strategies tried per round (default: 200)"
     )
     options.add_argument("--seed", type=int, default=0, help="same seed, same figures (default: 0)")
-    options.add_argument(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        help="samples of one iteration (default: the model's own for every accelerator)",
-    )
+    parser.add_batch_size_option(options, shared=True)
     options.add_argument("--plot", metavar="FILE", help="also draw it: .png, .pdf or .svg")
     parser.add_json_option(options)
     return options
@@ -99,7 +94,11 @@ def main(argv: list[str]) -> int:
         try:
             for name in names:
                 architecture(name)
-            graph = _graph(arguments.model, arguments.batch_size, cluster)
+            graph = documents.op_graph_of(
+                arguments.model,
+                arguments.batch_size,
+                accelerators=cluster.servers * cluster.accelerators_per_server,
+            )
             comparison = compare(
                 graph,
                 cluster,
@@ -127,16 +126,6 @@ def _names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     if not all(names) or len(set(names)) != len(names):
         raise InputError(f"architectures: {text!r} is not a list of different names: a,b,c")
     return names
-
-
-def _graph(model: str, batch_size: int | None, cluster: Cluster) -> OpGraph:
-    """The OpGraph of MODEL; a model's own batch is that of one accelerator."""
-    graph = documents.op_graph_of(model, batch_size)
-    if batch_size is not None or model.endswith(".json"):
-        return graph
-    return documents.op_graph_of(
-        model, graph.batch_size * cluster.servers * cluster.accelerators_per_server
-    )
 
 
 def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster) -> dict[str, Any]:

@@ -48,11 +48,13 @@ def check_one_rate(plan: Plan, path: str) -> None:
         )
 
 
-def op_graph_of(model: str, batch_size: int | None = None) -> OpGraph:
+def op_graph_of(model: str, batch_size: int | None = None, *, accelerators: int = 1) -> OpGraph:
     """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
 
-    `batch_size` is the number of samples to profile (None: the model's own choice). Raises
-    InputError if there is no such model, or if it cannot be traced.
+    `batch_size` is the number of samples of one iteration on `accelerators` together (None: for a
+    shipped model, as many times List 1's batch of one; for a file, what its example_batch gives).
+    Raises InputError if there is no such model, if it cannot be traced, and if `batch_size` cannot
+    be shared evenly.
     """
     from torch_topoopt.op_graph import OpGraph
 
@@ -60,11 +62,20 @@ def op_graph_of(model: str, batch_size: int | None = None) -> OpGraph:
         if batch_size is not None:
             raise InputError(f"batch-size: {model} is a saved OpGraph and has its batch size")
         return load(OpGraph, model)
+    if batch_size is not None and batch_size % accelerators:
+        raise InputError(
+            f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
+            f"accelerators; use a multiple of {accelerators}"
+        )
     from torch_topoopt import profiling
+    from torch_topoopt.tracing import batch_size_of, positional_and_keyword
 
     try:
-        build, example_batch, name = profiling.load_model(model, batch_size=batch_size)
-        return profiling.profile(build, example_batch, name=name)
+        loaded = profiling.load_model(model, batch_size=batch_size)
+        if batch_size is None and accelerators > 1 and not profiling.is_file(model):
+            own = batch_size_of(positional_and_keyword(loaded.example_batch), None)
+            loaded = profiling.load_model(model, batch_size=own * accelerators)
+        return profiling.profile(loaded.build, loaded.example_batch, name=loaded.name)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
 

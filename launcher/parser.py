@@ -58,10 +58,15 @@ def add_routing_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_batch_size_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="samples to profile (default: the model's own)"
-    )
+def add_batch_size_option(parser: argparse.ArgumentParser, *, shared: bool = False) -> None:
+    """`--batch-size`: of one accelerator (what is profiled), or `shared` by the whole cluster."""
+    meaning = "samples to profile (default: the model's own, which is that of one accelerator)"
+    if shared:
+        meaning = (
+            "samples of one iteration on all accelerators together (default: the batch of a "
+            "shipped model for each accelerator; a file's example_batch as it is)"
+        )
+    parser.add_argument("--batch-size", type=int, metavar="N", help=meaning)
 
 
 def make_cluster(

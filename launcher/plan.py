@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
     )
-    parser.add_batch_size_option(options)
+    parser.add_batch_size_option(options, shared=True)
     parser.add_json_option(options)
     return options
 
@@ -102,7 +102,11 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"planning {arguments.model}") as progress:
         progress(None, "profiling")
-        graph = documents.op_graph_of(arguments.model, arguments.batch_size)
+        graph = documents.op_graph_of(
+            arguments.model,
+            arguments.batch_size,
+            accelerators=cluster.servers * cluster.accelerators_per_server,
+        )
         plan = documents.make_plan(
             graph,
             cluster,

@@ -58,7 +58,12 @@ def _parser() -> argparse.ArgumentParser:
         help="with PLAN: the same strategy on another kind of network for the same servers, such "
         "as fat-tree or torus (docs/architectures.md); every flow takes one shortest path",
     )
-    parser.add_batch_size_option(options)
+    options.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="with PLAN: samples of one iteration (default: those that were planned)",
+    )
     options.add_argument(
         "--level",
         default="flow",
@@ -132,7 +137,11 @@ def _program(arguments: argparse.Namespace) -> FlowProgram:
     beside = Path(arguments.plan).parent / "opgraph.json"
     if arguments.model is None and not beside.exists():
         raise InputError(f"model: there is no {beside}; name what was planned with --model")
-    graph = documents.op_graph_of(arguments.model or str(beside), arguments.batch_size)
+    model = arguments.model or str(beside)
+    batch_size = arguments.batch_size
+    if batch_size is None and not model.endswith(".json"):
+        batch_size = plan.batch_size
+    graph = documents.op_graph_of(model, batch_size)
     iterations = 1 if arguments.iterations is None else arguments.iterations
     if arguments.architecture is None:
         return sim.plan_program(graph, plan, iterations=iterations)

@@ -160,7 +160,11 @@ def test_a_name_is_a_model(spec: str, batch_size: int | None) -> None:
 @pytest.mark.parametrize(
     ("spec", "size", "message"),
     [
-        ("alexnet", None, "'alexnet' is not one of bert, candle, dlrm, ncf, resnet50, vgg"),
+        (
+            "alexnet",
+            None,
+            "'alexnet' is not one of bert, candle, dlrm, gpt, moe",
+        ),
         ("vgg:huge", None, "'huge' is not a size of vgg; it has paper"),
         ("vgg", "huge", "'huge' is not a size of vgg"),
         ("vgg:tiny", "paper", "contradict"),

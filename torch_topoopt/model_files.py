@@ -29,11 +29,19 @@ DEFAULT_BATCH_SIZE = 32  # where neither the caller nor the script says
 
 
 class LoadedModel(NamedTuple):
-    """What `profile` needs: a callable that builds the module, a batch, and a name."""
+    """What `profile` needs: a callable that builds the module, a batch, and a name.
+
+    The batch of a shipped model is on the meta device.
+    """
 
     build: Callable[[], Any]
     example_batch: Any
     name: str
+
+
+def is_file(spec: str) -> bool:
+    """Whether `spec` names a file of the user's, and no shipped model."""
+    return spec.endswith(".py") or ".py:" in spec
 
 
 def load_model(spec: str, *, size: str | None = None, batch_size: int | None = None) -> LoadedModel:
@@ -80,11 +88,9 @@ def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> Loaded
         raise ProfileError(
             f"size: {chosen!r} is not a size of {name}; it has {', '.join(module.SIZES)}"
         )
-    return LoadedModel(
-        lambda: module.build(chosen),
-        module.example_batch(batch_size, size=chosen),
-        f"{name}:{chosen}",
-    )
+    with torch.device("meta"):
+        batch = module.example_batch(batch_size, size=chosen)
+    return LoadedModel(lambda: module.build(chosen), batch, f"{name}:{chosen}")
 
 
 def _load_file(path: Path, function: str, batch_size: int | None) -> LoadedModel:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_topoopt.model_files import DEFAULT_BATCH_SIZE, LoadedModel, load_model
+from torch_topoopt.model_files import DEFAULT_BATCH_SIZE, LoadedModel, is_file, load_model
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
 from torch_topoopt.repeated_layers import repeated_layers
 from torch_topoopt.tracing import (
@@ -32,7 +32,14 @@ from torch_topoopt.tracing import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DEFAULT_BATCH_SIZE", "LoadedModel", "ProfileError", "load_model", "profile"]
+__all__ = [
+    "DEFAULT_BATCH_SIZE",
+    "LoadedModel",
+    "ProfileError",
+    "is_file",
+    "load_model",
+    "profile",
+]
 
 
 class _NeedsValuesError(ProfileError):
