@@ -152,15 +152,15 @@ int64_t HopCounter::weightedSum(const InLinks& links, const std::vector<int>& so
                                 const std::vector<int64_t>& weights) {
   const int servers = links.servers();
   int64_t sum = 0;
-  int64_t left = 0;
-  for (const int64_t weight : weights) left += weight;
-  for (size_t i = 0; i < sources.size(); ++i) left -= weights[i * servers + sources[i]];
+  int64_t all = 0;
+  for (const int64_t weight : weights) all += weight;
+  for (size_t i = 0; i < sources.size(); ++i) all -= weights[i * servers + sources[i]];
+  int64_t unreached = static_cast<int64_t>(sources.size()) * (servers - 1);
   search(links, sources, [&](int i, int v, int hops) {
-    const int64_t weight = weights[static_cast<size_t>(i) * servers + v];
-    sum += weight * hops;
-    left -= weight;
+    sum += weights[static_cast<size_t>(i) * servers + v] * hops;
+    --unreached;
   });
-  return sum + left * servers;
+  return sum + unreached * all;
 }
 
 std::vector<int16_t> HopCounter::matrix(const InLinks& links) {

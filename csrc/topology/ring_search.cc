@@ -181,10 +181,6 @@ bool RingSearch::changeLinks() {
   if (duplex_ && random_.below(2)) std::swap(b.from, b.to);
   std::swap(a.to, b.to);
   switched_ = {i, j};
-  if ((a.from.server == a.to.server) || (b.from.server == b.to.server)) {
-    std::swap(a.to, b.to);
-    return false;
-  }
   return true;
 }
 
@@ -255,7 +251,13 @@ RingUnion RingSearch::best() const {
     found.rings.push_back(std::move(ring));
   }
   for (const FreeLink& link : best_state_.links) {
-    found.links.emplace_back(link.from.server, link.to.server);
+    if (link.from.server != link.to.server) {
+      found.links.emplace_back(link.from.server, link.to.server);
+      continue;
+    }
+    if (link.from.server < 0) continue;
+    found.links.emplace_back(link.from.server, -1);
+    found.links.push_back(duplex_ ? found.links.back() : std::pair{-1, link.to.server});
   }
   return found;
 }

@@ -28,11 +28,11 @@ struct RingUnion {
 };
 
 // Minimises the hops between servers: their sum, or with `weights` (per ordered pair, row by row;
-// symmetry 1) their weighted sum. A pair without a path counts n hops. Moves keep every ring a
-// ring:
+// symmetry 1) their weighted sum. A pair without a path counts n hops; with weights, one hop of all
+// pairs together. Moves keep every ring a ring:
 //   - a part of a ring is reversed (duplex), moved elsewhere on it, or turned by the symmetry;
 //   - two members of a ring change places;
-//   - two links exchange their ends.
+//   - two links exchange their ends; one that would join a server to itself is unplugged.
 // The same arguments and calls give the same result.
 class RingSearch {
  public:

@@ -151,7 +151,9 @@ def anneal_for_pairs(
     average at the start. Raises ValueError for servers, rings, links or weights that do not fit.
     """
     search = _core.RingSearch(servers, 1, duplex, rings, links, weights, seed)
-    hot = max(1.0, search.cost / servers * heat)
+    total = sum(weights)
+    connected = search.cost <= total * (servers - 1)  # a pair without a path costs a hop of all
+    hot = max(1.0, (search.cost if connected else 2 * total) / servers * heat)
     search.anneal(work, hot, hot / 100)
     found, ends = search.best()
     return RingUnion(tuple(map(tuple, found)), tuple(ends), search.best_cost)
