@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.op_graph import Operand, Operator, OpGraph
+from torch_topoopt.op_graph import Operand, Operator, OpGraph, Split
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SIZES = st.integers(min_value=0, max_value=2**60)
+DIMENSIONS = ("columns", "rows", "experts", "attribute")
+NEEDS = st.sampled_from(("whole", "part"))
 
 
 def operator(name: str = "a", *operands: Operand, **changes: Any) -> Operator:
@@ -47,7 +49,13 @@ def graphs(draw: st.DrawFn) -> OpGraph:
         operands = tuple(
             Operand(draw(st.integers(0, i - 1)), draw(SIZES), draw(SIZES)) for _ in range(count)
         )
-        changes = {"forward_flops": draw(SIZES), "splittable": draw(st.booleans())}
+        splits = st.builds(Split, st.sampled_from(DIMENSIONS), st.integers(2, 2**40), NEEDS)
+        changes = {
+            "forward_flops": draw(SIZES),
+            "splittable": draw(st.booleans()),
+            "splits": draw(st.lists(splits, unique_by=lambda s: s.dimension).map(tuple)),
+            "output_dimensions": draw(st.integers(0, 5)),
+        }
         operators.append(operator(f"{draw(st.text(max_size=5))}{i}", *operands, **changes))
     return graph(*operators, model=draw(st.text()), batch_size=draw(st.integers(1, 10**6)))
 
@@ -129,6 +137,32 @@ def test_a_wrong_document_is_refused_with_the_field(edit: Any, message: str) -> 
     edit(document)
     with pytest.raises(DocumentError, match=re.escape(message)):
         OpGraph.from_json(json.dumps(document))
+
+
+SPLIT = {"dimension": "rows", "max_degree": 2, "operands": "whole"}
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ([SPLIT, SPLIT], "operators[0] (a).splits[1].dimension: rows is named twice"),
+        ([{**SPLIT, "max_degree": 1}], "operators[0] (a).splits[0].max_degree: 1 is not at least"),
+        ([{**SPLIT, "dimension": "width"}], "splits[0].dimension: 'width' is not one of 'columns'"),
+        ([{**SPLIT, "operands": "half"}], "operands: 'half' is not one of 'whole', 'part'"),
+    ],
+)
+def test_a_wrong_split_is_named(splits: list[Any], message: str) -> None:
+    document = json.loads(graph(operator("a")).to_json())
+    assert "splits" not in document["operators"][0]
+    document["operators"][0]["splits"] = splits
+    with pytest.raises(DocumentError, match=re.escape(message)):
+        OpGraph.from_json(json.dumps(document))
+
+
+def test_version_1_is_split_by_samples_only() -> None:
+    document = json.loads(graph(operator("a")).to_json())
+    document["version"] = 1
+    assert OpGraph.from_json(json.dumps(document)).operators[0].splits == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"version": 1,}'])

@@ -67,10 +67,11 @@ class Operator:
     outputs and parameters), for a roofline estimate; `saved_bytes` is kept for the backward pass.
     `parameter_gradient_bytes` is what an AllReduce of this operator carries (trainable parameters
     only; 0 if the parameters are shared with, and counted at, an earlier operator). `splits` are
-    the further dimensions that may be split, each once.
+    the further dimensions that may be split, each once. The output has `output_dimensions`
+    dimensions (0: not known, or several tensors).
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"splits"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"splits", "output_dimensions"})
 
     name: str
     kind: str
@@ -84,6 +85,7 @@ class Operator:
     splittable: bool
     operands: tuple[Operand, ...]
     splits: tuple[Split, ...] = ()
+    output_dimensions: int = 0
 
     def split(self, dimension: SplitDimension) -> Split | None:
         """What the operator says about `dimension`; None if it cannot be split along it."""
@@ -107,8 +109,8 @@ class RepeatedLayer:
 class OpGraph(Document):
     """One training iteration of one model, operators in topological order.
 
-    Version 2 added `splits`; in a version 1, operators are split by samples only. `layers` are
-    those that occur more than once; no operator is in two of them.
+    `layers` are those that occur more than once; no operator is in two of them. Version 2 added
+    `splits` and `output_dimensions`: in a version 1, operators are split by samples only.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers"})
@@ -228,4 +230,5 @@ _SIZES = (
     "output_bytes",
     "saved_bytes",
     "memory_bytes",
+    "output_dimensions",
 )

@@ -177,6 +177,7 @@ def _operator(
             if read.producer is not None
         ),
         splits=split_dimensions(traced, twice, shared),
+        output_dimensions=len(traced.shapes[0]) if len(traced.shapes) == 1 else 0,
     )
 
 

@@ -45,6 +45,7 @@ from torch_topoopt.plan.placement import (
 )
 from torch_topoopt.plan.ring_shares import shared_by_slowest_link
 from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
+from torch_topoopt.plan.strategy_file import StrategyFile
 
 __all__ = [
     "BYTES_PER_GBPS",
@@ -73,6 +74,7 @@ __all__ = [
     "Route",
     "RouteTable",
     "SearchSample",
+    "StrategyFile",
     "StrideRoute",
     "cables",
     "digest_of",
