@@ -49,6 +49,7 @@ setup(
                 "csrc/bind_routing.cc",
                 "csrc/bind_packet.cc",
                 "csrc/bind_topology.cc",
+                "csrc/bind_search.cc",
                 *sources("common", "sim", "sim/packet", "search", "topology"),
             ],
             include_dirs=[CSRC, *include_paths()],

@@ -96,7 +96,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--architectures", default=",".join(ARCHITECTURES))
     options.add_argument("--accelerators-per-server", type=int, default=4)
     options.add_argument("--rounds", type=int, default=2)
-    options.add_argument("--evaluations", type=int, default=200, help="strategies per round")
+    options.add_argument("--evaluations", type=int, default=5000, help="strategies per round")
     options.add_argument("-J", "--json-file", metavar="FILE", help="keep every number")
     return options.parse_args()
 

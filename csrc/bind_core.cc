@@ -16,7 +16,6 @@
 #include "bind_architectures.h"
 #include "bind_iteration.h"
 #include "bind_sim.h"
-#include "search/strategy_search.h"
 #include "sim/flow_simulator.h"
 #include "sim/max_min_rates.h"
 #include "sim/routed_network.h"
@@ -26,6 +25,7 @@ namespace py = pybind11;
 namespace topoopt {
 
 void bindRouting(py::module_& module);   // bind_routing.cc
+void bindSearch(py::module_& module);    // bind_search.cc
 void bindTopology(py::module_& module);  // bind_topology.cc
 
 namespace {
@@ -171,44 +171,6 @@ void bindSimulator(py::module_& module) {
       .def("solve", &OwnedRates::solve);
   module.def("simulate_tasks", &simulateTasks, py::arg("bytes_per_s"), py::arg("devices"),
              py::arg("tasks"), py::arg("fold") = py::none());
-}
-
-void bindSearch(py::module_& module) {
-  py::class_<StrategySearch>(module, "StrategySearch")
-      .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
-                       const std::vector<std::vector<std::vector<PyPlacement>>>& spaces,
-                       const std::vector<int>& space_of_operator,
-                       const std::vector<std::vector<PyPlacement>>& starts,
-                       int64_t memory_limit_bytes, uint64_t seed, double beta) {
-             SearchSpace space{{}, space_of_operator};
-             for (const auto& groups : spaces) {
-               auto& made = space.spaces.emplace_back();
-               for (const auto& group : groups) made.push_back(toStrategy(group));
-             }
-             std::vector<std::vector<Placement>> strategies;
-             for (const auto& start : starts) strategies.push_back(toStrategy(start));
-             return std::make_unique<StrategySearch>(std::move(job), std::move(network), space,
-                                                     strategies, memory_limit_bytes, seed, beta);
-           }),
-           py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
-           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("seed"), py::arg("beta"))
-      .def("step", &StrategySearch::step, py::arg("evaluations"),
-           py::call_guard<py::gil_scoped_release>())
-      .def("best",
-           [](const StrategySearch& search) {
-             std::vector<PyPlacement> strategy;
-             for (const Placement& placement : search.best()) {
-               strategy.push_back(fromPlacement(placement));
-             }
-             return strategy;
-           })
-      .def_property_readonly("evaluations", &StrategySearch::evaluations)
-      .def_property_readonly("accepted", &StrategySearch::accepted)
-      .def_property_readonly("simulations", &StrategySearch::simulations)
-      .def_property_readonly("current_s", &StrategySearch::currentSeconds)
-      .def_property_readonly("best_s", &StrategySearch::bestSeconds);
-  module.def("acceptance_probability", &acceptanceProbability, py::arg("current_s"),
-             py::arg("proposed_s"), py::arg("beta"));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rounds", type=int, default=2, help="most rounds of TopoOpt's alternation (default: 2)"
     )
     options.add_argument(
-        "--evaluations", type=int, default=200, help="strategies tried per round (default: 200)"
+        "--evaluations", type=int, default=5000, help="strategies tried per round (default: 5000)"
     )
     options.add_argument("--seed", type=int, default=0, help="same seed, same figures (default: 0)")
     parser.add_batch_size_option(options, shared=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from torch_topoopt.data_model import Document
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.launcher.units import format_seconds
 
 if TYPE_CHECKING:
@@ -15,10 +17,13 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.planner import PlanProgress
+    from torch_topoopt.planning_options import Ablation
+    from torch_topoopt.search.two_levels import SearchOptions
     from torch_topoopt.topology.routing_policies import Policy
 
 DEFAULT_ROUNDS = 4
-DEFAULT_EVALUATIONS = 2000
+DEFAULT_EVALUATIONS = 50_000
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 
@@ -80,6 +85,15 @@ def op_graph_of(model: str, batch_size: int | None = None, *, accelerators: int 
         raise InputError(str(error)) from None
 
 
+class StoppedEarly(BaseException):
+    """A signal ended the planning; `plan` is the best that was found before. As Interrupted."""
+
+    def __init__(self, plan: Plan, by: Interrupted) -> None:
+        super().__init__(str(by))
+        self.plan = plan
+        self.by = by
+
+
 def make_plan(
     graph: OpGraph,
     cluster: Cluster,
@@ -90,37 +104,64 @@ def make_plan(
     rounds: int = DEFAULT_ROUNDS,
     evaluations: int = DEFAULT_EVALUATIONS,
     mode: Literal["paper", "best"] = "paper",
+    ablation: Ablation = "both",
     network: Network | None = None,
     routing: Policy = "shortest",
+    search: SearchOptions | None = None,
+    keep_best: bool = False,
 ) -> Plan:
     """Runs the planner and reports its progress; raises InputError for what cannot be planned.
 
-    `network` is one that is there already: then only the strategy is planned.
+    `network` is one that is there already: then only the strategy is planned. With `keep_best`, a
+    signal raises StoppedEarly where there is a plan to keep, else Interrupted as always.
     """
-    from torch_topoopt import planner
+    from torch_topoopt.planner import Planning
+    from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.search.two_levels import SearchOptions
 
-    def show(now: planner.PlanProgress) -> None:
-        if now.stage == "network":
-            progress(None, f"round {now.round} of at most {now.rounds}: TopologyFinder")
-            return
-        progress(
-            now.evaluations / now.budget if now.budget else None,
-            f"round {now.round} of at most {now.rounds}: strategy search, "
-            f"best {format_seconds(now.best_s)}",
-        )
-
+    options = PlanningOptions(
+        seed=seed,
+        rounds=rounds,
+        evaluations=evaluations,
+        strategy_space=strategy_space,
+        mode=mode,
+        ablation=ablation,
+        network=network,
+        routing=routing,
+        search=search or SearchOptions(),
+    )
     try:
-        return planner.plan(
-            graph,
-            cluster,
-            seed=seed,
-            strategy_space=strategy_space,
-            rounds=rounds,
-            evaluations=evaluations,
-            mode=mode,
-            network=network,
-            routing=routing,
-            on_progress=show,
-        )
+        planning = Planning(graph, cluster, options, _shown(progress))
+        try:
+            return planning.run()
+        except Interrupted as interrupted:
+            best = planning.best_so_far() if keep_best else None
+            if best is None:
+                raise
+            raise StoppedEarly(best, interrupted) from None
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _shown(progress: Callable[[float | None, str], None]) -> Callable[[PlanProgress], None]:
+    """Tells `progress` where the planning is, and how many proposals it judges in a second."""
+    round_began = (0, 0.0)
+
+    def show(now: PlanProgress) -> None:
+        nonlocal round_began
+        where = f"round {now.round} of at most {now.rounds}"
+        if now.stage == "network":
+            progress(None, f"{where}: TopologyFinder")
+            return
+        if round_began[0] != now.round:
+            round_began = (now.round, time.perf_counter())
+        elapsed = time.perf_counter() - round_began[1]
+        text = f"{where}: best {format_seconds(now.best_s)}, now {format_seconds(now.current_s)}"
+        if now.evaluations and elapsed > 0:
+            text += (
+                f", {now.accepted / now.evaluations:.0%} accepted, "
+                f"{now.evaluations / elapsed:.0f} proposals/s"
+            )
+        progress(now.evaluations / now.budget if now.budget else None, text)
+
+    return show

@@ -10,6 +10,8 @@ from torch_topoopt.launcher import console, documents, failure_tables, parser, p
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Network, Plan
 
@@ -90,9 +92,37 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
     )
+    _add_search_options(options)
     parser.add_batch_size_option(options, shared=True)
     parser.add_json_option(options)
     return options
+
+
+def _add_search_options(options: argparse.ArgumentParser) -> None:
+    from torch_topoopt.planning_options import ABLATIONS
+    from torch_topoopt.search.chains import DEFAULT_CHAINS
+
+    options.add_argument(
+        "--ablation",
+        choices=ABLATIONS,
+        default="both",
+        help="leave out one half of the alternation: search-only keeps the network for data "
+        "parallelism; topology-only wires once for a strategy searched on an ideal switch, the "
+        "paper's naive approach (default: both halves)",
+    )
+    options.add_argument(
+        "--chains",
+        type=int,
+        default=DEFAULT_CHAINS,
+        help="searches side by side that share the strategies to try (default: %(default)s); the "
+        "plan depends on their number and not on how many run at a time",
+    )
+    options.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run the chains as tasks of the Ray cluster at ADDRESS, or of the one on this machine "
+        "(auto); default: in threads here",
+    )
 
 
 def main(argv: list[str]) -> int:
@@ -100,34 +130,57 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     cluster, network = _cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
-    with terminal.progress(f"planning {arguments.model}") as progress:
-        progress(None, "profiling")
-        graph = documents.op_graph_of(
-            arguments.model,
-            arguments.batch_size,
-            accelerators=cluster.servers * cluster.accelerators_per_server,
+    try:
+        with terminal.progress(f"planning {arguments.model}") as progress:
+            plan = _make_plan(arguments, cluster, network, progress)
+    except documents.StoppedEarly as stopped:
+        documents.save(stopped.plan, arguments.output)
+        _print(terminal, stopped.plan, arguments)
+        console.warning(
+            f"stopped by {stopped.by.signum.name}: {arguments.output} is the best plan until then"
         )
-        plan = documents.make_plan(
-            graph,
-            cluster,
-            seed=arguments.seed,
-            strategy_space=arguments.strategy_space,
-            progress=progress,
-            rounds=arguments.rounds,
-            evaluations=arguments.evaluations,
-            mode=arguments.mode,
-            network=network,
-            routing=arguments.routing,
-        )
-        if arguments.failures is not False:
-            from torch_topoopt.topology.failures import plan_failures
-
-            progress(None, "failures")
-            failures = plan_failures(plan.cluster, plan.network, plan.demand)
-            plan = replace(plan, failures=failures).validate()
+        return stopped.by.exit_code
     documents.save(plan, arguments.output)
     _print(terminal, plan, arguments)
     return OK
+
+
+def _make_plan(
+    arguments: argparse.Namespace,
+    cluster: Cluster,
+    network: Network | None,
+    progress: Callable[[float | None, str], None],
+) -> Plan:
+    from torch_topoopt.search.two_levels import SearchOptions
+
+    progress(None, "profiling")
+    graph = documents.op_graph_of(
+        arguments.model,
+        arguments.batch_size,
+        accelerators=cluster.servers * cluster.accelerators_per_server,
+    )
+    plan = documents.make_plan(
+        graph,
+        cluster,
+        seed=arguments.seed,
+        strategy_space=arguments.strategy_space,
+        progress=progress,
+        rounds=arguments.rounds,
+        evaluations=arguments.evaluations,
+        mode=arguments.mode,
+        ablation=arguments.ablation,
+        network=network,
+        routing=arguments.routing,
+        search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
+        keep_best=True,
+    )
+    if arguments.failures is not False:
+        from torch_topoopt.topology.failures import plan_failures
+
+        progress(None, "failures")
+        failures = plan_failures(plan.cluster, plan.network, plan.demand)
+        plan = replace(plan, failures=failures).validate()
+    return plan
 
 
 def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
@@ -169,11 +222,11 @@ def _print(terminal: Terminal, plan: Plan, arguments: argparse.Namespace) -> Non
     output = arguments.output
     if arguments.json:
         figures = plan_tables.figures(plan)
-        if arguments.failures:
+        if arguments.failures and plan.failures is not None:
             figures["failures"] = failure_tables.failure_summary(plan)
         console.print_json({**figures, "plan": output})
         return
     plan_tables.show_plan(terminal, plan)
-    if arguments.failures:
+    if arguments.failures and plan.failures is not None:
         failure_tables.show_failures(terminal, plan)
     terminal.line(f"plan: {output}")

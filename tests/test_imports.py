@@ -25,7 +25,9 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data_model", "metrics", "rates", "_core", "_backend"}),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
-    frozenset({"architectures", "iteration_tasks", "repeated_layers", "model_files"}),
+    frozenset(
+        {"architectures", "iteration_tasks", "planning_options", "repeated_layers", "model_files"}
+    ),
     frozenset({"reconfiguration_sim"}),
     frozenset(
         {
@@ -61,6 +63,7 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
             "bind_iteration.cc",
             "bind_packet.cc",
             "bind_routing.cc",
+            "bind_search.cc",
             "bind_sim.cc",
             "bind_topology.cc",
         }

@@ -16,7 +16,8 @@ import pytest
 from small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster, Link, Plan
-from torch_topoopt.planner import PlanProgress, plan
+from torch_topoopt.planner import Planning, PlanProgress, plan
+from torch_topoopt.planning_options import PlanningOptions
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
@@ -175,7 +176,46 @@ def test_what_a_progress_callback_raises_ends_the_planning_and_leaves_nothing_ru
         plan(embeddings(6), small(), evaluations=10**9, on_progress=stop)
     assert threading.active_count() == threads
     assert [progress.stage for progress in seen] == ["search"] * 3
-    assert seen[-1].evaluations < 1000
+    assert seen[-1].evaluations < 10_000
+
+
+def test_an_interrupted_planning_has_the_best_so_far() -> None:
+    op_graph, cluster = embeddings(8, table_bytes=10**8), small(8, 4)
+
+    def stop(progress: PlanProgress) -> None:
+        if progress.accepted > 50:
+            raise KeyboardInterrupt
+
+    planning = Planning(op_graph, cluster, PlanningOptions(evaluations=10**9), stop)
+    assert planning.best_so_far() is None
+    with pytest.raises(KeyboardInterrupt):
+        planning.run()
+    made = planning.best_so_far()
+    assert made is not None
+    assert len(made.rounds) == 1
+    reference = plan(op_graph, cluster, strategy_space="data-parallel")
+    assert made.prediction.iteration_s < reference.prediction.iteration_s
+    estimate = predict(op_graph, cluster, made.network, made.strategy)
+    assert made.prediction.iteration_s == pytest.approx(estimate.iteration_s, rel=1e-11)
+
+
+def test_ablations_leave_out_one_half() -> None:
+    op_graph, cluster = embeddings(8, table_bytes=10**8, rows_bytes=10**7), small(8, 4)
+
+    def planned(ablation: str, **more: str) -> Plan:
+        return plan(op_graph, cluster, ablation=ablation, evaluations=500, **more)  # type: ignore[arg-type]
+
+    both, search, topology = map(planned, ("both", "search-only", "topology-only"))
+    default = plan(op_graph, cluster, strategy_space="data-parallel")
+    assert set(search.network.links) == set(default.network.links)
+    assert set(topology.network.links) != set(default.network.links)
+    assert len(topology.rounds) == 1
+    assert all(entry.network_s == entry.strategy_s for entry in search.rounds)
+    for half in (search, topology):
+        assert both.prediction.iteration_s <= half.prediction.iteration_s * 1.02
+        assert half.prediction.iteration_s < default.prediction.iteration_s
+    searched = planned("search-only", mode="best")
+    assert searched.prediction.iteration_s <= search.prediction.iteration_s
 
 
 def test_progress_tells_of_every_round_and_both_stages() -> None:
@@ -195,6 +235,10 @@ def test_progress_tells_of_every_round_and_both_stages() -> None:
         ({"rounds": 0}, "rounds: 0 is not at least 1"),
         ({"evaluations": -5}, "evaluations: -5 is negative"),
         ({"strategy_space": "pipeline"}, "strategy_space: 'pipeline' is not 'full'"),
+        (
+            {"ablation": "none"},
+            "ablation: 'none' is not 'both' or 'search-only' or 'topology-only'",
+        ),
         ({"mode": "magic"}, "mode: 'magic' is not 'paper' or 'best'"),
     ],
 )

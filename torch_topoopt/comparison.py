@@ -16,10 +16,10 @@ from torch_topoopt import planner
 from torch_topoopt.architecture_sim import ArchitectureEstimate, predict_architecture
 from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, topoopt
 from torch_topoopt.cost import capital_cost, equal_cost_gbps
-from torch_topoopt.search.lowering import lower_ideal_switch
-from torch_topoopt.search.mcmc import StrategySearch
+from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import starting_strategies
 from torch_topoopt.search.traffic import demand
+from torch_topoopt.search.two_levels import TwoLevelSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Strategy
 
 
@@ -89,13 +90,13 @@ def compare(
         op_graph, cluster, seed=seed, rounds=rounds, evaluations=evaluations, on_progress=show
     )
     starts = starting_strategies(op_graph, cluster)
-    switch = StrategySearch(
-        op_graph, cluster, lower_ideal_switch(cluster), (plan.strategy, *starts), seed=seed
+    switch = TwoLevelSearch(
+        SearchProblem(op_graph, cluster, None, (plan.strategy, *starts)), seed=seed
     )
     budget = rounds * evaluations
 
-    def searched(sample: object) -> None:
-        on_progress((1 + switch.sample().evaluations / max(1, budget)) / steps, "ideal switch")
+    def searched(now: ChainProgress) -> None:
+        on_progress((1 + now.evaluations / max(1, budget)) / steps, "ideal switch")
 
     switch.run(budget, searched)
     strategies: dict[Strategy, str] = {plan.strategy: "topoopt", switch.best(): "ideal-switch"}

@@ -2,7 +2,7 @@
 
 Each round searches the strategy at a fixed network, then rewires the network for that strategy with
 TopologyFinder. Unlike the released artifact, which rebuilds the topology inside the search, this is
-the paper's outer loop: both halves of a pair are always priced together.
+the paper's outer loop: both halves of a pair are always priced together, at flow level.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
-from torch_topoopt.search.mcmc import StrategySearch
-from torch_topoopt.search.strategies import (
-    check_memory,
-    data_parallel,
-    starting_strategies,
-)
+from torch_topoopt.planning_options import DEFAULT_EVALUATIONS, PlanningOptions
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.strategies import check_memory, data_parallel, starting_strategies
 from torch_topoopt.search.traffic import demand
+from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
 from torch_topoopt.topology.load_checks import validate_link_bytes
-from torch_topoopt.topology.routing_policies import POLICIES
 from torch_topoopt.topology.single_ring import single_ring
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -30,6 +27,8 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.planning_options import Ablation
+    from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.sim import IterationEstimate
     from torch_topoopt.topology.routing_policies import Policy
@@ -42,7 +41,8 @@ _CURVE_POINTS = 25  # samples of the search curve per round
 class PlanProgress:
     """Where `plan` is: in `round` (from 1) of at most `rounds`, searching or wiring.
 
-    `evaluations` of `budget` proposals are judged; times are predicted seconds per iteration.
+    `evaluations` of `budget` proposals are judged and `accepted` of them taken; times are predicted
+    seconds per iteration, by the simulator of the search.
     """
 
     stage: Literal["search", "network"]
@@ -50,6 +50,7 @@ class PlanProgress:
     rounds: int
     evaluations: int
     budget: int
+    accepted: int
     current_s: float
     best_s: float
 
@@ -69,12 +70,14 @@ def plan(
     *,
     seed: int = 0,
     rounds: int = 4,
-    evaluations: int = 2000,
+    evaluations: int = DEFAULT_EVALUATIONS,
     strategy_space: Literal["full", "data-parallel"] = "full",
     mode: Literal["paper", "best"] = "paper",
+    ablation: Ablation = "both",
     network: Network | None = None,
     routing: Policy = "shortest",
     executable: Executable | None = None,
+    search: SearchOptions | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
@@ -85,122 +88,133 @@ def plan(
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
     `network` that is there already (cables that people plugged) only the strategy is planned.
     `routing` is a policy of `routing_policies`; a network that is there keeps its routes. With
-    `executable`, only strategies are considered all of whose placements it accepts. The same
-    arguments give the same Plan, byte for byte. `on_progress` is called between slices of the
-    search; whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind.
+    `executable`, only strategies are considered all of whose placements it accepts. `search` says
+    how many chains search, and where.
+
+    Two ablations: "search-only" keeps the network for data parallelism. "topology-only" is the
+    paper's naive approach (section 4.1), topology after strategy: the strategy is searched as if no
+    topology were (on an ideal switch), and the network is wired for it, once.
+
+    The same arguments give the same Plan, byte for byte. `on_progress` is called between slices of
+    the search; whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind;
+    `Planning` has then still the best so far.
 
     Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an argument out of
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.
     """
-    op_graph.validate()
-    cluster.validate(any_degree=network is not None)
-    if network is not None:
-        validate_network(cluster, network)
-    _check_arguments(seed, rounds, evaluations, strategy_space, mode)
-    if routing not in POLICIES:
-        raise ValueError(f"routing: {routing!r} is not one of {', '.join(POLICIES)}")
-    loop = _Alternation(
-        op_graph,
-        cluster,
-        seed,
-        evaluations,
-        mode,
-        rounds,
-        network,
-        routing,
-        executable,
-        on_progress,
+    options = PlanningOptions(
+        seed=seed,
+        rounds=rounds,
+        evaluations=evaluations,
+        strategy_space=strategy_space,
+        mode=mode,
+        ablation=ablation,
+        network=network,
+        routing=routing,
+        executable=executable,
+        search=search or SearchOptions(),
     )
-    if strategy_space == "data-parallel":
-        loop.plan_data_parallel()
-    else:
-        loop.alternate()
-    return loop.result(strategy_space)
+    return Planning(op_graph, cluster, options, on_progress).run()
 
 
-def _check_arguments(
-    seed: int, rounds: int, evaluations: int, strategy_space: str, mode: str
-) -> None:
-    if seed < 0:
-        raise ValueError(f"seed: {seed} is negative")
-    if rounds < 1:
-        raise ValueError(f"rounds: {rounds} is not at least 1")
-    if evaluations < 0:
-        raise ValueError(f"evaluations: {evaluations} is negative")
-    if strategy_space not in ("full", "data-parallel"):
-        raise ValueError(f"strategy_space: {strategy_space!r} is not 'full' or 'data-parallel'")
-    if mode not in ("paper", "best"):
-        raise ValueError(f"mode: {mode!r} is not 'paper' or 'best'")
-
-
-class _Alternation:
-    """The state of one call of `plan`: the best pair so far, the rounds and the search curve."""
+class Planning:
+    """One call of `plan`: the best pair so far, the rounds and the search curve."""
 
     def __init__(
         self,
         op_graph: OpGraph,
         cluster: Cluster,
-        seed: int,
-        evaluations: int,
-        mode: Literal["paper", "best"],
-        max_rounds: int,
-        given: Network | None,
-        routing: Policy,
-        executable: Executable | None,
-        on_progress: Callable[[PlanProgress], None] | None,
+        options: PlanningOptions,
+        on_progress: Callable[[PlanProgress], None] | None = None,
     ) -> None:
+        """Raises DocumentError and ValueError as `plan` does for its arguments."""
+        op_graph.validate()
+        cluster.validate(any_degree=options.network is not None)
+        if options.network is not None:
+            validate_network(cluster, options.network)
+        options.validate()
         self._op_graph = op_graph
         self._cluster = cluster
-        self._seed = seed
-        self._evaluations = evaluations
-        self._mode = mode
-        self._max_rounds = max_rounds
-        self._given = given
-        self._routing: Policy = routing
-        self._executable = executable
+        self._options = options
         self._on_progress = on_progress
         self._best: _Pair | None = None
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
+        self._searching: tuple[TwoLevelSearch, Network] | None = None
+        self._curve_s = math.inf  # the least time of all searches
 
-    def plan_data_parallel(self) -> None:
+    def run(self) -> Plan:
+        """Plans; raises as `plan` does."""
+        if self._options.strategy_space == "data-parallel":
+            self._plan_data_parallel()
+        elif self._options.ablation == "topology-only":
+            self._plan_naively()
+        else:
+            self._alternate()
+        return self._result()
+
+    def best_so_far(self) -> Plan | None:
+        """After `run` was interrupted: the Plan of the best pair; None where there is none yet."""
+        if self._searching is not None:
+            search, network = self._searching
+            self._searching = None
+            pair = self._price(search.best(), network)
+            self._finish_round(pair, pair)
+        return self._result() if self._best is not None else None
+
+    def _plan_data_parallel(self) -> None:
         """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
         check_memory(self._op_graph, self._cluster, strategy)
-        pair = self._price(strategy, self._wire(strategy, self._mode))
+        pair = self._price(strategy, self._wire(strategy, self._options.mode))
         self._finish_round(pair, pair)
 
-    def alternate(self) -> None:
+    def _plan_naively(self) -> None:
+        """Topology after strategy."""
+        starts = self._starts()
+        everywhere = data_parallel(self._op_graph, self._cluster.servers)
+        default = self._wire(everywhere, "paper")
+        strategy = self._search(None, starts, default)
+        self._report("network", 0)
+        rewired = self._price(strategy, self._wire(strategy, self._options.mode))
+        self._finish_round(rewired, rewired)
+
+    def _alternate(self) -> None:
         """Rounds of search and rewiring; the first searches on the network for data parallelism."""
-        starts = starting_strategies(self._op_graph, self._cluster, self._executable)
+        starts = self._starts()
         everywhere = data_parallel(self._op_graph, self._cluster.servers)
         self._alternate_from(self._wire(everywhere, "paper"), starts, "paper")
-        if self._mode == "best" and self._given is None:
+        if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
             best = self._best.strategy
             starts = tuple(dict.fromkeys((best, *starts)))
-            self._alternate_from(self._wire(best, "best"), starts, "best")
+            strategy = everywhere if self._options.ablation == "search-only" else best
+            self._alternate_from(self._wire(strategy, "best"), starts, "best")
 
     def _alternate_from(
         self, network: Network, starts: tuple[Strategy, ...], mode: Literal["paper", "best"]
     ) -> None:
         """Rounds that begin with a search on `network`, until one gains little."""
-        for _ in range(self._max_rounds):
+        rewires = self._options.ablation != "search-only"
+        for _ in range(self._options.rounds):
             before_s = self._best_s
-            found = self._search(network, starts)
-            self._report("network", 0, found.estimate.iteration_s)
-            rewired = self._price(found.strategy, self._wire(found.strategy, mode))
+            found = self._price(self._search(network, starts, network), network)
+            rewired = found
+            if rewires:
+                self._report("network", 0)
+                rewired = self._price(found.strategy, self._wire(found.strategy, mode))
             self._finish_round(found, rewired)
             if not self._best_s < before_s * (1 - CONVERGED):
                 break
             assert self._best is not None
-            network = self._best.network
+            if rewires:
+                network = self._best.network
             starts = tuple(dict.fromkeys((self._best.strategy, *starts)))
 
-    def result(self, strategy_space: Literal["full", "data-parallel"]) -> Plan:
+    def _result(self) -> Plan:
         """The Plan of the best pair."""
         assert self._best is not None
-        best = self._best
+        best, options = self._best, self._options
         ring_s, switch_s = self._references(best.strategy)
         asked = demand(self._op_graph, best.strategy, self._cluster.servers)
         validate_link_bytes(self._cluster.servers, best.network, asked, best.estimate.link_bytes)
@@ -208,9 +222,9 @@ class _Alternation:
             version=Plan.VERSION,
             model=self._op_graph.model,
             batch_size=self._op_graph.batch_size,
-            seed=self._seed,
-            mode=self._mode if self._given is None else "fixed",
-            strategy_space=strategy_space,
+            seed=options.seed,
+            mode=options.mode if options.network is None else "fixed",
+            strategy_space=options.strategy_space,
             cluster=self._cluster,
             network=best.network,
             demand=asked,
@@ -230,9 +244,12 @@ class _Alternation:
     def _best_s(self) -> float:
         return self._best.estimate.iteration_s if self._best else math.inf
 
+    def _starts(self) -> tuple[Strategy, ...]:
+        return starting_strategies(self._op_graph, self._cluster, self._options.executable)
+
     def _wire(self, strategy: Strategy, mode: Literal["paper", "best"]) -> Network:
-        if self._given is not None:
-            return self._given
+        if self._options.network is not None:
+            return self._options.network
         asked = demand(self._op_graph, strategy, self._cluster.servers)
 
         def price(network: Network) -> float:
@@ -242,9 +259,9 @@ class _Alternation:
             self._cluster,
             asked,
             mode=mode,
-            seed=self._seed,
+            seed=self._options.seed,
             price=price if mode == "best" else None,
-            routing=self._routing,
+            routing=self._options.routing,
         )
 
     def _price(self, strategy: Strategy, network: Network) -> _Pair:
@@ -252,54 +269,64 @@ class _Alternation:
         estimate = predict(self._op_graph, self._cluster, complete, strategy)
         return _Pair(strategy, complete, estimate)
 
-    def _search(self, network: Network, starts: tuple[Strategy, ...]) -> _Pair:
-        """The chain's best strategy on `network`."""
-        chain = StrategySearch(
-            self._op_graph,
-            self._cluster,
-            network,
-            starts,
-            seed=self._seed + len(self._rounds) * 0x9E3779B97F4A7C15,
-            executable=self._executable,
+    def _search(
+        self, network: Network | None, starts: tuple[Strategy, ...], fallback: Network
+    ) -> Strategy:
+        """The best strategy found on `network`; who is interrupted has it on `fallback`."""
+        budget = self._options.evaluations
+        search = TwoLevelSearch(
+            SearchProblem(
+                self._op_graph,
+                self._cluster,
+                network,
+                starts,
+                executable=self._options.executable,
+                dimensions=self._options.dimensions,
+            ),
+            seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
+            options=self._options.search,
         )
-        done = len(self._rounds) * self._evaluations
-        step = max(1, self._evaluations // _CURVE_POINTS)
+        self._searching = search, fallback
+        done = len(self._rounds) * budget
         due = 0
 
-        def record(sample: SearchSample) -> None:
+        def record(now: ChainProgress) -> None:
             nonlocal due
-            if sample.evaluations >= due or sample.evaluations == self._evaluations:
-                due = sample.evaluations + step
-                best_s = min(sample.best_s, self._best_s)
-                self._samples.append(
-                    SearchSample(
-                        done + sample.evaluations, _rounded(sample.current_s), _rounded(best_s)
-                    )
-                )
-            self._report("search", sample.evaluations, sample.current_s, sample.best_s)
+            self._curve_s = min(self._curve_s, now.best_s)
+            if now.evaluations >= due:
+                due = budget + 1
+                if now.evaluations < budget:
+                    due = min(now.evaluations + max(1, budget // _CURVE_POINTS), budget)
+                best_s = _rounded(self._curve_s)
+                current_s = max(best_s, _rounded(now.current_s))
+                self._samples.append(SearchSample(done + now.evaluations, current_s, best_s))
+            self._report("search", now.evaluations, now)
 
-        record(chain.sample())
-        chain.run(self._evaluations, record)
-        return self._price(chain.best(), network)
+        record(search.result().progress())
+        strategy = search.run(budget, record)
+        self._searching = None
+        return strategy
 
     def _report(
         self,
         stage: Literal["search", "network"],
         evaluations: int,
-        current_s: float,
-        best_s: float = math.inf,
+        now: ChainProgress | None = None,
     ) -> None:
         if self._on_progress is None:
             return
+        options = self._options
+        best_s = min(self._curve_s, self._best_s)
         self._on_progress(
             PlanProgress(
                 stage=stage,
                 round=len(self._rounds) + 1,
-                rounds=self._max_rounds * (2 if self._mode == "best" else 1),
+                rounds=options.rounds * (2 if options.mode == "best" else 1),
                 evaluations=evaluations,
-                budget=self._evaluations,
-                current_s=current_s,
-                best_s=min(best_s, current_s, self._best_s),
+                budget=options.evaluations,
+                accepted=0 if now is None else now.accepted,
+                current_s=max(best_s, best_s if now is None else now.current_s),
+                best_s=best_s,
             )
         )
 
@@ -307,7 +334,7 @@ class _Alternation:
         """Seconds of the same strategy on a single ring and on an ideal switch."""
         asked = demand(self._op_graph, strategy, self._cluster.servers)
         cluster = self._cluster
-        if self._given is not None:  # of any degree; a single ring takes two ports of each server
+        if self._options.network is not None:  # of any degree; a ring takes two ports per server
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
         ring = self._price(strategy, single_ring(cluster, asked))

@@ -16,7 +16,7 @@ from torch_topoopt.launcher.main import main
 
 STAGES: dict[str, tuple[Any, str]] = {
     "profile": (profiling, "profile"),
-    "co-optimise": (planner, "plan"),
+    "co-optimise": (planner.Planning, "run"),
     "wire": (LoopbackFabric, "_verify"),
 }
 
@@ -31,17 +31,14 @@ def _hold(marker: Path) -> Callable[..., None]:
 
 
 def _announce_search(marker: Path) -> None:
-    original = planner.plan
+    original = planner.Planning._report
 
-    def plan(*arguments: Any, on_progress: Callable[[Any], None], **named: Any) -> Any:
-        def report(now: Any) -> None:
-            if now.evaluations:
-                marker.touch()
-            on_progress(now)
+    def report(self: Any, stage: Any, evaluations: int, now: Any = None) -> None:
+        if evaluations:
+            marker.touch()
+        original(self, stage, evaluations, now)
 
-        return original(*arguments, on_progress=report, **named)
-
-    planner.plan = plan
+    setattr(planner.Planning, "_report", report)  # noqa: B010 - mypy lets no method be replaced
 
 
 if __name__ == "__main__":

@@ -5,47 +5,42 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from search_cases import every_strategy, wired
 from small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, Network, Placement
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.mcmc import StrategySearch
+from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import (
     Strategy,
     data_parallel,
     starting_strategies,
 )
-from torch_topoopt.search.strategy_space import DIMENSIONS, strategy_space
-from torch_topoopt.search.traffic import demand
+from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.sim import predict
-from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import OpGraph, SplitDimension
+    from collections.abc import Iterable
+
+    from torch_topoopt.op_graph import OpGraph
 
 
-def wired(op_graph: OpGraph, cluster: Cluster) -> Network:
-    asked = demand(op_graph, data_parallel(op_graph, cluster.servers), cluster.servers)
-    return find_network(cluster, asked)
-
-
-def every_strategy(
-    op_graph: OpGraph, servers: int, dimensions: tuple[SplitDimension, ...] = ()
-) -> list[Strategy]:
-    space = strategy_space(op_graph, servers, dimensions=dimensions)
-    choices = [
-        [
-            Placement.of(op.name, s, move.degrees)
-            for move in space.moves_of(i)
-            for s in move.arrangements
-        ]
-        for i, op in enumerate(op_graph.operators)
-    ]
-    return list(itertools.product(*choices))
+def chain_of(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    network: Network,
+    starts: Iterable[Strategy],
+    seed: int = 0,
+    **options: Any,
+) -> StrategySearch:
+    return StrategySearch(
+        SearchProblem(op_graph, cluster, network, tuple(starts), **options), seed=seed
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,7 @@ def test_the_search_finds_the_optimum_that_enumeration_finds(
         predict(op_graph, cluster, network, strategy).iteration_s
         for strategy in every_strategy(op_graph, servers)
     )
-    search = StrategySearch(op_graph, cluster, network, [data_parallel(op_graph, servers)])
+    search = chain_of(op_graph, cluster, network, [data_parallel(op_graph, servers)])
     search.run(3000)
     assert search.sample().best_s == pytest.approx(optimum, rel=1e-12)
     found = predict(op_graph, cluster, network, search.best())
@@ -79,7 +74,7 @@ def test_the_search_finds_the_optimum_among_all_splits(seed: int) -> None:
         predict(op_graph, cluster, network, strategy).iteration_s
         for strategy in every_strategy(op_graph, 4, DIMENSIONS)
     )
-    search = StrategySearch(op_graph, cluster, network, [start], dimensions=DIMENSIONS)
+    search = chain_of(op_graph, cluster, network, [start], dimensions=DIMENSIONS)
     search.run(4000)
     assert search.sample().best_s == pytest.approx(optimum, rel=1e-12)
 
@@ -98,8 +93,8 @@ def test_a_cold_chain_only_descends_and_a_hot_one_wanders() -> None:
     cluster = Cluster(4, 2, 10.0)
     network = wired(op_graph, cluster)
     starts = [data_parallel(op_graph, 4)]
-    cold = StrategySearch(op_graph, cluster, network, starts, beta=1e12)
-    hot = StrategySearch(op_graph, cluster, network, starts, beta=1e-9)
+    cold = chain_of(op_graph, cluster, network, starts, beta=1e12)
+    hot = chain_of(op_graph, cluster, network, starts, beta=1e-9)
     last = math.inf
     for _ in range(300):
         sample = cold.step(1)
@@ -116,7 +111,7 @@ def test_a_worse_strategy_is_judged_against_the_current_one() -> None:
     # so would hardly ever get there.
     op_graph = random_graph(random.Random(7), 6)
     cluster = Cluster(4, 2, 10.0)
-    search = StrategySearch(
+    search = chain_of(
         op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)], beta=3.0
     )
     samples = [search.step(1) for _ in range(4000)]
@@ -134,7 +129,7 @@ def test_the_same_seed_gives_the_same_chain_whatever_the_slices() -> None:
     network = wired(op_graph, cluster)
     starts = starting_strategies(op_graph, cluster)
     one, two, other = (
-        StrategySearch(op_graph, cluster, network, starts, seed=seed) for seed in (3, 3, 4)
+        chain_of(op_graph, cluster, network, starts, seed=seed) for seed in (3, 3, 4)
     )
     one.run(500)
     for slice_ in (1, 99, 250, 150):
@@ -148,7 +143,7 @@ def test_the_same_seed_gives_the_same_chain_whatever_the_slices() -> None:
 def test_strategies_that_do_not_fit_into_memory_are_never_visited() -> None:
     op_graph = embeddings(4, table_bytes=1_500_000_000)  # two tables do not fit on one server
     cluster = Cluster(4, 2, 10.0)
-    search = StrategySearch(
+    search = chain_of(
         op_graph,
         cluster,
         wired(op_graph, cluster),
@@ -171,7 +166,7 @@ def test_a_cheaper_strategy_that_does_not_fit_is_not_chosen() -> None:
     cluster = Cluster(2, 1, 10.0)
     network = wired(op_graph, cluster)
     together = (Placement("first", (0,)), Placement("second", (0,)))
-    search = StrategySearch(op_graph, cluster, network, starting_strategies(op_graph, cluster))
+    search = chain_of(op_graph, cluster, network, starting_strategies(op_graph, cluster))
     search.run(500)
     assert sorted(p.servers for p in search.best()) == [(0,), (1,)]
     assert search.sample().best_s > 5 * predict(op_graph, cluster, network, together).iteration_s
@@ -181,7 +176,7 @@ def test_starts_that_do_not_fit_are_refused() -> None:
     op_graph = embeddings(4, table_bytes=1_500_000_000)
     cluster = Cluster(4, 2, 10.0)
     with pytest.raises(ValueError, match="no start fits into memory"):
-        StrategySearch(op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)])
+        chain_of(op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)])
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf])
@@ -189,7 +184,7 @@ def test_a_beta_that_makes_no_sense_is_named(beta: float) -> None:
     op_graph = chain(2)
     cluster = Cluster(2, 1, 10.0)
     with pytest.raises(ValueError, match="beta"):
-        StrategySearch(
+        chain_of(
             op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 2)], beta=beta
         )
 
@@ -199,9 +194,9 @@ def test_negative_seeds_and_budgets_are_named() -> None:
     cluster = Cluster(2, 1, 10.0)
     network, starts = wired(op_graph, cluster), [data_parallel(op_graph, 2)]
     with pytest.raises(ValueError, match="seed: -1 is negative"):
-        StrategySearch(op_graph, cluster, network, starts, seed=-1)
+        chain_of(op_graph, cluster, network, starts, seed=-1)
     with pytest.raises(ValueError, match="evaluations: -1 is negative"):
-        StrategySearch(op_graph, cluster, network, starts).step(-1)
+        chain_of(op_graph, cluster, network, starts).step(-1)
 
 
 def test_whole_tables_beat_replicated_ones() -> None:
@@ -209,7 +204,7 @@ def test_whole_tables_beat_replicated_ones() -> None:
     cluster = Cluster(4, 2, 10.0)
     network = wired(op_graph, cluster)
     replicated = data_parallel(op_graph, 4)
-    search = StrategySearch(op_graph, cluster, network, [replicated])
+    search = chain_of(op_graph, cluster, network, [replicated])
     search.run(2000)
     assert {len(p.servers) for p in search.best() if p.operator.startswith("table")} == {1}
     replicated_s = predict(op_graph, cluster, network, replicated).iteration_s

@@ -1,0 +1,69 @@
+// A Markov chain over strategies, priced by the coarse simulator: thousands of proposals a second.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "search/coarse_simulator.h"
+#include "search/moves.h"
+
+namespace topoopt {
+
+// At one fixed network. Differences to FlexFlow's chain (Jia et al. 2019): a worsening is accepted
+// by its relative size, so that `beta` means the same for every model, and a strategy that does not
+// fit into memory is never accepted. The chance of a proposal is drawn before it is priced, which
+// says how slow it may be; so the simulation of a slower one can end early, and nothing changes.
+class CoarseChain {
+ public:
+  // Starts at the cheapest of `starts` that fits (each a placement per operator).
+  // `memory_limit_bytes` is that of one accelerator. Throws std::invalid_argument if a start or
+  // the space does not match the job, or if no start fits.
+  CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& network,
+              const SearchSpace& space, const std::vector<std::vector<Placement>>& starts,
+              int64_t memory_limit_bytes, uint64_t seed, double beta);
+
+  // Proposes and judges `evaluations` strategies.
+  void step(int evaluations);
+
+  int64_t evaluations() const { return evaluations_; }
+  int64_t accepted() const { return accepted_; }
+  int64_t simulations() const { return simulations_; }  // neither unchanged nor too large
+  double currentSeconds() const { return current_s_; }
+  double bestSeconds() const { return best_s_; }
+  const CoarseSimulator& simulator() const { return simulator_; }
+
+  // The best strategies seen and their seconds, the best first: at most `count`, each at least 0.1
+  // % better than the next. What another simulator ranks otherwise is likely to be among them.
+  std::vector<std::pair<double, std::vector<Placement>>> best(int count) const;
+
+ private:
+  void judge();
+  void remember();
+
+  std::shared_ptr<const Job> job_;
+  CoarseSimulator simulator_;
+  Moves moves_;
+  MemoryUse memory_;
+  double beta_;
+  Random random_;
+  Strategy current_, proposal_;
+  std::vector<int> changed_;
+  double current_s_ = 0;
+  double best_s_ = 0;
+  std::vector<std::pair<double, Strategy>> milestones_;  // bests, each well below the one before
+  int64_t evaluations_ = 0;
+  int64_t accepted_ = 0;
+  int64_t simulations_ = 0;
+  int64_t best_at_ = 0;  // evaluation at which the best was found or returned to
+};
+
+// Metropolis: the probability of moving from a strategy of `current_s` to one of `proposed_s`,
+// min(1, exp(-beta (proposed - current) / current)).
+double acceptanceProbability(double current_s, double proposed_s, double beta);
+
+// The slowest strategy that is accepted where the chance drawn is `chance`, in (0, 1].
+double slowestAccepted(double current_s, double chance, double beta);
+
+}  // namespace topoopt

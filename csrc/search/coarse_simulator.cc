@@ -1,0 +1,374 @@
+#include "search/coarse_simulator.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "search/lanes.h"
+
+namespace topoopt {
+
+namespace {
+
+constexpr int kSpacing = 8;  // steps between two saved states
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNetwork& network)
+    : job_(std::move(job)),
+      costs_(job_),
+      loads_(network, costs_),
+      operators_(static_cast<int>(job_->operators.size())),
+      server_lanes_(padded(job_->servers)),
+      link_lanes_(padded(network.capacity().size())),
+      in_edges_(job_->operators.size()),
+      out_edges_(job_->operators.size()),
+      which_(2 * job_->operators.size() * job_->micro_batches, 0),
+      ready_s_(server_lanes_) {
+  if (job_->servers != network.servers()) {
+    throw std::invalid_argument("servers: the job has " + std::to_string(job_->servers) +
+                                ", the network " + std::to_string(network.servers()));
+  }
+  for (int op = 0; op < operators_; ++op) {
+    for (const OperandCost& operand : job_->operators[op].operands) {
+      const int edge = static_cast<int>(edges_.size());
+      edges_.push_back({operand.producer, op, operand.size_bytes / job_->micro_batches,
+                        operand.gradient_bytes / job_->micro_batches,
+                        static_cast<int>(out_edges_[operand.producer].size()),
+                        static_cast<int>(in_edges_[op].size())});
+      in_edges_[op].push_back(edge);
+      out_edges_[operand.producer].push_back(edge);
+      slots_ = std::max({slots_, in_edges_[op].size(), out_edges_[operand.producer].size()});
+    }
+  }
+  sortByDepth();
+  state_.server_s.resize(server_lanes_);
+  state_.transfer_s.resize(link_lanes_);
+  state_.link_s.resize(link_lanes_);
+  for (Side& side : sides_) {
+    side.finish_s.resize(which_.size() * server_lanes_);
+    side.arrive_s.resize(which_.size() * slots_);
+    side.saved.assign(which_.size() / kSpacing + 1, state_);
+  }
+  base_loads_.resize(edges_.size());
+}
+
+// What may happen at the same time is issued together: behind all transfers of one tower of layers,
+// those of the next would find every link taken.
+void CoarseSimulator::sortByDepth() {
+  std::vector<int> depth(operators_, 0);
+  for (const Edge& edge : edges_) {  // ascending by consumer
+    depth[edge.consumer] = std::max(depth[edge.consumer], depth[edge.producer] + 1);
+  }
+  by_depth_.resize(operators_);
+  for (int op = 0; op < operators_; ++op) by_depth_[op] = op;
+  std::stable_sort(by_depth_.begin(), by_depth_.end(),
+                   [&](int a, int b) { return depth[a] < depth[b]; });
+}
+
+// In the time slots of a pipeline of equal stages: the one that is d stages from the end, itself
+// counted, of D in all does its first d forward passes one after the other from slot D - d on, and
+// then one in every second slot, between the backward passes.
+std::shared_ptr<const CoarseSimulator::Schedule> CoarseSimulator::schedule(
+    std::vector<int> in_flight) const {
+  const int stages = *std::max_element(in_flight.begin(), in_flight.end());
+  std::vector<std::tuple<int, int, Step>> slots;  // slot, place in it
+  for (int batch = 0; batch < job_->micro_batches; ++batch) {
+    for (int i = 0; i < operators_; ++i) {
+      const int op = by_depth_[i];
+      const int stage = stages - in_flight[op];
+      const int forward = batch < in_flight[op] ? stage + batch : stage + 2 * batch;
+      slots.push_back({forward, i, {op, batch, true}});
+      slots.push_back({2 * stages - 1 - stage + 2 * batch, operators_ - i, {op, batch, false}});
+    }
+  }
+  std::sort(slots.begin(), slots.end());
+  auto made = std::make_shared<Schedule>();
+  made->in_flight = std::move(in_flight);
+  made->at.resize(slots.size());
+  for (const auto& [slot, place, step] : slots) {
+    made->at[2 * (step.batch * operators_ + step.op) + (step.forward ? 0 : 1)] =
+        static_cast<int>(made->steps.size());
+    made->steps.push_back(step);
+  }
+  return made;
+}
+
+double& CoarseSimulator::arrival(int edge, int batch, bool forward) {
+  const Edge& ends = edges_[edge];
+  const int step = at(forward ? ends.producer : ends.consumer, batch, forward);
+  return sides_[side(step)].arrive_s[step * slots_ + (forward ? ends.out_slot : ends.in_slot)];
+}
+
+double CoarseSimulator::run(const std::vector<int>& strategy) {
+  if (strategy.size() != job_->operators.size()) {
+    throw std::invalid_argument("strategy: places " + std::to_string(strategy.size()) + " of " +
+                                std::to_string(job_->operators.size()) + " operators");
+  }
+  for (int op = 0; op < operators_; ++op) costs_.shard(op, strategy[op]);  // throws
+  changed_.clear();
+  changed_edges_.clear();
+  base_ = strategy_ = strategy;
+  for (size_t edge = 0; edge < edges_.size(); ++edge) {
+    const Edge& ends = edges_[edge];
+    base_loads_[edge] =
+        loads_.edge(ends.consumer, strategy[ends.producer], strategy[ends.consumer]);
+  }
+  edge_loads_ = base_loads_;
+  if (schedule_ == nullptr || job_->micro_batches > 1) {
+    schedule_ = base_schedule_ = schedule(costs_.inFlight(strategy));
+  }
+  proposed_s_ = simulate(0, kInfinity);
+  accept();
+  return base_s_;
+}
+
+double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vector<int>& changed,
+                                double limit_s) {
+  if (base_.empty()) throw std::logic_error("a proposal needs a base");
+  choose(strategy, changed);
+  if (changed.empty()) {
+    first_step_ = end_step_ = 0;
+    return proposed_s_ = base_s_;
+  }
+  schedule_ = base_schedule_;
+  if (job_->micro_batches > 1) {
+    std::vector<int> in_flight = costs_.inFlight(strategy_);
+    if (in_flight != base_schedule_->in_flight) schedule_ = schedule(std::move(in_flight));
+  }
+  const bool same_steps = schedule_ == base_schedule_;
+  return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
+}
+
+// Makes `strategy` the one that is simulated: undoes the last proposal, then prices the edges
+// around `changed`.
+void CoarseSimulator::choose(const std::vector<int>& strategy, const std::vector<int>& changed) {
+  for (int op : changed_) strategy_[op] = base_[op];
+  for (int edge : changed_edges_) edge_loads_[edge] = base_loads_[edge];
+  changed_ = changed;
+  changed_edges_.clear();
+  for (int op : changed) {
+    costs_.shard(op, strategy[op]);  // throws
+    strategy_[op] = strategy[op];
+  }
+  for (int op : changed) {
+    for (const auto* around : {&in_edges_[op], &out_edges_[op]}) {
+      for (int edge : *around) {
+        const Edge& ends = edges_[edge];
+        edge_loads_[edge] =
+            loads_.edge(ends.consumer, strategy_[ends.producer], strategy_[ends.consumer]);
+        changed_edges_.push_back(edge);
+      }
+    }
+  }
+}
+
+void CoarseSimulator::accept() {
+  for (int step = first_step_; step < end_step_; ++step) which_[step] ^= 1;
+  for (int op : changed_) base_[op] = strategy_[op];
+  for (int edge : changed_edges_) base_loads_[edge] = edge_loads_[edge];
+  base_schedule_ = schedule_;
+  changed_.clear();
+  changed_edges_.clear();
+  first_step_ = end_step_ = 0;
+  base_s_ = proposed_s_;
+}
+
+// The first step that is another one: that of a changed operator, or of one that sends to it.
+int CoarseSimulator::firstStep(const std::vector<int>& changed) const {
+  int first = stepCount();
+  for (int op : changed) {
+    first = std::min(first, at(op, 0, true));
+    for (int edge : in_edges_[op]) first = std::min(first, at(edges_[edge].producer, 0, true));
+  }
+  return first;
+}
+
+double CoarseSimulator::simulate(int first_step, double limit_s) {
+  first_step_ = end_step_ = first_step / kSpacing * kSpacing;
+  if (first_step_ == 0) {
+    for (auto* times : {&state_.server_s, &state_.transfer_s, &state_.link_s}) {
+      std::fill(times->begin(), times->end(), 0.0);
+    }
+    state_.end_s = 0;
+  } else {
+    state_ = sides_[side(first_step_ - 1)].saved[first_step_ / kSpacing];
+  }
+  steps_asked_ += stepCount();
+  end_step_ = stepCount();
+  for (int step = first_step_; step < stepCount(); ++step) {
+    if (step % kSpacing == 0 && step > first_step_) {
+      sides_[side(step - 1)].saved[step / kSpacing] = state_;
+      const double bound_s = lowerBound();
+      if (bound_s > limit_s) return bound_s;
+    }
+    ++steps_simulated_;
+    run(schedule_->steps[step]);
+  }
+  return lowerBound();
+}
+
+void CoarseSimulator::run(const Step& step) {
+  const auto [op, batch, forward] = step;
+  const int id = strategy_[op];
+  const ShardCost& cost = costs_.shard(op, id);
+  std::fill(ready_s_.begin(), ready_s_.end(), 0.0);
+  double* done = finish(op, batch, forward);
+  if (forward) {
+    for (int edge : in_edges_[op]) takeReady(edge, batch, true);
+    compute(done, id, cost.forward_s);
+    for (int edge : out_edges_[op]) send(edge, batch, true);
+    return;
+  }
+  for (int edge : out_edges_[op]) {
+    if (edges_[edge].gradient_bytes > 0) takeReady(edge, batch, false);
+  }
+  compute(done, id, cost.backward_s);
+  for (int edge : in_edges_[op]) {
+    if (edges_[edge].gradient_bytes > 0) send(edge, batch, false);
+  }
+  if (batch == job_->micro_batches - 1) allReduce(op);
+}
+
+// A shard on every server of placement `id`, after what its server did before and `ready_s_`.
+void CoarseSimulator::compute(double* done, int id, double seconds) {
+  const double* members = loads_.members(id).data();
+  double* free = state_.server_s.data();
+  const Lanes duration = spread(seconds);
+  for (size_t i = 0; i < server_lanes_; i += kLanes) {
+    const Lanes before = load(free + i);
+    const Lanes after = smaller(larger(load(&ready_s_[i]), before) + duration, load(members + i));
+    store(done + i, after);
+    store(free + i, larger(before, after));
+  }
+}
+
+// What arrives over an edge. What a server has itself needs no look: it works in the order of the
+// steps, so it is done with that.
+void CoarseSimulator::takeReady(int edge, int batch, bool forward) {
+  const EdgeLoads* loads = edge_loads_[edge].get();
+  if (loads == nullptr) return;
+  const double* takes = (forward ? loads->receives : loads->sends).data();
+  const Lanes arrived = spread(arrival(edge, batch, forward));
+  for (size_t i = 0; i < server_lanes_; i += kLanes) {
+    store(&ready_s_[i], larger(load(&ready_s_[i]), smaller(arrived, load(takes + i))));
+  }
+}
+
+// The latest of `times` where `mask` applies.
+double CoarseSimulator::last(const double* times, const std::vector<double>& mask) const {
+  Lanes a = spread(0);
+  Lanes b = spread(0);
+  for (size_t i = 0; i < server_lanes_; i += 2 * kLanes) {
+    a = larger(a, smaller(load(times + i), load(&mask[i])));
+    b = larger(b, smaller(load(times + i + kLanes), load(&mask[i + kLanes])));
+  }
+  return largest(a, b);
+}
+
+void CoarseSimulator::send(int edge, int batch, bool forward) {
+  const EdgeLoads* loads = edge_loads_[edge].get();
+  if (loads == nullptr) return;
+  const Edge& ends = edges_[edge];
+  const double* from = finish(forward ? ends.producer : ends.consumer, batch, forward);
+  const double ready_s = last(from, forward ? loads->sends : loads->receives);
+  const LinkLoads& ways = forward ? loads->forward : loads->backward;
+  const double size_bytes = forward ? ends.size_bytes : ends.gradient_bytes;
+  arrival(edge, batch, forward) =
+      size_bytes > 0 ? transfer(ways, size_bytes, ready_s) + ways.latency_s : ready_s;
+}
+
+// When the last link is done with it. Links that it does not load keep their times: there the
+// ready time is taken as 0, and 0 is added.
+double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, double ready_s) {
+  double* transfers = state_.transfer_s.data();
+  double* all = state_.link_s.data();
+  if (!loads.link.empty()) {
+    double done_s = ready_s;
+    for (size_t i = 0; i < loads.link.size(); ++i) {
+      const int link = loads.link[i];
+      const double busy_s = loads.s_per_byte[i] * size_bytes;
+      const double begin_s = std::max(transfers[link], ready_s);
+      transfers[link] = begin_s + busy_s;
+      all[link] = std::max(all[link], begin_s) + busy_s;
+      done_s = std::max(done_s, begin_s + busy_s);
+    }
+    return done_s;
+  }
+  const double* s_per_byte = loads.s_per_byte.data();
+  const Lanes size = spread(size_bytes);
+  const Lanes ready = spread(ready_s);
+  const Lanes none = spread(0);
+  Lanes done = ready;
+  for (size_t i = 0; i < link_lanes_; i += kLanes) {
+    const Lanes busy = load(s_per_byte + i) * size;
+    const Lanes begin = larger(load(transfers + i), busy > none ? ready : none);
+    const Lanes end = begin + busy;
+    store(transfers + i, end);
+    store(all + i, busy > none ? larger(load(all + i), begin) + busy : load(all + i));
+    done = larger(done, busy > none ? end : none);
+  }
+  return largest(done, done);
+}
+
+// Behind all AllReduces before it, and giving way to transfers.
+void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double ready_s) {
+  double* all = state_.link_s.data();
+  double done_s = ready_s;
+  if (!loads.link.empty()) {
+    for (size_t i = 0; i < loads.link.size(); ++i) {
+      double& link_s = all[loads.link[i]];
+      link_s = std::max(link_s, ready_s) + loads.s_per_byte[i] * size_bytes;
+      done_s = std::max(done_s, link_s);
+    }
+  } else {
+    const double* s_per_byte = loads.s_per_byte.data();
+    const Lanes size = spread(size_bytes);
+    const Lanes ready = spread(ready_s);
+    const Lanes none = spread(0);
+    Lanes done = ready;
+    for (size_t i = 0; i < link_lanes_; i += kLanes) {
+      const Lanes busy = load(s_per_byte + i) * size;
+      const Lanes end = larger(load(all + i), busy > none ? ready : none) + busy;
+      store(all + i, end);
+      done = larger(done, busy > none ? end : none);
+    }
+    done_s = largest(done, done);
+  }
+  state_.end_s = std::max(state_.end_s, done_s + loads.latency_s);
+}
+
+// All parameter groups at once, when the last shard has its gradients.
+void CoarseSimulator::allReduce(int op) {
+  const int id = strategy_[op];
+  const double bytes = costs_.reducedBytes(op, id);
+  if (bytes == 0) return;
+  const LinkLoads& rings = loads_.reductions(id);
+  const double local_s = bytes * job_->local_reduce_s_per_byte;
+  if (rings.empty() && local_s == 0) return;
+  const double* gradients = finish(op, job_->micro_batches - 1, false);
+  const double ready_s = last(gradients, loads_.members(id)) + local_s;
+  if (rings.empty()) {
+    state_.end_s = std::max(state_.end_s, ready_s);
+  } else {
+    reduce(rings, bytes, ready_s);
+  }
+}
+
+// What is over by now; nothing takes time back.
+double CoarseSimulator::lowerBound() const {
+  Lanes a = spread(state_.end_s);
+  Lanes b = a;
+  for (size_t i = 0; i < server_lanes_; i += kLanes) a = larger(a, load(&state_.server_s[i]));
+  for (size_t i = 0; i < link_lanes_; i += 2 * kLanes) {
+    a = larger(a, load(&state_.link_s[i]));
+    b = larger(b, load(&state_.link_s[i + kLanes]));
+  }
+  return largest(a, b);
+}
+
+}  // namespace topoopt

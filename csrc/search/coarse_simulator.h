@@ -1,0 +1,137 @@
+// One training iteration under a strategy, coarser than at flow level, for searches that price
+// thousands of strategies a second.
+//
+// A task per operator and pass, one per edge whose ends are on different servers, one per
+// AllReduce. Tasks are issued in one order: operators forward, those of equal depth in the graph
+// side by side, then backward in reverse, each with the transfers of its results and its AllReduce
+// behind it. A server computes in this order. A
+// transfer starts when all who send have their part, and keeps every link of its routes busy for
+// the bytes it carries there, one transfer after the other; it arrives everywhere when its last
+// link is done. AllReduces take what transfers leave of a link. The flow level (sim/iteration.h)
+// shares links between all flows at hand instead, lets every pair of servers start by itself, and
+// has a shard compute as soon as it can.
+//
+// With micro-batches, every server works in the order of 1F1B (one forward, one backward), as
+// PlacementCosts::inFlight says.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "search/link_loads.h"
+#include "sim/job.h"
+
+namespace topoopt {
+
+// Prices strategies of one job on one network. A strategy that differs from the one before in few
+// operators is simulated from the first task on that changes, and no further than the first state
+// that is the same again; the result is the same number, bit for bit.
+class CoarseSimulator {
+ public:
+  // Throws std::invalid_argument if job and network disagree on the number of servers.
+  CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNetwork& network);
+
+  PlacementCosts& costs() { return costs_; }
+  const PlacementCosts& costs() const { return costs_; }
+
+  // Seconds of one iteration with operator i on placement `strategy[i]`, all of it simulated. This
+  // strategy is the base of proposals from now on.
+  double run(const std::vector<int>& strategy);
+
+  // The same for a strategy that differs from the base in the operators `changed`; only what that
+  // changes is simulated. Ends early, with some time above `limit_s`, once it is above that.
+  double propose(const std::vector<int>& strategy, const std::vector<int>& changed, double limit_s);
+
+  // The strategy last proposed, not ended early, is the base from now on.
+  void accept();
+
+  // Of all runs and proposals: tasks simulated, and those that a full simulation would have had.
+  int64_t stepsSimulated() const { return steps_simulated_; }
+  int64_t stepsAsked() const { return steps_asked_; }
+
+ private:
+  struct Edge {
+    int producer, consumer;
+    double size_bytes, gradient_bytes;
+    int out_slot, in_slot;  // among the producer's and the consumer's edges
+  };
+  // Work on operator `op` for one micro-batch.
+  struct Step {
+    int op, batch;
+    bool forward;
+    auto operator<=>(const Step&) const = default;
+  };
+  // What has to be known between two steps. `end_s` is when the last AllReduce so far is over.
+  struct State {
+    std::vector<double> server_s;    // the accelerators of a server are free
+    std::vector<double> transfer_s;  // a link is free of transfers
+    std::vector<double> link_s;      // a link is free of everything
+    double end_s = 0;
+  };
+  // What proposals may change comes twice: `which_` says for every step which is the base's.
+  struct Side {
+    std::vector<double> finish_s;  // step x servers
+    std::vector<double> arrive_s;  // step x slots: what it sends is with its receivers
+    std::vector<State> saved;      // before every kSpacing-th step
+  };
+  // In which order the steps are issued, and where each of them is.
+  struct Schedule {
+    std::vector<int> in_flight;  // per operator: what it was made for
+    std::vector<Step> steps;
+    std::vector<int> at;  // micro-batch, operator, forward then backward
+  };
+
+  int stepCount() const { return static_cast<int>(which_.size()); }
+  int at(int op, int batch, bool forward) const {
+    return schedule_->at[2 * (batch * operators_ + op) + (forward ? 0 : 1)];
+  }
+  int side(int step) const { return which_[step] ^ (step >= first_step_ && step < end_step_); }
+  double* finish(int step) {
+    return sides_[side(step)].finish_s.data() + static_cast<size_t>(step) * server_lanes_;
+  }
+  double* finish(int op, int batch, bool forward) { return finish(at(op, batch, forward)); }
+  double& arrival(int edge, int batch, bool forward);
+
+  void sortByDepth();
+  std::shared_ptr<const Schedule> schedule(std::vector<int> in_flight) const;
+  double simulate(int first_step, double limit_s);
+  void choose(const std::vector<int>& strategy, const std::vector<int>& changed);
+  int firstStep(const std::vector<int>& changed) const;
+  void run(const Step& step);
+  void compute(double* done, int id, double seconds);
+  void takeReady(int edge, int batch, bool forward);
+  void send(int edge, int batch, bool forward);
+  void allReduce(int op);
+  double transfer(const LinkLoads& loads, double size_bytes, double ready_s);
+  void reduce(const LinkLoads& loads, double size_bytes, double ready_s);
+  double last(const double* times, const std::vector<double>& mask) const;
+  double lowerBound() const;
+
+  std::shared_ptr<const Job> job_;
+  PlacementCosts costs_;
+  LinkLoadTable loads_;
+  int operators_;
+  size_t server_lanes_, link_lanes_;  // padded numbers
+  size_t slots_ = 1;                  // most edges into or out of an operator
+  std::vector<Edge> edges_;
+  std::vector<std::vector<int>> in_edges_, out_edges_;  // per operator
+  std::vector<int> by_depth_;                           // operators
+  std::vector<int> base_, strategy_;
+  std::vector<std::shared_ptr<const EdgeLoads>> base_loads_, edge_loads_;
+  std::shared_ptr<const Schedule> base_schedule_, schedule_;
+  std::vector<int> changed_, changed_edges_;
+  std::vector<char> which_;  // per step
+  Side sides_[2];
+  State state_;
+  std::vector<double> ready_s_;
+  int first_step_ = 0;  // of the proposal
+  int end_step_ = 0;
+  double base_s_ = 0;
+  double proposed_s_ = 0;
+  int64_t steps_simulated_ = 0;
+  int64_t steps_asked_ = 0;
+};
+
+}  // namespace topoopt

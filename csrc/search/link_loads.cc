@@ -1,0 +1,118 @@
+#include "search/link_loads.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "search/lanes.h"
+
+namespace topoopt {
+
+namespace {
+
+constexpr size_t kRememberedEdges = 4096;  // of which one takes some 10 kB for 512 links
+constexpr size_t kListedShare = 8;         // a list where fewer than 1 in 8 links is loaded
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+LinkLoadTable::LinkLoadTable(RoutedNetwork network, PlacementCosts& costs)
+    : network_(std::move(network)), costs_(costs) {
+  for (double bytes_per_s : network_.capacity()) s_per_byte_.push_back(1 / bytes_per_s);
+  sum_.assign(s_per_byte_.size(), 0);
+}
+
+void LinkLoadTable::add(int path, double bytes) {
+  for (const LinkUse& use : network_.paths().uses(path)) {
+    sum_[use.link] += bytes * use.load * s_per_byte_[use.link];
+  }
+}
+
+// Takes what `add` has added up.
+LinkLoads LinkLoadTable::collect(double latency_s) {
+  LinkLoads loads;
+  loads.latency_s = latency_s;
+  const size_t loaded = sum_.size() - std::count(sum_.begin(), sum_.end(), 0.0);
+  if (loaded == 0) return loads;
+  if (loaded * kListedShare < sum_.size()) {
+    for (size_t link = 0; link < sum_.size(); ++link) {
+      if (sum_[link] == 0) continue;
+      loads.link.push_back(static_cast<int>(link));
+      loads.s_per_byte.push_back(sum_[link]);
+    }
+  } else {
+    loads.s_per_byte.assign(padded(sum_.size()), 0);
+    std::copy(sum_.begin(), sum_.end(), loads.s_per_byte.begin());
+  }
+  std::fill(sum_.begin(), sum_.end(), 0);
+  return loads;
+}
+
+std::shared_ptr<const EdgeLoads> LinkLoadTable::edge(int op, int producer, int consumer) {
+  const OperatorCost& cost = costs_.job().operators[op];
+  const auto kind = static_cast<size_t>(costs_.placements()[consumer].degrees.kind);
+  const uint64_t whole = (cost.whole_operands[kind] ? 1 : 0) | (cost.whole_positions ? 2 : 0);
+  const uint64_t key =
+      ((static_cast<uint64_t>(producer) << 31 | static_cast<uint64_t>(consumer)) << 2) | whole;
+  const auto known = edges_.find(key);
+  if (known != edges_.end()) return known->second;
+  if (edges_.size() >= kRememberedEdges) edges_.clear();
+  return edges_[key] = makeEdge(costs_.transfers(op, producer, consumer));
+}
+
+std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Transfer>& transfers) {
+  bool moves = false;
+  for (const Transfer& transfer : transfers) moves |= transfer.source != transfer.target;
+  if (!moves) return nullptr;
+  auto edge = std::make_shared<EdgeLoads>();
+  const size_t servers = padded(network_.servers());
+  edge->sends.assign(servers, 0);
+  edge->receives.assign(servers, 0);
+  double forward_s = 0;
+  double backward_s = 0;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.source == transfer.target) continue;
+    edge->sends[transfer.source] = kInfinity;
+    edge->receives[transfer.target] = kInfinity;
+    const FlowPath& path = network_.pair(transfer.source, transfer.target);
+    add(path.path, transfer.fraction);
+    forward_s = std::max(forward_s, path.latency_s);
+  }
+  edge->forward = collect(forward_s);
+  for (const Transfer& transfer : transfers) {
+    if (transfer.source == transfer.target) continue;
+    const FlowPath& path = network_.pair(transfer.target, transfer.source);
+    add(path.path, transfer.fraction);
+    backward_s = std::max(backward_s, path.latency_s);
+  }
+  edge->backward = collect(backward_s);
+  return edge;
+}
+
+const LinkLoads& LinkLoadTable::reductions(int id) {
+  if (id >= static_cast<int>(reductions_.size())) reductions_.resize(costs_.placements().size());
+  if (reductions_[id] == nullptr) {
+    double latency_s = 0;
+    for (const std::vector<int>& servers : costs_.placements().groups(id)) {
+      if (servers.size() < 2) continue;
+      const double k = static_cast<double>(servers.size());
+      for (const FlowPath& ring : network_.group(servers)) {
+        add(ring.path, 2 * (k - 1) / k * ring.share);
+        latency_s = std::max(latency_s, ring.latency_s);
+      }
+    }
+    reductions_[id] = std::make_unique<LinkLoads>(collect(latency_s));
+  }
+  return *reductions_[id];
+}
+
+const std::vector<double>& LinkLoadTable::members(int id) {
+  if (id >= static_cast<int>(members_.size())) members_.resize(costs_.placements().size());
+  std::vector<double>& mask = members_[id];
+  if (mask.empty()) {
+    mask.assign(padded(network_.servers()), 0);
+    for (int server : costs_.placements()[id].servers) mask[server] = kInfinity;
+  }
+  return mask;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,62 @@
+// What transfers and AllReduces load, as vectors over the links and servers of a network.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/job.h"
+#include "sim/routed_network.h"
+
+namespace topoopt {
+
+// Seconds that every link is busy per byte, for the transfers of one tensor or for the rings of one
+// AllReduce. Few loaded links are listed; many are a dense vector, padded for lanes.h.
+struct LinkLoads {
+  std::vector<int> link;
+  std::vector<double> s_per_byte;  // per entry of `link`, or per link if `link` is empty
+  double latency_s = 0;            // the longest of all ways
+  bool empty() const { return s_per_byte.empty(); }
+};
+
+// What is between two operators. Masks are 0 or infinity per server, so that the smaller of a
+// time and a mask is the time where the mask applies.
+struct EdgeLoads {
+  LinkLoads forward, backward;
+  std::vector<double> sends;     // forward; receives gradients
+  std::vector<double> receives;  // forward; sends gradients
+};
+
+// Loads of one network, kept once computed. Not for several threads at once.
+class LinkLoadTable {
+ public:
+  LinkLoadTable(RoutedNetwork network, PlacementCosts& costs);
+
+  // Operator `op` on placement `consumer` reads a tensor of one byte from placement `producer`.
+  // Null where every server keeps what it has. Throws std::invalid_argument where there is no
+  // route.
+  std::shared_ptr<const EdgeLoads> edge(int op, int producer, int consumer);
+
+  // AllReduces of one byte in each parameter group of placement `id`, all at once.
+  const LinkLoads& reductions(int id);
+
+  // 0 or infinity per server: whether it has a shard of placement `id`.
+  const std::vector<double>& members(int id);
+
+ private:
+  void add(int path, double bytes);
+  LinkLoads collect(double latency_s);
+  std::shared_ptr<const EdgeLoads> makeEdge(const std::vector<Transfer>& transfers);
+
+  RoutedNetwork network_;
+  PlacementCosts& costs_;
+  std::vector<double> s_per_byte_;  // 1 / capacity
+  std::vector<double> sum_;         // being collected, per link
+  std::unordered_map<uint64_t, std::shared_ptr<const EdgeLoads>> edges_;
+  std::vector<std::unique_ptr<LinkLoads>> reductions_;
+  std::vector<std::vector<double>> members_;
+};
+
+}  // namespace topoopt

@@ -1,0 +1,190 @@
+"""Chains side by side, the two levels of the search, and Ray."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from search_cases import every_strategy, lowered, prices_of, wired
+from small_op_graphs import chain, embeddings, random_graph
+
+from torch_topoopt.plan import Cluster
+from torch_topoopt.search import ray_chains
+from torch_topoopt.search.chains import ChainProgress, ThreadedChains, budgets
+from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.strategies import data_parallel, starting_strategies
+from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
+from torch_topoopt.sim import predict
+
+
+def problem_of(seed: int = 7, operators: int = 6, servers: int = 4, **more: Any) -> SearchProblem:
+    op_graph = random_graph(random.Random(seed), operators)
+    cluster = Cluster(servers, 1 if servers == 2 else 2, 10.0)
+    starts = (data_parallel(op_graph, servers),)
+    return SearchProblem(op_graph, cluster, wired(op_graph, cluster), starts, **more)
+
+
+def tables() -> SearchProblem:
+    """Moving each of the tables to one server gains much."""
+    op_graph = embeddings(12, table_bytes=10**8)
+    cluster = Cluster(4, 2, 10.0)
+    return SearchProblem(op_graph, cluster, wired(op_graph, cluster), (data_parallel(op_graph, 4),))
+
+
+@pytest.mark.parametrize(("seed", "servers", "operators"), [(0, 4, 2), (2, 2, 5), (4, 3, 4)])
+def test_chains_find_the_optimum_of_their_simulator(
+    seed: int, servers: int, operators: int
+) -> None:
+    problem = problem_of(seed, operators, servers)
+    strategies = every_strategy(problem.op_graph, servers)
+    prices = prices_of(problem.op_graph, problem.cluster, problem.network, strategies)  # type: ignore[arg-type]
+    optimum = min(prices.run(lowered(strategy)) for strategy in strategies)
+    found = ThreadedChains(problem, chains=2).run(4000)
+    assert found.candidates[0].seconds == optimum
+    assert prices.run(lowered(found.candidates[0].strategy)) == optimum
+
+
+def test_every_candidate_costs_what_it_says_and_the_best_comes_first() -> None:
+    problem = tables()
+    result = ThreadedChains(problem, chains=3).run(3000)
+    found = [candidate.strategy for candidate in result.candidates]
+    prices = prices_of(problem.op_graph, problem.cluster, problem.network, found)  # type: ignore[arg-type]
+    seconds = [candidate.seconds for candidate in result.candidates]
+    assert seconds == sorted(seconds)
+    assert seconds == [prices.run(lowered(strategy)) for strategy in found]
+    assert len(found) > 3
+    assert result.evaluations == 3000
+    assert 0 < result.accepted < result.simulations < 3000
+    assert result.steps_simulated < result.steps_asked
+
+
+def test_the_result_is_the_same_for_any_number_of_workers() -> None:
+    problem = problem_of(operators=12)
+    results = [
+        ThreadedChains(problem, seed=5, chains=3, workers=workers).run(2500)
+        for workers in (1, 2, 3, None)
+    ]
+    assert results[1:] == results[:-1]
+    assert ThreadedChains(problem, seed=6, chains=3).run(2500) != results[0]
+    assert budgets(2500, 3) == [834, 833, 833]
+
+
+def test_a_chain_alone_is_what_it_is_among_others() -> None:
+    problem = problem_of(operators=12)
+    one = ThreadedChains(problem, seed=5, chains=1).run(800)
+    for number in range(3):
+        alone = ray_chains.run_chain(problem, 5, number, 800)
+        assert (alone == one) == (number == 0)
+
+
+def test_proposals_too_large_for_memory_are_never_taken() -> None:
+    op_graph = embeddings(4, table_bytes=1_500_000_000)  # two tables do not fit on one server
+    cluster = Cluster(4, 2, 10.0)
+    starts = starting_strategies(op_graph, cluster)
+    problem = SearchProblem(op_graph, cluster, wired(op_graph, cluster), starts, beta=1e-9)
+    result = ThreadedChains(problem).run(4000)
+    assert result.accepted > 100
+    for candidate in result.candidates:
+        held = memory_by_server(op_graph, cluster, candidate.strategy)
+        assert max(held) <= memory_limit(cluster)
+    with pytest.raises(ValueError, match="no start fits into memory"):
+        ThreadedChains(replace(problem, starts=(data_parallel(op_graph, 4),)))
+
+
+def test_micro_batches_are_searched_too() -> None:
+    op_graph = chain(8, flops=10**11, parameters=10**8)
+    cluster = Cluster(4, 2, 100.0)
+    starts = (data_parallel(op_graph, 4),)
+    problem = SearchProblem(op_graph, cluster, wired(op_graph, cluster), starts, micro_batches=4)
+    found = TwoLevelSearch(problem).run(2000)
+    network = problem.network
+    before, after = (
+        predict(op_graph, cluster, network, s, micro_batches=4).iteration_s  # type: ignore[arg-type]
+        for s in (starts[0], found)
+    )
+    assert after <= before
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_flow_level_has_the_last_word(seed: int) -> None:
+    problem = problem_of(seed, 8)
+    seen: list[ChainProgress] = []
+    search = TwoLevelSearch(problem, seed=seed)
+    strategy = search.run(2000, seen.append)
+    assert search.best() == strategy
+
+    def flow_s(of: Any) -> float:
+        return predict(problem.op_graph, problem.cluster, problem.network, of).iteration_s  # type: ignore[arg-type]
+
+    candidates = [candidate.strategy for candidate in search.result().candidates]
+    assert flow_s(strategy) <= min(map(flow_s, (*candidates, *problem.starts))) * (1 + 1e-12)
+    assert [now.evaluations for now in seen] == sorted(now.evaluations for now in seen)
+    assert seen[-1].evaluations == 2000
+    assert all(now.best_s <= now.current_s for now in seen)
+
+
+def test_what_a_callback_raises_ends_the_search_and_leaves_the_best_so_far() -> None:
+    problem = tables()
+    search = TwoLevelSearch(problem)
+    calls = 0
+
+    def stop(now: ChainProgress) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        search.run(10**9, stop)
+    assert threading.active_count() == threads
+    assert search.best() == search.result().candidates[0].strategy
+    assert search.result().candidates[0].seconds < search.result().candidates[-1].seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (SearchOptions(chains=0), "chains: 0 is not at least 1"),
+        (SearchOptions(workers=0), "workers: 0 is not at least 1"),
+    ],
+)
+def test_options_out_of_range_are_named(options: SearchOptions, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TwoLevelSearch(problem_of(), options=options)
+
+
+def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match="ray: the package ray is not installed; `pip install"):
+        TwoLevelSearch(problem_of(), options=SearchOptions(ray="auto"))
+
+
+@pytest.mark.exhaustive
+def test_on_a_ray_cluster_the_result_is_that_of_threads() -> None:
+    ray = pytest.importorskip(
+        "ray", reason="ray is not installed: pip install 'torch_topoopt[ray]'"
+    )
+    problem = problem_of(operators=12)
+    here = TwoLevelSearch(problem, seed=5).run(2000)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        seen: list[ChainProgress] = []
+        search = TwoLevelSearch(problem, seed=5, options=SearchOptions(ray="auto"))
+        assert search.run(2000, seen.append) == here
+        assert seen[-1].evaluations == 2000
+        endless = TwoLevelSearch(problem, seed=5, options=SearchOptions(ray="auto"))
+
+        def stop(now: ChainProgress) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            endless.run(10**9, stop)
+        assert endless.best() == problem.starts[0]
+    finally:
+        ray.shutdown()

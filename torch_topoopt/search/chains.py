@@ -1,0 +1,190 @@
+"""Several Markov chains side by side, priced by the coarse simulator (csrc/search).
+
+FlexFlow's search (Jia et al. 2019; paper section 4.1, the Computation x Communication plane):
+propose another placement for an operator, spread one along the edges of the graph, swap two, or
+move a run of operators; simulate what that changes; accept by Metropolis' rule against the current
+strategy, with the relative change of the predicted time as the energy. Chains are seeded by their
+number and share nothing, so the result depends on how many chains there are, and not on how many
+threads or machines run them.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch_topoopt.search.problem import SearchProblem
+    from torch_topoopt.search.strategies import Strategy
+
+DEFAULT_CHAINS = 4
+_SLICE = 500  # evaluations of a chain between two looks at Ctrl-C
+_SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
+_KEPT = 8  # strategies that a chain hands over
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy and its time by the coarse simulator."""
+
+    seconds: float
+    strategy: Strategy
+
+
+@dataclass(frozen=True)
+class ChainProgress:
+    """Where chains are: proposals judged and accepted, the least current and the best time."""
+
+    evaluations: int
+    accepted: int
+    current_s: float
+    best_s: float
+
+
+@dataclass(frozen=True)
+class ChainResult:
+    """What a chain, or several together, has done. Candidates are in ascending order of time.
+
+    `simulations` are the evaluations that were simulated; in others nothing changed, or the
+    proposal did not fit into memory. Of the `steps_asked` steps that all simulations would have had
+    from start to end, `steps_simulated` were simulated.
+    """
+
+    candidates: tuple[Candidate, ...]
+    current_s: float
+    evaluations: int
+    accepted: int
+    simulations: int
+    steps_simulated: int
+    steps_asked: int
+
+    def progress(self) -> ChainProgress:
+        """Where it ended."""
+        return ChainProgress(
+            self.evaluations, self.accepted, self.current_s, self.candidates[0].seconds
+        )
+
+
+class Chain:
+    """One of the chains of `problem`, numbered from 0."""
+
+    def __init__(self, problem: SearchProblem, seed: int, number: int) -> None:
+        self._problem = problem
+        self._core = _core.CoarseChain(**problem.lowered(seed + number * _SPREAD))
+
+    def step(self, evaluations: int) -> None:
+        """Judges that many proposals, without the interpreter lock."""
+        self._core.step(evaluations)
+
+    def progress(self) -> ChainProgress:
+        """Where it is."""
+        core = self._core
+        return ChainProgress(core.evaluations, core.accepted, core.current_s, core.best_s)
+
+    def result(self) -> ChainResult:
+        """What it has done so far."""
+        core = self._core
+        candidates = tuple(
+            Candidate(seconds, self._problem.raised(strategy))
+            for seconds, strategy in core.best(_KEPT)
+        )
+        return ChainResult(
+            candidates,
+            core.current_s,
+            core.evaluations,
+            core.accepted,
+            core.simulations,
+            core.steps_simulated,
+            core.steps_asked,
+        )
+
+
+def budgets(evaluations: int, chains: int) -> list[int]:
+    """How many of `evaluations` each chain makes."""
+    return [evaluations // chains + (i < evaluations % chains) for i in range(chains)]
+
+
+class ThreadedChains:
+    """Chains in threads of this process."""
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        seed: int = 0,
+        chains: int = DEFAULT_CHAINS,
+        workers: int | None = None,
+    ) -> None:
+        """`workers` threads (default: one per processor that this process may use).
+
+        Raises ValueError for no chains or workers, and as SearchProblem.lowered and the core do.
+        """
+        if chains < 1:
+            raise ValueError(f"chains: {chains} is not at least 1")
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers: {workers} is not at least 1")
+        self._chains = [Chain(problem, seed, number) for number in range(chains)]
+        self._workers = min(chains, workers or len(os.sched_getaffinity(0)))
+
+    def run(
+        self, evaluations: int, on_progress: Callable[[ChainProgress], None] | None = None
+    ) -> ChainResult:
+        """Makes that many evaluations in all, in short slices; calls back between two.
+
+        What the callback raises ends the run, as Ctrl-C does; `result` is then what was found.
+        """
+        left = budgets(evaluations, len(self._chains))
+        with ThreadPoolExecutor(self._workers) as pool:
+            while any(left):
+                slices = [min(_SLICE, budget) for budget in left]
+                list(pool.map(Chain.step, self._chains, slices))
+                left = [budget - done for budget, done in zip(left, slices, strict=True)]
+                if on_progress is not None:
+                    on_progress(self.progress())
+        return self.result()
+
+    def progress(self) -> ChainProgress:
+        """Of all chains together."""
+        return together([chain.progress() for chain in self._chains])
+
+    def result(self) -> ChainResult:
+        """What all chains have done so far."""
+        return merged([chain.result() for chain in self._chains])
+
+
+def together(chains: Sequence[ChainProgress]) -> ChainProgress:
+    """Where several chains are."""
+    return ChainProgress(
+        sum(chain.evaluations for chain in chains),
+        sum(chain.accepted for chain in chains),
+        min(chain.current_s for chain in chains),
+        min(chain.best_s for chain in chains),
+    )
+
+
+def merged(results: Sequence[ChainResult]) -> ChainResult:
+    """Results of several chains as one."""
+    best: dict[Strategy, float] = {}
+    for result in results:
+        for candidate in result.candidates:
+            best.setdefault(candidate.strategy, candidate.seconds)
+    candidates = sorted((Candidate(s, strategy) for strategy, s in best.items()), key=_seconds)
+    return ChainResult(
+        tuple(candidates),
+        min(result.current_s for result in results),
+        sum(result.evaluations for result in results),
+        sum(result.accepted for result in results),
+        sum(result.simulations for result in results),
+        sum(result.steps_simulated for result in results),
+        sum(result.steps_asked for result in results),
+    )
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.seconds

@@ -1,0 +1,95 @@
+"""A strategy search as the C++ core takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.plan import Network
+from torch_topoopt.search.lowering import (
+    degrees_of,
+    lower_ideal_switch,
+    lower_job,
+    lower_network,
+    lower_placement,
+    memory_limit,
+    raise_placement,
+)
+from torch_topoopt.search.strategy_space import check_strategy, strategy_space
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt import _core
+    from torch_topoopt.op_graph import OpGraph, SplitDimension
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.lowering import LoweredPlacement
+    from torch_topoopt.search.strategies import Executable, Strategy
+
+DEFAULT_BETA = 50.0  # a strategy 2 % slower is accepted with probability 1/e
+
+
+@dataclass(frozen=True)
+class SearchProblem:
+    """Which strategy is best for `op_graph` on a cluster wired as `network`.
+
+    The search begins at the cheapest of `starts` that fits into memory. Without a network, the
+    servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only
+    what is `executable` is proposed; the starts are taken as they are. The batch is worked on in
+    `micro_batches` equal parts. `beta` is how cold the chains are: a strategy slower by a fraction
+    f is accepted with probability exp(-beta f).
+    """
+
+    op_graph: OpGraph
+    cluster: Cluster
+    network: Network | _core.RoutedNetwork | None
+    starts: tuple[Strategy, ...]
+    beta: float = DEFAULT_BETA
+    executable: Executable | None = None
+    dimensions: tuple[SplitDimension, ...] = ()
+    micro_batches: int = 1
+
+    def lowered(self, seed: int) -> dict[str, Any]:
+        """The arguments of a chain of _core with that seed; the same objects every time.
+
+        Raises ValueError for a negative seed, an unknown accelerator or a start that does not place
+        the operators.
+        """
+        if seed < 0:
+            raise ValueError(f"seed: {seed} is negative")
+        return {**self._lowered, "seed": seed % 2**64}
+
+    @cached_property
+    def _lowered(self) -> dict[str, Any]:
+        op_graph, cluster = self.op_graph, self.cluster
+        for start in self.starts:
+            check_strategy(op_graph, cluster.servers, start, micro_batches=self.micro_batches)
+        space = strategy_space(
+            op_graph, cluster.servers, self.executable, dimensions=self.dimensions
+        )
+        degrees = {move.degrees for moves in space.moves for move in moves}
+        degrees |= degrees_of(self.starts)
+        return {
+            "job": lower_job(op_graph, cluster, degrees, micro_batches=self.micro_batches),
+            "network": self._lowered_network(),
+            "spaces": space.groups(),
+            "space_of_operator": space.kind,
+            "starts": [[lower_placement(p) for p in start] for start in self.starts],
+            "memory_limit_bytes": memory_limit(cluster),
+            "beta": self.beta,
+        }
+
+    def raised(self, lowered: Sequence[LoweredPlacement]) -> Strategy:
+        """A strategy of the core as everybody else knows it."""
+        return tuple(
+            raise_placement(operator.name, placement)
+            for operator, placement in zip(self.op_graph.operators, lowered, strict=True)
+        )
+
+    def _lowered_network(self) -> _core.RoutedNetwork:
+        if self.network is None:
+            return lower_ideal_switch(self.cluster)
+        if isinstance(self.network, Network):
+            return lower_network(self.cluster, self.network)
+        return self.network

@@ -1,0 +1,95 @@
+"""The strategy search: many proposals by the coarse simulator, the best of them at flow level.
+
+The coarse simulator ranks strategies well and prices thousands a second; the flow level is what a
+plan is judged by. So chains of the first find candidates, and a short chain of the second begins
+at the best of these and has the last word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.search.chains import DEFAULT_CHAINS, ChainProgress, ChainResult, ThreadedChains
+from torch_topoopt.search.mcmc import StrategySearch
+from torch_topoopt.search.ray_chains import RayChains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.search.problem import SearchProblem
+    from torch_topoopt.search.strategies import Strategy
+
+CANDIDATES = 8  # of the chains, priced at flow level
+_REFINING_TASKS = 1_000_000  # of flow-level simulations; 1 s or 2 on one processor
+_REFINING_EVALUATIONS = 2_000
+_REFINING_SLICE = 10
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How chains are run: their number, and on which Ray cluster (None: in threads, `workers` of
+    them, by default one per processor)."""
+
+    chains: int = DEFAULT_CHAINS
+    workers: int | None = None
+    ray: str | None = None
+
+
+class TwoLevelSearch:
+    """One search. `best` is at any time the best strategy so far."""
+
+    def __init__(
+        self, problem: SearchProblem, *, seed: int = 0, options: SearchOptions | None = None
+    ) -> None:
+        """Raises ValueError as ThreadedChains and RayChains do."""
+        options = options or SearchOptions()
+        self._problem = problem
+        self._seed = seed
+        self._chains: ThreadedChains | RayChains
+        if options.ray is None:
+            self._chains = ThreadedChains(
+                problem, seed=seed, chains=options.chains, workers=options.workers
+            )
+        else:
+            self._chains = RayChains(problem, address=options.ray, seed=seed, chains=options.chains)
+        self._refined: StrategySearch | None = None
+
+    def run(
+        self, evaluations: int, on_progress: Callable[[ChainProgress], None] | None = None
+    ) -> Strategy:
+        """`evaluations` by the coarse simulator, and a few at flow level; returns the best.
+
+        What the callback raises ends the search, as Ctrl-C does.
+        """
+        result = self._chains.run(evaluations, on_progress)
+        self._refine(result, evaluations, on_progress)
+        return self.best()
+
+    def result(self) -> ChainResult:
+        """What the chains have done so far; times are those of the coarse simulator."""
+        return self._chains.result()
+
+    def best(self) -> Strategy:
+        """The best so far: at flow level once that has begun, else by the coarse simulator."""
+        if self._refined is not None:
+            return self._refined.best()
+        return self._chains.result().candidates[0].strategy
+
+    def _refine(
+        self,
+        result: ChainResult,
+        evaluations: int,
+        on_progress: Callable[[ChainProgress], None] | None,
+    ) -> None:
+        found = [candidate.strategy for candidate in result.candidates[:CANDIDATES]]
+        starts = tuple(dict.fromkeys((*found, *self._problem.starts)))
+        chain = StrategySearch(replace(self._problem, starts=starts), seed=self._seed)
+        self._refined = chain
+        most_tasks = chain.tasks + _REFINING_TASKS
+        left = min(evaluations, _REFINING_EVALUATIONS)
+        while left > 0 and chain.tasks < most_tasks:
+            chain.step(min(_REFINING_SLICE, left))
+            left -= _REFINING_SLICE
+            if on_progress is not None:
+                on_progress(result.progress())
