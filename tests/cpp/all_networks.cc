@@ -38,6 +38,7 @@ struct Search {
 
   void extend(int server, int lacking) {
     if (server == servers) return finish(lacking);
+    if (lacking > 0 && isDominated(server)) return;
     const unsigned others = ((1u << servers) - 1) & ~(1u << server);
     for (unsigned row = others;; row = (row - 1) & others) {
       const int links = std::popcount(row);
@@ -51,6 +52,20 @@ struct Search {
     }
   }
 
+  // Whether a link could be added in the end, whatever servers from `server` on do: from one that
+  // lacks a link to one that cannot receive all of its own any more.
+  bool isDominated(int server) const {
+    unsigned open = 0;
+    for (int v = 0; v < servers; ++v) {
+      const int to_come = servers - server - (v >= server);
+      open |= unsigned{received[v] + to_come < degree} << v;
+    }
+    for (int u = 0; u < server; ++u) {
+      if (std::popcount(out[u]) < degree && (open & ~out[u] & ~(1u << u))) return true;
+    }
+    return false;
+  }
+
   // Adds `by` to what every server of `row` receives; false, and nothing done, if one has no room.
   bool take(unsigned row, int by) {
     for (unsigned left = row; by > 0 && left; left &= left - 1) {
@@ -61,16 +76,8 @@ struct Search {
   }
 
   void finish(int lacking) {
-    if (lacking == 0) {
-      ++regular;
-    } else {
-      unsigned open = 0;
-      for (int v = 0; v < servers; ++v) open |= unsigned{received[v] < degree} << v;
-      for (int u = 0; u < servers; ++u) {
-        if (std::popcount(out[u]) < degree && (open & ~out[u] & ~(1u << u))) return;
-      }
-    }
-    price();
+    if (lacking == 0) ++regular;
+    if (lacking == 0 || !isDominated(servers)) price();
   }
 
   void price() {
