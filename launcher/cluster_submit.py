@@ -177,9 +177,10 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
     with terminal.progress("planning") as progress:
         progress(None, "profiling")
         graph = documents.op_graph_of(arguments.model or arguments.script)
-        return documents.make_plan(
+        plan = documents.make_plan(
             graph, shape, seed=arguments.seed, strategy_space="data-parallel", progress=progress
         )
+        return documents.with_failures(plan, progress)
 
 
 def _link_gbps(cluster: ClusterFile) -> float:

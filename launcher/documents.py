@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -92,6 +93,15 @@ class StoppedEarly(BaseException):
         super().__init__(str(by))
         self.plan = plan
         self.by = by
+
+
+def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
+    """`plan` with how to go on after the loss of any one link or server."""
+    from torch_topoopt.topology.failures import plan_failures
+
+    progress(None, "failures")
+    failures = plan_failures(plan.cluster, plan.network, plan.demand)
+    return replace(plan, failures=failures).validate()
 
 
 def make_plan(

@@ -175,11 +175,7 @@ def _make_plan(
         keep_best=True,
     )
     if arguments.failures is not False:
-        from torch_topoopt.topology.failures import plan_failures
-
-        progress(None, "failures")
-        failures = plan_failures(plan.cluster, plan.network, plan.demand)
-        plan = replace(plan, failures=failures).validate()
+        plan = documents.with_failures(plan, progress)
     return plan
 
 

@@ -170,6 +170,7 @@ class Job:
                 progress=stage.progress,
                 network=network,
             )
+            plan = documents.with_failures(plan, stage.progress)
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
         return plan
 

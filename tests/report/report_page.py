@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SECTIONS = (
     "headline", "stages", "topology", "rounds", "traffic", "search", "training", "strategy",
-    "operators", "wiring", "reproduce",
+    "operators", "wiring", "failures", "reproduce",
 )  # fmt: skip
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

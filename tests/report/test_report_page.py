@@ -21,9 +21,12 @@ from report_runs import (
     write_run,
 )
 
+from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.report import summary, write_report
 from torch_topoopt.report.html import significant
 from torch_topoopt.report.svg import THEME
+from torch_topoopt.topology.failures import plan_failures
+from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,6 +212,34 @@ def test_the_wiring_lists_every_cable_once_with_the_rings_of_both_directions(run
     ends = {frozenset([(row[1], row[2]), (row[3], row[4])]) for row in rows}
     assert len(rows) == len(ends) == 4
     assert {row[5] + row[6] for row in rows} == {"01", "10"}
+
+
+def test_the_failures_say_what_is_left_without_each_cable_and_server(tmp_path: Path) -> None:
+    """Four rings share no link, and any one loss costs one of them: a quarter of the bandwidth."""
+    plan = make_plan(5, (1, 2))
+    failures = plan_failures(plan.cluster, plan.network, plan.demand)
+    planned = replace(plan, failures=failures).validate()
+    _, page = report(write_run(tmp_path / "planned", planned, make_events(planned)))
+    *rows, whole = page.rows["failures"][1:]
+    assert [row[0] for row in rows[:2]] == ["0:0 – 1:1", "1:0 – 2:1"]
+    assert [row[0] for row in rows[10:]] == [f"server {server}" for server in range(5)]
+    assert {row[1:4] for row in map(tuple, rows[:10])} == {("none", "2", "75.0 %")}
+    assert whole[0] == "nothing"
+    assert whole[3] == "100.0 %"
+    text = page.sections["failures"]
+    assert "Without any one cable, 75.0 % or more of the bandwidth of AllReduce is left." in text
+    _, page = report(write_run(tmp_path / "plain", plan, make_events(plan)))
+    assert "does not say how to go on" in page.sections["failures"]
+
+
+def test_a_cable_that_parts_the_network_is_said_to(tmp_path: Path) -> None:
+    cluster, demand = Cluster(2, 1, 10.0), Demand((GroupDemand((0, 1), 10**6),), ())
+    network = find_network(cluster, demand)
+    plan = Plan.of_network(cluster, network, demand, model="pair")
+    plan = replace(plan, failures=plan_failures(cluster, network, demand)).validate()
+    _, page = report(write_run(tmp_path / "pair", plan, make_events(plan)))
+    assert page.rows["failures"][1][:2] == ["0:0 – 1:0", "parts the network"]
+    assert "1 of 1 cables part the network." in page.sections["failures"]
 
 
 def test_a_data_parallel_plan_says_that_no_strategy_was_searched(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import __version__
 from torch_topoopt.report import figures
+from torch_topoopt.report.failure_section import failure_section
 from torch_topoopt.report.html import (
     MISSING,
     Markup,
@@ -330,7 +331,7 @@ _CONTENTS = (
     ("stages", "Stages"), ("topology", "Topology"), ("rounds", "Iteration time"),
     ("traffic", "Traffic"), ("search", "Search"), ("training", "Accuracy"),
     ("strategy", "Strategy"), ("operators", "Operators"), ("wiring", "Wiring"),
-    ("reproduce", "Reproduce"),
+    ("failures", "Failures"), ("reproduce", "Reproduce"),
 )  # fmt: skip
 
 
@@ -354,6 +355,7 @@ def render_page(run: Run) -> str:
         _strategy_section(run),
         _operators_section(run),
         wiring_section(plan),
+        failure_section(plan),
         _reproduce_section(run),
         footer,
     )
