@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         "--architectures", metavar="NAME,...", help="which, in this order (default: all)"
     )
     options.add_argument(
-        "--accelerator", default="a100", help="entry of the accelerator table (default: a100)"
+        "--accelerator",
+        default="a100",
+        help="device or device:format, as h100 or a100:bf16 (default: a100)",
     )
     options.add_argument(
         "--accelerators-per-server", type=int, default=4, metavar="N", help="default: 4"

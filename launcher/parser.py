@@ -96,8 +96,9 @@ def make_cluster(
 
 def check_accelerator(name: str) -> None:
     """Raises InputError for one that is not in the table."""
-    from torch_topoopt.search.accelerators import ACCELERATORS
+    from torch_topoopt.search.accelerators import accelerator
 
-    if name not in ACCELERATORS:
-        known = ", ".join(ACCELERATORS)
-        raise InputError(f"accelerator: {name!r} is not known; use one of {known}")
+    try:
+        accelerator(name)
+    except ValueError as error:
+        raise InputError(str(error)) from None

@@ -54,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         "the network is given and only the strategy is searched",
     )
     options.add_argument(
-        "--accelerator", default="a100", help="entry of the accelerator table (default: a100)"
+        "--accelerator",
+        default="a100",
+        help="device or device:format, as h100 or a100:bf16 (default: a100)",
     )
     options.add_argument(
         "--strategy-space",

@@ -1,85 +1,215 @@
-"""What an operator costs on an accelerator: a roofline over public peak figures.
+"""What an operator costs on an accelerator: a roofline whose peaks come from data sheets.
 
-Peaks are the dense figures of the makers' data sheets for the number format that training uses on
-the device (BF16 or FP16 tensor cores with FP32 sums; FP32 on a CPU core). `efficiency` is the share
-of that peak that large matrix products reach; it is an assumption, not a measurement.
+A device has a peak for each number format, and a rate of its memory. How much of them an operator
+gets depends on its class (`OperatorClass`); those figures are fitted to measurements on an A100
+(benchmarks/cost_calibration.py), and taken to hold on other devices.
+
+An accelerator is named DEVICE or DEVICE:FORMAT. FORMAT says where products of matrices run:
+
+- fp32, the default: as PyTorch runs a float32 model when nothing is set. Dense layers use the FP32
+  units, convolutions and attention the tensor cores in TF32 (where the device has any). This is
+  also how the paper's operators were measured.
+- tf32: everything on tensor cores, from float32 (`torch.set_float32_matmul_precision("high")`).
+- bf16: everything on tensor cores in BF16 or FP16. The bytes of an OpGraph stay those of the
+  model that was profiled: profile one of that type.
+
+Peaks are dense ones, with FP32 sums, of the makers' data sheets for the largest version: A100 80 GB
+SXM, H100 SXM, H200 SXM, HGX B200, GB10 in a DGX Spark, RTX 4090. GB10: its sheet gives 1 PFLOP/s of
+sparse FP4; BF16 is an eighth of it, as on the other Blackwell chips, and TF32 half of that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator
 
+Format = Literal["fp32", "tf32", "bf16"]
+ClassName = Literal["dense", "convolution", "attention", "lookup", "concatenation", "elementwise"]
+
+
+class Pass(NamedTuple):
+    """How a forward or backward pass of a class of operators uses a device.
+
+    It reaches `efficiency` of the peak and `bandwidth` of the memory's rate; `overlap` is the part
+    of the shorter one of computing and moving that hides behind the longer one. It takes at least
+    `launch_s`, and `operand_s` for each tensor that it reads from another operator.
+    """
+
+    efficiency: float
+    bandwidth: float
+    overlap: float
+    launch_s: float
+    operand_s: float = 0.0
+
+
+class OperatorClass(NamedTuple):
+    """The two passes of a class of operators."""
+
+    forward: Pass
+    backward: Pass
+
+
+# `benchmarks/cost_calibration.py --fit` prints what is fitted here, without it their errors.
+# Launches are fitted for dense layers only, and taken to be the same for others; those of
+# elementwise ones are an assumption, as the one that was measured is small enough for the cache.
+_LAUNCH_S = 1.32e-5
+FITTED: dict[ClassName, OperatorClass] = {
+    "dense": OperatorClass(Pass(0.943, 0.679, 0.48, _LAUNCH_S), Pass(0.912, 1.0, 0.858, 3.88e-5)),
+    "convolution": OperatorClass(
+        Pass(0.542, 0.229, 1.0, _LAUNCH_S), Pass(0.591, 0.0805, 1.0, _LAUNCH_S)
+    ),
+    "attention": OperatorClass(Pass(0.197, 1.0, 1.0, _LAUNCH_S), Pass(0.193, 1.0, 1.0, _LAUNCH_S)),
+    "lookup": OperatorClass(Pass(1.0, 0.0969, 1.0, _LAUNCH_S), Pass(1.0, 0.0968, 1.0, _LAUNCH_S)),
+    "concatenation": OperatorClass(
+        Pass(1.0, 0.464, 1.0, 0.0, 3.09e-6), Pass(1.0, 0.562, 1.0, 0.0, 3.06e-6)
+    ),
+    "elementwise": OperatorClass(Pass(1.0, 1.0, 1.0, 5e-6), Pass(1.0, 1.0, 1.0, 5e-6)),
+}
+
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Peak rates of one device. `peer_bytes_per_s` joins it to the others of the same server."""
+    """Peak rates of one device; `peer_bytes_per_s` joins it to the others of the same server.
 
-    peak_flops: float
+    `tensor_flops` is the peak of convolutions and attention, `dense_flops` that of dense layers.
+    """
+
+    dense_flops: float
+    tensor_flops: float
     memory_bytes_per_s: float
     memory_bytes: int
     peer_bytes_per_s: float
-    efficiency: float
-    launch_overhead_s: float
+    classes: dict[ClassName, OperatorClass]
+
+    def peak_flops(self, class_name: ClassName) -> float:
+        return self.tensor_flops if class_name in _ON_TENSOR_CORES else self.dense_flops
+
+
+_ON_TENSOR_CORES: tuple[ClassName, ...] = ("convolution", "attention")
+
+
+@dataclass(frozen=True)
+class _Device:
+    """A row of the table: FLOP/s by format, bytes per second, bytes, bytes per second."""
+
+    fp32: float
+    tf32: float
+    bf16: float
+    memory_bytes_per_s: float
+    memory_bytes: int
+    peer_bytes_per_s: float
 
 
 _GIB = 2**30
 
-ACCELERATORS: dict[str, Accelerator] = {
+DEVICES: dict[str, _Device] = {
     # One core with 8-wide FP32 fused multiply-add units at 3 GHz and its share of the memory.
-    "cpu-core": Accelerator(96e9, 10e9, 4 * _GIB, 10e9, 0.5, 5e-6),
-    "a100": Accelerator(312e12, 2.039e12, 80 * _GIB, 300e9, 0.5, 5e-6),
-    "h100": Accelerator(989e12, 3.35e12, 80 * _GIB, 450e9, 0.5, 5e-6),
-    "h200": Accelerator(989e12, 4.8e12, 141 * 10**9, 450e9, 0.5, 5e-6),
-    "b200": Accelerator(2250e12, 8.0e12, 180 * 10**9, 900e9, 0.5, 5e-6),
-    "gb10": Accelerator(125e12, 273e9, 128 * 10**9, 273e9, 0.5, 5e-6),
-    "rtx-4090": Accelerator(165e12, 1.008e12, 24 * _GIB, 32e9, 0.5, 5e-6),
+    "cpu-core": _Device(96e9, 96e9, 96e9, 10e9, 4 * _GIB, 10e9),
+    "a100": _Device(19.5e12, 156e12, 312e12, 2.039e12, 80 * _GIB, 300e9),
+    "h100": _Device(67e12, 494.5e12, 989e12, 3.35e12, 80 * _GIB, 450e9),
+    "h200": _Device(67e12, 494.5e12, 989e12, 4.8e12, 141 * 10**9, 450e9),
+    "b200": _Device(75e12, 1100e12, 2250e12, 8.0e12, 180 * 10**9, 900e9),
+    "gb10": _Device(31e12, 62.5e12, 125e12, 273e9, 128 * 10**9, 273e9),
+    "rtx-4090": _Device(82.6e12, 82.6e12, 165.2e12, 1.008e12, 24 * _GIB, 32e9),
 }
+FORMATS: tuple[Format, ...] = ("fp32", "tf32", "bf16")
+
+
+def names() -> tuple[str, ...]:
+    """What an accelerator may be called, without formats."""
+    return tuple(DEVICES)
 
 
 def accelerator(name: str) -> Accelerator:
-    """The entry of `ACCELERATORS`; raises ValueError listing the known names."""
-    try:
-        return ACCELERATORS[name]
-    except KeyError:
+    """The device DEVICE or DEVICE:FORMAT; raises ValueError listing what is known."""
+    device, _, number_format = name.partition(":")
+    if device not in DEVICES:
+        raise ValueError(f"accelerator: {device!r} is not known; use one of {', '.join(names())}")
+    if number_format not in ("", *FORMATS):
         raise ValueError(
-            f"accelerator: {name!r} is not known; use one of {', '.join(ACCELERATORS)}"
-        ) from None
+            f"accelerator: {number_format!r} in {name!r} is not one of {', '.join(FORMATS)}"
+        )
+    row = DEVICES[device]
+    classes = FITTED
+    if number_format in ("tf32", "bf16"):  # on tensor cores: what convolutions reach there
+        dense, on_tensor_cores = FITTED["dense"], FITTED["convolution"]
+        dense = OperatorClass(
+            dense.forward._replace(efficiency=on_tensor_cores.forward.efficiency),
+            dense.backward._replace(efficiency=on_tensor_cores.backward.efficiency),
+        )
+        classes = {**FITTED, "dense": dense}
+    return Accelerator(
+        dense_flops=getattr(row, number_format or "fp32"),
+        tensor_flops=row.bf16 if number_format == "bf16" else row.tf32,
+        memory_bytes_per_s=row.memory_bytes_per_s,
+        memory_bytes=row.memory_bytes,
+        peer_bytes_per_s=row.peer_bytes_per_s,
+        classes=classes,
+    )
 
 
-def roofline_seconds(device: Accelerator, flops: float, size_bytes: float) -> float:
-    """Seconds of one kernel: the longer of computing and moving bytes, plus the launch.
+_CLASS_OF_KIND: dict[str, ClassName] = {
+    "multiheadattention": "attention",
+    "scaled_dot_product_attention": "attention",
+    "embedding": "lookup",
+    "embeddingbag": "lookup",
+    "embedding_bag": "lookup",
+    "cat": "concatenation",
+    "concat": "concatenation",
+    "stack": "concatenation",
+}
 
-    0 for an operator that neither computes nor moves anything (a view).
-    """
+
+def class_of(operator: Operator) -> ClassName:
+    """The class of an operator, by its kind and by whether it multiplies matrices."""
+    kind = operator.kind.lower()
+    if kind in _CLASS_OF_KIND:
+        return _CLASS_OF_KIND[kind]
+    if "attention" in kind and operator.forward_flops:
+        return "attention"
+    if kind.startswith("conv"):
+        return "convolution"
+    return "dense" if operator.forward_flops else "elementwise"
+
+
+def reads_all_parameters(operator: Operator) -> bool:
+    """Whether every shard of the batch reads all parameters, unlike a lookup in a table."""
+    return class_of(operator) != "lookup" and operator.memory_bytes >= operator.parameter_bytes
+
+
+def pass_seconds(
+    device: Accelerator, operator: Operator, one: Pass, flops: float, size_bytes: float
+) -> float:
+    """Seconds of a pass that computes and moves that much; 0 if it does neither (a view)."""
     if flops == 0 and size_bytes == 0:
         return 0.0
-    compute_s = flops / (device.peak_flops * device.efficiency)
-    return max(compute_s, size_bytes / device.memory_bytes_per_s) + device.launch_overhead_s
+    compute_s = flops / (device.peak_flops(class_of(operator)) * one.efficiency)
+    move_s = size_bytes / (device.memory_bytes_per_s * one.bandwidth)
+    work_s = max(compute_s, move_s) + (1 - one.overlap) * min(compute_s, move_s)
+    return work_s + one.launch_s + one.operand_s * len(operator.operands)
 
 
 def operator_seconds(device: Accelerator, operator: Operator, shards: float) -> tuple[float, float]:
     """(forward, backward) seconds of one shard when the batch is split into `shards` equal parts.
 
     FLOPs and activation bytes are divided by `shards`. Parameters are read, and their gradients
-    written, by every shard, unless the operator touches less memory than its parameters take (an
-    embedding reads only the rows of its samples): then all of its traffic is divided. The backward
-    pass moves the bytes of the forward pass once more, and writes the gradients.
+    written, by every shard, unless the operator looks up rows in a table: then all of its traffic
+    is divided. The backward pass moves the bytes of the forward pass once more, and writes the
+    gradients.
     """
-    touches_all = operator.memory_bytes >= operator.parameter_bytes
+    cost = device.classes[class_of(operator)]
+    touches_all = reads_all_parameters(operator)
     fixed = operator.parameter_bytes if touches_all else 0
-    gradient_fixed = operator.parameter_gradient_bytes if touches_all else 0
-    moved = (operator.memory_bytes - fixed) / shards
+    moved = (operator.memory_bytes - fixed) / shards + fixed
+    forward = pass_seconds(device, operator, cost.forward, operator.forward_flops / shards, moved)
     gradients = sum(operand.gradient_bytes for operand in operator.operands) / shards
-    forward = roofline_seconds(device, operator.forward_flops / shards, moved + fixed)
     if operator.backward_flops == 0 and gradients == 0 and operator.parameter_gradient_bytes == 0:
         return forward, 0.0
-    if not touches_all:
-        gradients += operator.memory_bytes / shards
-    backward = roofline_seconds(
-        device, operator.backward_flops / shards, moved + fixed + gradients + gradient_fixed
+    gradients += (
+        operator.parameter_gradient_bytes if touches_all else operator.memory_bytes / shards
     )
-    return forward, backward
+    flops = operator.backward_flops / shards
+    return forward, pass_seconds(device, operator, cost.backward, flops, moved + gradients)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.search.accelerators import operator_seconds
+from torch_topoopt.search.accelerators import operator_seconds, reads_all_parameters
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, Split
@@ -55,7 +55,7 @@ def shard_operator(operator: Operator, degrees: Degrees) -> Operator:
         outputs *= degrees.attribute
     if flops == 1:
         return operator
-    touches_all = operator.memory_bytes >= operator.parameter_bytes
+    touches_all = reads_all_parameters(operator)
     held = operator.parameter_bytes if touches_all else 0
     read = max(0, operator.memory_bytes - held - operator.output_bytes)
     read_parts = inputs if touches_all else flops

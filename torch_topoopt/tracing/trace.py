@@ -345,7 +345,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         touched_bytes = size_bytes
         if func in _LOOKUPS and tensor is args[_LOOKUPS[func][0]]:
             rows = args[_LOOKUPS[func][1]].numel()
-            touched_bytes = min(size_bytes, rows * tensor.shape[-1] * tensor.element_size())
+            touched_bytes = rows * tensor.shape[-1] * tensor.element_size()
         read = operator.reads.setdefault(
             (storage, offset, size_bytes), Read(producer, size_bytes, touched_bytes, False)
         )
