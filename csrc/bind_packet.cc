@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bind_sim.h"
 #include "sim/flow_program.h"
 #include "sim/packet/packet_network.h"
+#include "sim/packet/reconfigurer.h"
 
 namespace py = pybind11;
 
@@ -149,12 +152,38 @@ py::dict countsOf(const PacketNetwork& network, size_t links) {
   return counts;
 }
 
+// (window_s, delay_s, choose): `choose(now_s, [(source, target, bytes)])` gives None, or what
+// changes:
+// ([(link, bits_per_s)], [((source, target), path)]).
+packet::Reconfigurer makeReconfigurer(PacketNetwork& network, const FlowProgram& program,
+                                      const py::tuple& control) {
+  using packet::Reconfigurer;
+  const auto window_s = control[0].cast<double>();
+  const auto choose = control[2].cast<py::function>();
+  return Reconfigurer(
+      network, program.routeCount(), window_s, control[1].cast<double>(),
+      [choose](double now_s, const std::vector<Reconfigurer::Demand>& demand)
+          -> std::optional<Reconfigurer::Move> {
+        const py::gil_scoped_acquire acquire;
+        py::list waiting;
+        for (const auto& [source, target, bytes] : demand) {
+          waiting.append(py::make_tuple(source, target, bytes));
+        }
+        const py::object move = choose(now_s, waiting);
+        if (move.is_none()) return std::nullopt;
+        auto [rates, paths] = move.cast<
+            std::pair<decltype(Reconfigurer::Move::rates), decltype(Reconfigurer::Move::paths)>>();
+        return Reconfigurer::Move{std::move(rates), std::move(paths)};
+      });
+}
+
 // `paths`: (flow, its paths) per set of paths; `reroutes`: (time_s, flow, path). Both concern all
 // flows that have the path of the flow that is named.
 py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::object& keep_going,
                         const py::dict& options,
                         const std::vector<std::pair<int, std::vector<Path>>>& paths,
-                        const std::vector<std::tuple<double, int, Path>>& reroutes) {
+                        const std::vector<std::tuple<double, int, Path>>& reroutes,
+                        const std::optional<py::tuple>& control) {
   PacketNetwork network(program, makeOptions(options));
   for (const auto& [flow, alternatives] : paths) {
     network.spread(routeOf(program, flow, "paths"), alternatives);
@@ -162,7 +191,12 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
   for (const auto& [time_s, flow, path] : reroutes) {
     network.planReroute(time_s, routeOf(program, flow, "reroutes"), path);
   }
-  py::dict result = runProgram(program, network, until_s, keep_going);
+  RunOptions run{until_s, program.changes()};
+  if (control) {
+    run.control_at_s = (*control)[0].cast<double>();
+    run.control = makeReconfigurer(network, program, *control);
+  }
+  py::dict result = runProgram(program, network, std::move(run), keep_going);
   result["packet_counts"] = countsOf(network, program.links().size());
   return result;
 }
@@ -171,7 +205,8 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
 
 void bindPacket(py::module_& module) {
   module.def("run_packet_level", &runPacketLevel, py::arg("program"), py::arg("until_s"),
-             py::arg("keep_going"), py::arg("options"), py::arg("paths"), py::arg("reroutes"));
+             py::arg("keep_going"), py::arg("options"), py::arg("paths"), py::arg("reroutes"),
+             py::arg("control") = py::none());
   module.def("packet_options", [] {
     std::vector<std::string> names;
     for (const auto& [name, unused] : setters()) names.push_back(name);

@@ -116,15 +116,14 @@ FlowProgram makeTaskProgram(int64_t nodes, int64_t hosts, const std::vector<PyLi
 
 py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::object& keep_going) {
   ProgramFlowNetwork level(program);
-  return runProgram(program, level.network, until_s, keep_going);
+  return runProgram(program, level.network, {until_s, program.changes()}, keep_going);
 }
 
 }  // namespace
 
-py::dict runProgram(const FlowProgram& program, Network& network, double until_s,
+py::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                     const py::object& keep_going) {
   TaskRunner runner(program.hosts());
-  RunOptions options{until_s, program.changes(), nullptr};
   if (!keep_going.is_none()) {
     options.keep_going = [&keep_going](double now_s, int finished) {
       py::gil_scoped_acquire acquire;

@@ -6,6 +6,7 @@
 
 #include "sim/flow_program.h"
 #include "sim/network.h"
+#include "sim/task_runner.h"
 
 namespace topoopt {
 
@@ -14,8 +15,8 @@ void bindSim(pybind11::module_& module);
 // Runs `program` on `network` without the GIL and returns a dictionary: completion_s, complete,
 // events, packet_hops, cpu_seconds (of this thread, the run alone), and as arrays start_s and
 // finish_s (per task, infinity for what did not happen) and link_bytes. `keep_going(now_s,
-// finished)` is called now and then unless it is None; a false answer ends the run.
-pybind11::dict runProgram(const FlowProgram& program, Network& network, double until_s,
+// finished)` becomes that of `options` unless it is None.
+pybind11::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                           const pybind11::object& keep_going);
 
 // Adds the packet level to the module (bind_packet.cc).

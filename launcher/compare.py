@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher import console, documents, packet_options, parser
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import format_gbps, format_seconds
 
@@ -30,6 +30,7 @@ per second that a million dollars buys."""
 _EXAMPLES = """\
   topoopt compare dlrm --servers 128 --degree 4 --bandwidth 100Gbps
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --architectures topoopt,fat-tree
+  topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --level packet --transport dctcp
   topoopt compare opgraph.json --servers 64 --degree 6 --bandwidth 100Gbps --plot compare.png"""
 
 
@@ -66,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--seed", type=int, default=0, help="same seed, same figures (default: 0)")
     parser.add_batch_size_option(options, shared=True)
+    options.add_argument(
+        "--level",
+        default="flow",
+        help="flow: links shared max-min fairly (default); packet: every packet, one path a flow",
+    )
+    packet_options.add_options(options, seed=False)
     options.add_argument("--plot", metavar="FILE", help="also draw it: .png, .pdf or .svg")
     parser.add_json_option(options)
     return options
@@ -77,6 +84,7 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.comparison import compare
 
     arguments = _parser().parse_args(argv)
+    packet = packet_options.given_options(arguments, seed=False)
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
     if arguments.plot is not None:
         from torch_topoopt.launcher import compare_plot
@@ -108,6 +116,8 @@ def main(argv: list[str]) -> int:
                 seed=arguments.seed,
                 rounds=arguments.rounds,
                 evaluations=arguments.evaluations,
+                level=arguments.level,
+                packet_options=packet,
                 on_progress=progress,
             )
         except ValueError as error:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import argparse
 
 
-def add_options(options: argparse.ArgumentParser) -> None:
+def add_options(options: argparse.ArgumentParser, *, seed: bool = True) -> None:
+    """Adds them; without `seed` where the verb has a --seed of its own."""
     from torch_topoopt.sim.packet import ACKS, TRANSPORTS
 
     packet = options.add_argument_group("packet level")
@@ -29,7 +30,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
     packet.add_argument(
         "--lossless", action="store_true", default=None, help="full buffers pause links (PFC)"
     )
-    packet.add_argument("--seed", type=int, metavar="N", help="of all that is drawn by chance")
+    if seed:
+        packet.add_argument("--seed", type=int, metavar="N", help="of all that is drawn by chance")
     packet.add_argument(
         "--option",
         action="append",
@@ -39,14 +41,14 @@ def add_options(options: argparse.ArgumentParser) -> None:
     )
 
 
-def given_options(arguments: argparse.Namespace) -> dict[str, object]:
-    """The keywords of the packet level that were asked for."""
+def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[str, object]:
+    """The keywords of the packet level that were asked for; raises InputError."""
     given = {
         "transport": arguments.transport,
         "mtu_bytes": arguments.mtu,
         "acks": arguments.acks,
         "lossless": arguments.lossless,
-        "seed": arguments.seed,
+        "seed": arguments.seed if seed else None,
     }
     options = {name: value for name, value in given.items() if value is not None}
     for text in arguments.option:

@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
         "--architecture",
         metavar="NAME",
         help="with PLAN: the same strategy on another kind of network for the same servers, such "
-        "as fat-tree or torus (docs/architectures.md); every flow takes one shortest path",
+        "as fat-tree or torus (docs/architectures.md); every flow takes one shortest path; "
+        "circuits that move (ocs-reconfig) need --level packet",
     )
     options.add_argument(
         "--batch-size",
@@ -102,7 +103,9 @@ def main(argv: list[str]) -> int:
             return not stopped
 
         try:
-            program = _program(arguments)
+            program, control = _program(arguments)
+            if control is not None:
+                options["control"] = control
             result = sim.run_program(
                 program,
                 level=arguments.level,
@@ -120,8 +123,9 @@ def main(argv: list[str]) -> int:
     return stopped[0].exit_code if stopped else OK
 
 
-def _program(arguments: argparse.Namespace) -> FlowProgram:
-    """What to run; raises InputError, DocumentError or ValueError."""
+def _program(arguments: argparse.Namespace) -> tuple[FlowProgram, object]:
+    """What to run, and what moves its circuits, if anything does; raises InputError, DocumentError
+    or ValueError."""
     from torch_topoopt import sim
 
     if (arguments.plan is None) == (arguments.flows is None):
@@ -130,7 +134,7 @@ def _program(arguments: argparse.Namespace) -> FlowProgram:
         for option in ("model", "iterations", "architecture", "batch_size"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option.replace('_', '-')}: belongs to a PLAN, not to --flows")
-        return sim.read_flows(arguments.flows)
+        return sim.read_flows(arguments.flows), None
     from torch_topoopt.plan import Plan
 
     plan = documents.load(Plan, arguments.plan)
@@ -144,14 +148,18 @@ def _program(arguments: argparse.Namespace) -> FlowProgram:
     graph = documents.op_graph_of(model, batch_size)
     iterations = 1 if arguments.iterations is None else arguments.iterations
     if arguments.architecture is None:
-        return sim.plan_program(graph, plan, iterations=iterations)
+        return sim.plan_program(graph, plan, iterations=iterations), None
     from torch_topoopt.architecture_program import architecture_program
     from torch_topoopt.architectures import architecture
 
     topology = architecture(arguments.architecture)(plan.cluster, plan.demand, seed=plan.seed)
-    return architecture_program(
-        topology, graph, plan.cluster, plan.strategy, seed=plan.seed, iterations=iterations
-    )
+    what = (topology, graph, plan.cluster, plan.strategy)
+    if topology.reconfiguration is not None and arguments.level == "packet":
+        from torch_topoopt.architecture_packets import MovingCircuits
+
+        moving = MovingCircuits(*what, seed=plan.seed, iterations=iterations)
+        return moving.program, moving.control
+    return architecture_program(*what, seed=plan.seed, iterations=iterations), None
 
 
 def _write_files(arguments: argparse.Namespace, program: FlowProgram, result: FlowsResult) -> None:

@@ -17,12 +17,16 @@ from torch_topoopt.iteration_tasks import iteration_tasks
 from torch_topoopt.search.strategy_space import check_strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch_topoopt.architectures.topology import Topology
+    from torch_topoopt.iteration_tasks import IterationTask
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
 
-_Task = tuple[str, int, int, float, int, list[int], list[int]]
+# kind, source, target, amount, priority, links, after
+ProgramTask = tuple[str, int, int, float, int, list[int], list[int]]
 
 
 def architecture_program(
@@ -40,7 +44,10 @@ def architecture_program(
     number of servers, a strategy that does not fit, servers without a path, or no iterations.
     """
     if topology.reconfiguration is not None:
-        raise ValueError(f"topology: the circuits of {topology.architecture} change during a run")
+        raise ValueError(
+            f"topology: the circuits of {topology.architecture} change during a run; as a program "
+            "they run at packet level only"
+        )
     if iterations < 1:
         raise ValueError(f"iterations: {iterations} is not at least 1")
     if topology.servers != cluster.servers:
@@ -52,30 +59,34 @@ def architecture_program(
     rings = lower_topology(routes, ()).network.rings
     once = iteration_tasks(op_graph, cluster, strategy, rings)
     picker = PathPicker(routes, random.Random(seed))
-    tasks: list[_Task] = []
-    barrier: list[int] = []
-    for _ in range(iterations):
-        first = len(tasks)
-        waited_for: set[int] = set()
-        for task in once:
-            way = picker.links(task.source, task.target) if task.kind == "flow" else []
-            after = [first + before for before in task.after]
-            waited_for.update(after)
-            tasks.append(
-                (
-                    task.kind,
-                    task.source,
-                    task.target,
-                    task.amount,
-                    task.priority,
-                    way,
-                    after or list(barrier),
-                )
-            )
-        ends = [i for i in range(first, len(tasks)) if i not in waited_for]
-        barrier = [len(tasks)]
-        tasks.append(("delay", 0, 0, 0.0, 0, [], ends))
+    tasks, _ = repeated_tasks(once, iterations, picker.links)
     links = [
         (link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9) for link in topology.links
     ]
     return _core.FlowProgram.of_tasks(topology.nodes, topology.servers, links, tasks, [])
+
+
+def repeated_tasks(
+    once: Sequence[IterationTask],
+    iterations: int,
+    links: Callable[[int, int], list[int]],
+) -> tuple[list[ProgramTask], list[int]]:
+    """Iterations one after another, as FlowProgram.of_tasks takes them, and their last tasks.
+
+    `links` gives the links of a flow from its source to its target.
+    """
+    tasks: list[ProgramTask] = []
+    ends: list[int] = []
+    for _ in range(iterations):
+        first = len(tasks)
+        waited_for: set[int] = set()
+        for task in once:
+            way = links(task.source, task.target) if task.kind == "flow" else []
+            after = [first + before for before in task.after]
+            waited_for.update(after)
+            fields = (task.kind, task.source, task.target, task.amount, task.priority)
+            tasks.append((*fields, way, after or ends[-1:]))
+        last = [i for i in range(first, len(tasks)) if i not in waited_for]
+        ends.append(len(tasks))
+        tasks.append(("delay", 0, 0, 0.0, 0, [], last))
+    return tasks, ends

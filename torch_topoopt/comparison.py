@@ -10,9 +10,11 @@ without knowing the network, as in the paper (section 5.1).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from torch_topoopt import planner
+from torch_topoopt.architecture_packets import predict_packets
 from torch_topoopt.architecture_sim import ArchitectureEstimate, predict_architecture
 from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, topoopt
 from torch_topoopt.cost import capital_cost, equal_cost_gbps
@@ -20,9 +22,10 @@ from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import starting_strategies
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
+from torch_topoopt.sim import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
@@ -67,6 +70,8 @@ def compare(
     seed: int = 0,
     rounds: int = 2,
     evaluations: int = 200,
+    level: str = "flow",
+    packet_options: Mapping[str, Any] = MappingProxyType({}),
     on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> Comparison:
     """Prices `op_graph` on the named architectures with the servers, ports and rate of `cluster`.
@@ -75,9 +80,14 @@ def compare(
     sections 5.1 and 5.2). The same arguments give the same figures. `on_progress` is called between
     steps with the fraction done, and whatever it raises ends the comparison.
 
-    Raises ValueError for an unknown architecture or accelerator, a model that does not fit, or a
-    cluster that one of the architectures cannot have.
+    At level "packet" every architecture is priced packet by packet, with `packet_options` and one
+    shortest path for each flow; strategies are searched at flow level all the same.
+
+    Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
+    or a cluster that one of the architectures cannot have.
     """
+    if level not in LEVELS:
+        raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     for name in names:
         architecture(name)
     steps = len(names) + 2
@@ -114,7 +124,11 @@ def compare(
             topology = _build(name, op_graph, cluster, strategy, plan, tree_gbps, seed)
             if topology.reconfiguration is not None and strategy != switch.best():
                 continue
-            estimate = predict_architecture(topology, op_graph, cluster, strategy, seed=seed)
+            what = (topology, op_graph, cluster, strategy)
+            if level == "packet":
+                estimate = predict_packets(*what, seed=seed, **packet_options)
+            else:
+                estimate = predict_architecture(*what, seed=seed)
             if best is None or estimate.iteration_s < best.iteration_s:
                 best = _row(name, topology, cluster, estimate, origin)
         assert best is not None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ITERATIONS = 2  # the first one starts with random circuits; the last one counts
 _SIMULTANEOUS = 1e-12
 _COARSE_S = 5e-5  # with forwarding, where each event changes many rates, these count as one
-_MOST_WINDOWS = 200_000
+MOST_WINDOWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,8 @@ class _Engine:
 
     def _measure(self) -> None:
         self.windows += 1
-        if self.windows > _MOST_WINDOWS:
-            raise ValueError(f"window_s: the demand still waits after {_MOST_WINDOWS} windows")
+        if self.windows > MOST_WINDOWS:
+            raise ValueError(f"window_s: the demand still waits after {MOST_WINDOWS} windows")
         self.measure_at = self.now + self.policy.window_s
         demand = {}
         for ends, pair in self.pairs.items():

@@ -69,11 +69,13 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
     if (waiting_[i] == 0) start(i);
   }
   bool cut_short = false;
+  double control_at_s = options.control ? options.control_at_s : kNever;
   for (int turn = 1; !cut_short && outcome_.finished < graph.size(); ++turn) {
     dispatchDevices();
     double limit = options.until_s;
     if (!timers_.empty()) limit = std::min(limit, timers_.top().time);
     if (next_change_ < changes_.size()) limit = std::min(limit, changes_[next_change_].time_s);
+    limit = std::min(limit, control_at_s);
     const double reached = network.advance(limit, delivered_);
     if (reached == kNever) break;
     now_ = std::max(now_, reached);
@@ -82,6 +84,7 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
     const bool quiet = delivered_.empty();
     delivered_.clear();
     takeChanges();
+    if (now_ >= control_at_s) control_at_s = options.control(now_);
     cut_short = now_ >= options.until_s && outcome_.finished < graph.size();
     if (options.keep_going && (quiet || turn % kTurnsBetweenReports == 0)) {
       cut_short = cut_short || !options.keep_going(now_, outcome_.finished);

@@ -28,6 +28,10 @@ struct Outcome {
 struct RunOptions {
   double until_s = std::numeric_limits<double>::infinity();
   std::span<const LinkChange> changes = {};
+  // Called at `control_at_s`, and then at every time that it returns (infinity: no more); it may
+  // change the network.
+  double control_at_s = std::numeric_limits<double>::infinity();
+  std::function<double(double now_s)> control = nullptr;
   // Called now and then with the time reached and the tasks finished; false ends the run.
   std::function<bool(double now_s, int finished)> keep_going = nullptr;
 };

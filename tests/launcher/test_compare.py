@@ -80,3 +80,25 @@ def test_a_plan_on_another_architecture(
     assert "architecture: 'fattree' is not known" in capsys.readouterr().err
     assert main([*simulate, "sip-ml"]) == 2
     assert "the circuits of sip-ml change during a run" in capsys.readouterr().err
+    packets = ("--level", "packet", "--transport", "roce", "--json")
+    assert main([*simulate, "sip-ml", *packets]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["complete"]
+    assert result["packet_hops"] > 0
+
+
+def test_architectures_are_compared_packet_by_packet_too(
+    op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", str(op_graph_file), *CLUSTER, *QUICK, "--json", "--architectures"]
+    names = "topoopt,ideal-switch,ocs-reconfig"
+    assert main([*command, names]) == 0
+    flow = json.loads(capsys.readouterr().out)["architectures"]
+    assert main([*command, names, "--level", "packet", "--transport", "roce"]) == 0
+    packet = json.loads(capsys.readouterr().out)["architectures"]
+    for fluid, queued in zip(flow, packet, strict=True):
+        assert queued["architecture"] == fluid["architecture"]
+        assert queued["cost"] == fluid["cost"]
+        assert queued["iteration_s"] > 0.9 * fluid["compute_s"]
+    assert main([*command, names, "--transport", "roce"]) == 2
+    assert "level: transport needs --level packet" in capsys.readouterr().err

@@ -29,16 +29,16 @@ class Dctcp final : public Transport {
     state.window = options_.initial_window_packets;
     state.progress_at = network_.now();
     state.open = !options_.handshake;
-    if (state.open) {
-      network_.wake(slot);
-    } else {
-      network_.sendForward(slot, PacketKind::kOpen);
-    }
+    network_.wake(slot);
   }
 
   bool ready(uint32_t slot, Picoseconds& from) override {
-    const State& state = flows_[slot];
+    State& state = flows_[slot];
     const Flow& flow = network_.flow(slot);
+    if (!state.open && !state.asked) {  // asks when it could send: not while its path has failed
+      state.asked = true;
+      network_.sendForward(slot, PacketKind::kOpen);
+    }
     if (!state.open) return false;
     return state.resend || (flow.next_new < flow.packets &&
                             flow.next_new - state.acked < static_cast<uint32_t>(state.window));
@@ -100,6 +100,8 @@ class Dctcp final : public Transport {
     network_.wake(slot);
   }
 
+  void resume(uint32_t slot) override { flows_[slot].progress_at = network_.now(); }
+
   void end(uint32_t slot) override { flows_[slot] = {}; }
 
  private:
@@ -114,7 +116,7 @@ class Dctcp final : public Transport {
     uint32_t seen = 0, marked = 0;
     int duplicates = 0;
     int backoff = 0;
-    bool open = false, recovering = false, resend = false;
+    bool open = false, asked = false, recovering = false, resend = false;
     Picoseconds progress_at = 0;
     Received received;
   };

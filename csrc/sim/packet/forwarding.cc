@@ -34,6 +34,7 @@ void PacketNetwork::arriveAtEnd(const Packet& packet) {
     case PacketKind::kData:
     case PacketKind::kTrimmed:
     case PacketKind::kOpen:
+      if (packet.kind != PacketKind::kOpen) --data_inside_;
       if (!flows_[packet.flow].done) transport_->receive(packet);
       break;
     default:
@@ -113,6 +114,7 @@ void PacketNetwork::trim(uint32_t number, Packet packet) {
 
 void PacketNetwork::drop(const Packet& packet) {
   ++dropped_;
+  if (packet.kind == PacketKind::kData || packet.kind == PacketKind::kTrimmed) --data_inside_;
   if (packet.kind == PacketKind::kData && !flows_[packet.flow].done) transport_->lost(packet);
   unref(packet.flow);
 }
@@ -169,6 +171,7 @@ bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
     return true;
   }
   if (port.paused) return false;
+  if (held_) return chooseHeld(port);
   while (!port.turns.empty()) {
     const uint32_t turn = port.turns.pop();
     if (turn == kTransit) {
@@ -185,6 +188,19 @@ bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
   // Nobody had data after all.
   if (port.control.empty()) return false;
   port.in_service = port.control.pop();
+  return true;
+}
+
+// Only what other nodes have sent goes on; flows keep their turns.
+bool PacketNetwork::chooseHeld(Port& port) {
+  if (port.data.empty()) return false;
+  port.in_service = port.data.pop();
+  port.control_turns = 0;
+  if (!port.data.empty()) return true;
+  for (uint32_t i = port.turns.size(); i > 0; --i) {
+    const uint32_t turn = port.turns.pop();
+    if (turn != kTransit) port.turns.push(turn);
+  }
   return true;
 }
 
@@ -218,6 +234,7 @@ void PacketNetwork::fill(uint32_t slot, Packet& packet) {
   packet.kind = PacketKind::kData;
   packet.marked = false;
   ++flow.refs;
+  ++data_inside_;
   chooseRoute(flow);
 }
 

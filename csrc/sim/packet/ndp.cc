@@ -121,6 +121,8 @@ class Ndp final : public Transport {
     network_.wake(slot);
   }
 
+  void resume(uint32_t slot) override { flows_[slot].progress_at = network_.now(); }
+
   void end(uint32_t slot) override { flows_[slot] = {}; }
 
  private:

@@ -70,9 +70,9 @@ void PacketNetwork::reset() {
   pending_.clear();
   free_slots_.clear();
   now_ = 0;
-  events_ = packet_hops_ = dropped_ = 0;
+  events_ = packet_hops_ = dropped_ = data_inside_ = 0;
   down_links_ = 0;
-  scanning_ = watching_ = false;
+  scanning_ = watching_ = held_ = false;
   random_ = options_.seed;
   prepareLines();
   addPorts();
@@ -154,9 +154,8 @@ void PacketNetwork::start(int number, const Task& task, double now_s) {
   }
   uint64_t place = 0;
   if (options_.start_order == StartOrder::kNumbered) {
-    const std::vector<int>& route = planned_routes_[task.resource];
-    place = static_cast<uint64_t>(links_[route.front()].source) << 32 |
-            static_cast<uint64_t>(links_[route.back()].target);
+    place = static_cast<uint64_t>(sourceOf(task.resource)) << 32 |
+            static_cast<uint64_t>(targetOf(task.resource));
   }
   pending_.push_back({place, keys_[number], ids_[number], number, task.resource, size_bytes});
 }
@@ -266,9 +265,9 @@ void PacketNetwork::startScanning() {
 
 // Flows whose route has failed are left alone: nothing that they could send would arrive.
 void PacketNetwork::scan() {
-  bool any = false;
+  bool any = held_;
   for (uint32_t slot = 0; slot < flows_.size(); ++slot) {
-    if (!flows_[slot].live || flows_[slot].done || !routeIsUp(flows_[slot])) continue;
+    if (held_ || !flows_[slot].live || flows_[slot].done || !routeIsUp(flows_[slot])) continue;
     any = true;
     transport_->checkTimeout(slot);
   }
@@ -278,8 +277,9 @@ void PacketNetwork::scan() {
 
 void PacketNetwork::wake(uint32_t slot) {
   Flow& flow = flows_[slot];
-  if (flow.done || flow.listed || flow.timed) return;
+  if (held_ || flow.done || flow.listed || flow.timed) return;
   if (queue_at_sender_) {
+    if (!routeIsUp(flow)) return;  // a window would be lost in a queue without a link
     Picoseconds from = now_;
     while (transport_->ready(slot, from)) {
       const uint32_t number = firstPort(flow);

@@ -42,6 +42,17 @@ class PacketNetwork final : public Network {
   void spread(int route, const std::vector<std::vector<int>>& paths);
   void planReroute(double time_s, int route, std::vector<int> path);
 
+  // While it is held, flows send nothing new, and what is in the network goes on.
+  void hold(bool held);
+  // Packets of data that have been made and neither arrived nor got lost.
+  int64_t dataInside() const { return data_inside_; }
+  // Per route of the program, the bytes that its flows still have to send; 0 without flows.
+  std::vector<double> waitingBytes() const;
+  // At once: flows on these routes send over these paths (links). Throws as planReroute().
+  void rerouteNow(const std::vector<std::pair<int, std::vector<int>>>& paths);
+  int sourceOf(int route) const { return links_[planned_routes_[route].front()].source; }
+  int targetOf(int route) const { return links_[planned_routes_[route].back()].target; }
+
   void reset() override;
   void start(int flow, const Task& task, double now_s) override;
   // Throws std::invalid_argument for a deadlock of paused links, and names them.
@@ -89,6 +100,7 @@ class PacketNetwork final : public Network {
   void runTimer();
   bool choose(uint32_t number, uint32_t& again);
   void fill(uint32_t slot, Packet& packet);
+  bool chooseHeld(Port& port);
   bool takeFrom(uint32_t slot, uint32_t number);
   void serve(uint32_t number, bool is_top);
   void enqueue(uint32_t number, const Packet& packet);
@@ -154,14 +166,14 @@ class PacketNetwork final : public Network {
   std::vector<int>* delivered_ = nullptr;
   Picoseconds now_ = 0;
   Picoseconds scan_interval_ = 0;
-  bool scanning_ = false, watching_ = false;
+  bool scanning_ = false, watching_ = false, held_ = false;
   bool trims_ = false;
   bool queue_at_sender_ = false;
   int hosts_ = 0;
   uint32_t down_links_ = 0;
   uint32_t full_bytes_ = 0;
   uint64_t random_ = 0;
-  int64_t events_ = 0, packet_hops_ = 0, dropped_ = 0;
+  int64_t events_ = 0, packet_hops_ = 0, dropped_ = 0, data_inside_ = 0;
 };
 
 }  // namespace topoopt::packet

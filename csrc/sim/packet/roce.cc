@@ -98,6 +98,8 @@ class Roce final : public Transport {
     goBack(slot);
   }
 
+  void resume(uint32_t slot) override { flows_[slot].progress_at = network_.now(); }
+
   void end(uint32_t slot) override { flows_[slot] = {}; }
 
  private:

@@ -113,6 +113,15 @@ void PacketNetwork::reroute(const Reroute& change) {
   restartAll();
 }
 
+void PacketNetwork::rerouteNow(const std::vector<std::pair<int, std::vector<int>>>& paths) {
+  for (const auto& [route, path] : paths) {
+    checkEnds(route, path, "paths");
+    setRoute(route, path);
+  }
+  for (uint32_t number = 0; number < ports_.size(); ++number) unlist(number);
+  restartAll();
+}
+
 // Takes the turns of all flows at a port away.
 void PacketNetwork::unlist(uint32_t number) {
   RingBuffer<uint32_t>& turns = ports_[number].turns;
@@ -125,6 +134,31 @@ void PacketNetwork::unlist(uint32_t number) {
       freeIfOver(turn);
     }
   }
+}
+
+void PacketNetwork::hold(bool held) {
+  if (held == held_) return;
+  held_ = held;
+  if (held) return;
+  for (uint32_t slot = 0; slot < flows_.size(); ++slot) {
+    if (flows_[slot].live && !flows_[slot].done) transport_->resume(slot);
+  }
+  for (uint32_t number = 0; number < ports_.size(); ++number) {
+    if (!ports_[number].busy) serve(number, false);
+  }
+  restartAll();
+}
+
+std::vector<double> PacketNetwork::waitingBytes() const {
+  std::vector<double> bytes(planned_routes_.size(), 0.0);
+  for (const Pending& flow : pending_) bytes[flow.route] += flow.size_bytes;
+  for (const Flow& flow : flows_) {
+    if (!flow.live || flow.done) continue;
+    // What is on its way still needs its circuit: a packet at least.
+    const uint32_t left = std::max<uint32_t>(1, flow.packets - flow.next_new);
+    bytes[flow.route] += static_cast<double>(left) * options_.payload_bytes;
+  }
+  return bytes;
 }
 
 // Links or routes have changed: whoever can send lists itself again.

@@ -52,6 +52,8 @@ class Transport {
   virtual void lost(const Packet& packet) {}
   // Called for every flow under way a few times per timeout, while its route is whole.
   virtual void checkTimeout(uint32_t slot) {}
+  // All senders were held until now: that time counts for no timeout.
+  virtual void resume(uint32_t slot) {}
   virtual bool hasTimeouts() const { return true; }
   // The slot is free again.
   virtual void end(uint32_t slot) {}

@@ -1,0 +1,117 @@
+"""Architectures packet by packet, and circuits that move: hand-computed times, nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
+
+from torch_topoopt.architecture_packets import MovingCircuits, predict_packets
+from torch_topoopt.architecture_sim import predict_architecture
+from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
+from torch_topoopt.plan import Cluster, Placement
+from torch_topoopt.reconfiguration_sim import simulate_reconfiguring
+from torch_topoopt.search.strategies import data_parallel
+
+MB = 10**6
+TRANSPORTS = ("constant", "roce", "dcqcn", "dctcp", "ndp")
+PAYLOAD, WIRE = 8936, 9000
+
+
+def cluster_of(servers: int, degree: int = 2) -> Cluster:
+    return Cluster(servers, degree, 80.0, link_latency_s=1e-6)  # 10 GB/s a link
+
+
+def one_transfer(size_bytes: int) -> tuple:
+    op_graph = graph(operator("a", output=MB), operator("b", (0, size_bytes, 0)), batch_size=1)
+    return op_graph, (Placement("a", (0,)), Placement("b", (1,)))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_transfer_waits_for_the_window_and_the_switch_and_then_has_every_circuit(
+    transport: str,
+) -> None:
+    """100 MB over both circuits of 10 GB/s, measured after 50 ms, moved in 10 ms."""
+    op_graph, strategy = one_transfer(100 * MB)
+    topology = ocs_reconfig.build_no_forwarding(cluster_of(8), seed=0)
+    moving = MovingCircuits(topology, op_graph, cluster_of(8), strategy, iterations=2)
+    result = moving.run(transport=transport)
+    first, second = (float(result.finish_s[end]) for end in moving.ends)
+    sent_s = 100 * MB * WIRE / PAYLOAD / 20e9
+    compute_s = float(result.device_busy_s.max())
+    assert first == pytest.approx(0.06 + sent_s, abs=compute_s + 1e-5)
+    assert second - first == pytest.approx(sent_s, abs=compute_s + 1e-5)  # circuits are in place
+    assert moving.changes == 1
+    assert result.link_bytes.sum() == 200 * MB
+    flow = simulate_reconfiguring(topology, op_graph, cluster_of(8), strategy, iterations=1)
+    assert first == pytest.approx(flow.iteration_s, rel=2e-3)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("forwarding", [True, False])
+def test_what_is_under_way_when_circuits_move_is_drained_not_lost(
+    transport: str, forwarding: bool
+) -> None:
+    cluster = cluster_of(6)
+    topology = ocs_reconfig.build(
+        cluster, seed=1, window_s=2e-4, delay_s=1e-4, forwarding=forwarding
+    )
+    rng = random.Random(3)
+    op_graph = random_graph(rng, 8)
+    strategy = random_strategy(rng, op_graph, cluster.servers)
+    moving = MovingCircuits(topology, op_graph, cluster, strategy, seed=1, iterations=1)
+    result = moving.run(transport=transport)
+    assert moving.changes > 2
+    assert result.complete
+    assert not result.packet_counts["dropped"].any()
+    again = MovingCircuits(topology, op_graph, cluster, strategy, seed=1, iterations=1)
+    assert (again.run(transport=transport).finish_s == result.finish_s).all()
+    if not forwarding and transport != "ndp":
+        sizes = np.zeros(cluster.servers)
+        for task in moving.program.flow_tasks:
+            _, source, _, size_bytes, _ = moving.program.flow(task)
+            sizes[source] += np.ceil(size_bytes)
+        sent = np.zeros(cluster.servers)
+        for (_, source, _, _, _), size in zip(moving.program.links, result.link_bytes, strict=True):
+            sent[source] += size
+        assert (sent >= sizes).all()
+        assert sent.sum() <= sizes.sum() * 1.05  # go-back-N may send a few packets again
+
+
+def test_both_levels_agree_where_every_pair_has_its_own_circuits() -> None:
+    cluster = cluster_of(4, 3)
+    op_graph = one_all_reduce(20 * MB)
+    strategy = data_parallel(op_graph, 4)
+    topology = sip_ml.build(cluster)
+    packets = predict_packets(topology, op_graph, cluster, strategy)
+    flow = predict_architecture(topology, op_graph, cluster, strategy)
+    assert packets.iteration_s == pytest.approx(flow.iteration_s * WIRE / PAYLOAD, rel=0.02)
+    assert packets.compute_s == pytest.approx(flow.compute_s)
+    assert packets.bandwidth_tax == pytest.approx(flow.bandwidth_tax, rel=1e-3)
+
+
+def test_a_static_network_is_that_of_the_flow_program() -> None:
+    cluster = Cluster(6, 4, 25.0)
+    rng = random.Random(0)
+    op_graph = random_graph(rng, 5)
+    strategy = random_strategy(rng, op_graph, 6)
+    topology = ARCHITECTURES["ideal-switch"](cluster)
+    packets = predict_packets(topology, op_graph, cluster, strategy, transport="roce")
+    flow = predict_architecture(topology, op_graph, cluster, strategy)
+    assert packets.iteration_s == pytest.approx(flow.iteration_s, rel=0.05)
+    assert packets.bandwidth_tax == pytest.approx(flow.bandwidth_tax, rel=1e-3)
+
+
+def test_wrong_arguments_are_errors() -> None:
+    op_graph, strategy = one_transfer(MB)
+    cluster = cluster_of(4)
+    topology = ocs_reconfig.build(cluster)
+    with pytest.raises(ValueError, match="does not change its circuits"):
+        MovingCircuits(replace(topology, reconfiguration=None), op_graph, cluster, strategy)
+    with pytest.raises(ValueError, match="iterations: 0 is not at least 1"):
+        MovingCircuits(topology, op_graph, cluster, strategy, iterations=0)
+    with pytest.raises(ValueError, match="transport: 'tcp'"):
+        MovingCircuits(topology, op_graph, cluster, strategy).run(transport="tcp")
