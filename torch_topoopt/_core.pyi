@@ -254,6 +254,7 @@ def run_packet_level(
     options: dict[str, Any],
     paths: Sequence[tuple[int, Sequence[Sequence[int]]]],
     reroutes: Sequence[tuple[float, int, Sequence[int]]],
+    control: tuple[float, float, Callable[..., object]] | None = None,
 ) -> dict[str, Any]: ...
 def packet_options() -> list[str]: ...
 def hop_summary(servers: int, links: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
