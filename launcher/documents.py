@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network, Plan
     from torch_topoopt.planner import PlanProgress
     from torch_topoopt.planning_options import Ablation
+    from torch_topoopt.search.strategies import Executable
     from torch_topoopt.search.two_levels import SearchOptions
     from torch_topoopt.topology.routing_policies import Policy
 
@@ -119,14 +120,17 @@ def make_plan(
     routing: Policy = "shortest",
     search: SearchOptions | None = None,
     keep_best: bool = False,
+    executable: Executable | None = None,
 ) -> Plan:
     """Runs the planner and reports its progress; raises InputError for what cannot be planned.
 
     `network` is one that is there already: then only the strategy is planned. With `keep_best`, a
-    signal raises StoppedEarly where there is a plan to keep, else Interrupted as always.
+    signal raises StoppedEarly where there is a plan to keep, else Interrupted as always. With
+    `executable`, only samples are split, and only as it accepts.
     """
     from torch_topoopt.planner import Planning
     from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.search.strategy_space import DIMENSIONS
     from torch_topoopt.search.two_levels import SearchOptions
 
     options = PlanningOptions(
@@ -138,6 +142,8 @@ def make_plan(
         ablation=ablation,
         network=network,
         routing=routing,
+        executable=executable,
+        dimensions=() if executable else DIMENSIONS,
         search=search or SearchOptions(),
     )
     try:

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch_topoopt.data_model import Document, DocumentError
-from torch_topoopt.launcher.units import format_bytes
+from torch_topoopt.launcher.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Link, Plan
 
 _PATTERN = "links-rank*.json"
 
@@ -23,7 +23,8 @@ class LinkBytes:
 
     Of `sent_bytes` of payload, `relayed_bytes` were for other servers; `overhead_bytes` (headers
     and control frames) come on top. `received_bytes` came back on the same cable. For `seconds` the
-    link had something to send.
+    link had something to send. `iteration_bytes` is what was sent in one training iteration; None
+    where none was measured.
     """
 
     source: int
@@ -34,6 +35,15 @@ class LinkBytes:
     relayed_bytes: int
     received_bytes: int
     overhead_bytes: int
+    seconds: float
+    iteration_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """`count` training iterations were measured; one takes `seconds`."""
+
+    count: int
     seconds: float
 
 
@@ -48,6 +58,7 @@ class RankLinks(Document):
     rank: int
     server: int
     links: tuple[LinkBytes, ...]
+    iterations: Iterations | None = None
 
     def validate(self) -> Self:
         for i, link in enumerate(self.links):
@@ -61,14 +72,21 @@ class RankLinks(Document):
         return self
 
 
-def gather(run_dir: Path) -> list[LinkBytes]:
+def gather(run_dir: Path) -> tuple[list[LinkBytes], Iterations | None]:
     """Reads and removes the ranks' files, in rank order; empty if no rank wrote one.
 
-    Raises DocumentError for a file that is not as it should be.
+    An iteration takes what it takes the ranks on average; None where no rank measured one. Raises
+    DocumentError for a file that is not as it should be.
     """
     files = [RankLinks.load(path) for path in run_dir.glob(_PATTERN)]
     remove(run_dir)
-    return [link for file in sorted(files, key=lambda file: file.rank) for link in file.links]
+    files.sort(key=lambda file: file.rank)
+    measured = [file.iterations for file in files if file.iterations is not None]
+    iterations = None
+    if measured:
+        mean_s = sum(entry.seconds for entry in measured) / len(measured)
+        iterations = Iterations(min(entry.count for entry in measured), mean_s)
+    return [link for file in files for link in file.links], iterations
 
 
 def remove(run_dir: Path) -> None:
@@ -78,33 +96,114 @@ def remove(run_dir: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def show(terminal: Terminal, plan: Plan, links: list[LinkBytes]) -> None:
-    """Measured bytes next to those predicted for one iteration, as fractions of their totals."""
-    predicted = dict(zip(plan.network.links, plan.prediction.link_bytes, strict=True))
+def show(
+    terminal: Terminal, plan: Plan, links: list[LinkBytes], iterations: Iterations | None
+) -> None:
+    """Measured bytes next to those predicted, and the same of the time of an iteration.
+
+    By iteration, where iterations were measured; else as fractions of their totals.
+    """
+    if iterations is not None and all(link.iteration_bytes is not None for link in links):
+        _show_iterations(terminal, plan, links, iterations)
+        return
+    predicted = _predicted(plan)
     planned_total = sum(predicted.values())
     measured_total = sum(link.sent_bytes for link in links)
-    by_ends = {
-        (link.source, link.source_port, link.target, link.target_port): size
-        for link, size in predicted.items()
-    }
-    rows = []
-    for link in links:
-        planned = by_ends[link.source, link.source_port, link.target, link.target_port]
-        rows.append(
-            (
-                f"server {link.source} port {link.source_port} -> "
-                f"server {link.target} port {link.target_port}",
-                format_bytes(link.sent_bytes),
-                format_bytes(link.relayed_bytes),
-                _share(link.sent_bytes, measured_total),
-                _share(planned, planned_total),
-            )
+    rows = [
+        (
+            _name(link),
+            format_bytes(link.sent_bytes),
+            format_bytes(link.relayed_bytes),
+            _share(link.sent_bytes, measured_total),
+            _share(predicted[_ends(link)], planned_total),
         )
+        for link in links
+    ]
     terminal.table(
         "Measured bytes per link",
         ("link", "sent", "relayed", "share", "planned share"),
         rows,
     )
+
+
+def _show_iterations(
+    terminal: Terminal, plan: Plan, links: list[LinkBytes], iterations: Iterations
+) -> None:
+    predicted = _predicted(plan)
+    rows = [
+        (
+            _name(link),
+            format_bytes(link.sent_bytes),
+            format_bytes(link.relayed_bytes),
+            format_bytes(link.iteration_bytes or 0.0),
+            format_bytes(predicted[_ends(link)]),
+            _difference(link.iteration_bytes or 0.0, predicted[_ends(link)]),
+        )
+        for link in links
+    ]
+    terminal.table(
+        "Measured bytes per link",
+        ("link", "sent", "relayed", "per iteration", "predicted", "difference"),
+        rows,
+    )
+    planned_s = plan.prediction.iteration_s
+    if planned_s:
+        terminal.line(
+            f"an iteration took {format_seconds(iterations.seconds)}, predicted "
+            f"{format_seconds(planned_s)}: {_difference(iterations.seconds, planned_s)} "
+            f"({iterations.count} measured)"
+        )
+
+
+def _ends(link: LinkBytes | Link) -> tuple[int, int, int, int]:
+    return link.source, link.source_port, link.target, link.target_port
+
+
+def _predicted(plan: Plan) -> dict[tuple[int, int, int, int], int]:
+    sizes = zip(plan.network.links, plan.prediction.link_bytes, strict=True)
+    return {_ends(link): size for link, size in sizes}
+
+
+def _name(link: LinkBytes) -> str:
+    source = f"server {link.source} port {link.source_port}"
+    return f"{source} -> server {link.target} port {link.target_port}"
+
+
+def relative_difference(measured: float, predicted: float) -> float | None:
+    """(measured - predicted) / predicted; None where nothing was predicted, but 0 if both are 0."""
+    if not predicted:
+        return None if measured else 0.0
+    return (measured - predicted) / predicted
+
+
+def _difference(measured: float, predicted: float) -> str:
+    difference = relative_difference(measured, predicted)
+    return "-" if difference is None else f"{difference:+.1%}"
+
+
+def iteration_figures(
+    plan: Plan, links: list[LinkBytes], iterations: Iterations | None
+) -> dict[str, Any] | None:
+    """One iteration, predicted and measured, for `--json`; None where none was measured.
+
+    `link_bytes_difference` is the largest relative difference of any link, without its sign.
+    """
+    if iterations is None:
+        return None
+    predicted = _predicted(plan)
+    apart = [
+        relative_difference(link.iteration_bytes or 0.0, predicted[_ends(link)]) for link in links
+    ]
+    planned_s = plan.prediction.iteration_s
+    return {
+        "count": iterations.count,
+        "measured_s": iterations.seconds,
+        "predicted_s": planned_s,
+        "difference": relative_difference(iterations.seconds, planned_s),
+        "link_bytes_difference": None
+        if None in apart
+        else max((abs(value) for value in apart if value is not None), default=0.0),
+    }
 
 
 def _share(part: float, whole: float) -> str:

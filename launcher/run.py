@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch_topoopt.launcher import (
     console,
     documents,
     fabrics,
+    hybrid,
     link_bytes,
     plan_tables,
     profile,
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.cluster_site import ClusterSite
     from torch_topoopt.launcher.console import Stage, Terminal
     from torch_topoopt.launcher.fabrics import Hosts
-    from torch_topoopt.launcher.link_bytes import LinkBytes
+    from torch_topoopt.launcher.link_bytes import Iterations, LinkBytes
     from torch_topoopt.launcher.ranks import RankFailure
     from torch_topoopt.launcher.run_options import RunOptions
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Plan
 
 STAGES = ("profile", "co-optimise", "wire", "train")
@@ -125,25 +127,32 @@ class Job:
                 f"predicted, plan {plan.digest()}"
             )
         else:
-            plan = self._co_optimise(self._profile())
+            plan = self._co_optimise(*self._profile())
         if self.options.site is not None and self.options.site.file.switches:
             switched_plan.place_on_switches(plan, self.options.site.file)  # or fail on all hosts
         return plan
 
-    def _profile(self) -> OpGraph:
+    def _profile(self) -> tuple[OpGraph, Program | None]:
         with self.stage("profile") as stage:
             stage.progress(None, self.options.model)
-            graph = documents.op_graph_of(self.options.model)
+            program = None
+            if self.options.strategy_space == "full":
+                graph, program = hybrid.graph_and_program(self.options.model)
+            else:
+                graph = documents.op_graph_of(self.options.model)
             documents.save(graph, str(self.folder / "opgraph.json"))
             stage.result = profile.summary(graph)
-        return graph
+        return graph, program
 
-    def _co_optimise(self, graph: OpGraph) -> Plan:
+    def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
         cluster = self.options.cluster
-        self.terminal.line(
-            f"      `topoopt run` executes, and so only considers, data parallelism over all "
-            f"{cluster.servers} servers; `topoopt plan` searches every split and placement"
-        )
+        if program is not None:
+            hybrid.show(self.terminal, program)
+        else:
+            self.terminal.line(
+                f"      data parallelism over all {cluster.servers} servers; --strategy-space full "
+                "also considers tables and operators on some of them"
+            )
         network = None
         if self.options.site is not None and self.options.site.file.switches:
             self.terminal.line(
@@ -166,9 +175,10 @@ class Job:
                 graph,
                 cluster,
                 seed=self.options.seed,
-                strategy_space="data-parallel",
+                strategy_space=self.options.strategy_space,
                 progress=stage.progress,
                 network=network,
+                executable=hybrid.executable(program, cluster.servers) if program else None,
             )
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
@@ -260,26 +270,33 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
             failures = job.train(fabrics.hosts(driver, plan))
         finally:
             driver.close()
-        links = link_bytes.gather(job.folder.path)
+        links, iterations = link_bytes.gather(job.folder.path)
         if job.site is not None:
             links = job.site.share_links(links, failed=bool(failures))
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
+    if iterations is not None:
+        job.metrics.write("iterations", **asdict(iterations))
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
-    return code, _finish(job, plan, links, failures, code)
+    return code, _finish(job, plan, (links, iterations), failures, code)
 
 
 def _finish(
-    job: Job, plan: Plan, links: list[LinkBytes], failures: list[RankFailure], code: int
+    job: Job,
+    plan: Plan,
+    measured: tuple[list[LinkBytes], Iterations | None],
+    failures: list[RankFailure],
+    code: int,
 ) -> dict[str, Any]:
     """Report and summary, on the host that leads, and the figures of `--json`."""
+    links, iterations = measured
     page = report.write(job.folder.path) if job.leads else None
     wandb_dir = None
     if job.options.wandb and page is not None:
         wandb_dir = wandb_log.write(job.folder.path, plan, _train_records(page.parent), links)
     if page is not None:
-        _tables(job, plan, links)
+        _tables(job, plan, links, iterations)
     _summary(job, page, wandb_dir, failed=bool(failures))
     script = job.options.torchrun.training_script
     for failure in failures:
@@ -298,11 +315,12 @@ def _finish(
         "stage_s": job.stage_s,
         "plan": plan_tables.figures(plan),
         "links": link_bytes.figures(links),
+        "iterations": link_bytes.iteration_figures(plan, links, iterations),
         "failed_ranks": [failure.rank for failure in failures],
     }
 
 
-def _tables(job: Job, plan: Plan, links: list[LinkBytes]) -> None:
+def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations | None) -> None:
     terminal = job.terminal
     terminal.line()
     plan_tables.show_rounds(terminal, plan)
@@ -312,7 +330,7 @@ def _tables(job: Job, plan: Plan, links: list[LinkBytes]) -> None:
         [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()],
     )
     if links:
-        link_bytes.show(terminal, plan, links)
+        link_bytes.show(terminal, plan, links, iterations)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from torch_topoopt.launcher import cluster_options, documents, fabrics, parser
+from torch_topoopt.launcher import cluster_options, documents, fabrics, hybrid, parser
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 
@@ -44,6 +44,7 @@ class RunOptions:
     """
 
     cluster: Cluster
+    strategy_space: Literal["data-parallel", "full"]
     site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None
@@ -73,9 +74,11 @@ def parse(argv: list[str]) -> RunOptions:
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
     _check_script(arguments)
+    _check_strategy_space(arguments, plan, cluster)
     fabrics.check(arguments.fabric, arguments)
     return RunOptions(
         cluster=cluster,
+        strategy_space=arguments.strategy_space or "data-parallel",
         site=site,
         plan=plan,
         gbps=gbps,
@@ -131,6 +134,13 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         help="name or file.py:callable (default: the build_model() of the script); with --cluster "
         "also none: do not profile, only lay rings and routes over the cables",
+    )
+    group.add_argument(
+        "--strategy-space",
+        choices=["data-parallel", "full"],
+        help="what is planned: data parallelism over all servers (default), or also operators and "
+        "tables on some of the servers, for a script that calls torch_topoopt.parallelize; only "
+        "what can be executed for the model is considered",
     )
     cluster_options.add_options(group)
     group.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
@@ -193,7 +203,7 @@ def _cluster_of_cables(
             f"plan: {arguments.plan} is for {plan.cluster.accelerators_per_server} accelerator(s) "
             f"on each server, {arguments.cluster} has {cluster.accelerators_per_server}"
         )
-    _check_strategy(arguments, plan)
+    _check_model(arguments)
     return plan.cluster
 
 
@@ -248,18 +258,31 @@ def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
                 f"{option}: {value}{unit} was asked for, but {arguments.plan} is a plan for "
                 f"{planned}{unit}; leave --{option} out or make another plan"
             )
-    _check_strategy(arguments, plan)
+    _check_model(arguments)
 
 
-def _check_strategy(arguments: argparse.Namespace, plan: Plan) -> None:
+def _check_model(arguments: argparse.Namespace) -> None:
     if arguments.model:
         raise InputError("model: --model and --plan exclude each other; the plan has its model")
-    everyone = set(range(plan.cluster.servers))
-    split = [p.operator for p in plan.strategy if set(p.servers) != everyone]
-    if split:
+
+
+def _check_strategy_space(
+    arguments: argparse.Namespace, plan: Plan | None, cluster: Cluster
+) -> None:
+    """Strategies that are more than data parallel are known to run before anything is done."""
+    if plan is not None:
+        if arguments.strategy_space is not None:
+            raise InputError(
+                "strategy-space: --strategy-space and --plan exclude each other; the plan has its "
+                "strategy"
+            )
+        if not hybrid.is_data_parallel(plan):
+            hybrid.check_plan(plan, arguments.plan, _model(arguments))
+        return
+    if arguments.strategy_space == "full" and cluster.accelerators_per_server > 1:
         raise InputError(
-            f"{arguments.plan}: strategy: operator {split[0]!r} is not on all servers, but "
-            "`topoopt run` executes data parallelism; plan with --strategy-space data-parallel"
+            "strategy-space: full is executed with one rank per server, not "
+            f"{cluster.accelerators_per_server}; leave --ranks-per-server out"
         )
 
 

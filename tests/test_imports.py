@@ -40,7 +40,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "fabric",
         }
     ),
-    frozenset({"discovery", "measuring", "architecture_packets"}),
+    frozenset({"discovery", "iteration_meter", "measuring", "architecture_packets"}),
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
     frozenset({"comparison", "parallel"}),

@@ -36,6 +36,7 @@ from torch_topoopt.discovery.discover import discover
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.shared_segment import open_segment
+from torch_topoopt.iteration_meter import IterationMeter
 from torch_topoopt.job_network import StoreMeeting, given_network, link_tuples, log_link
 from torch_topoopt.measuring import CostTuple, cost_of
 from torch_topoopt.rank_layout import (
@@ -48,6 +49,8 @@ from torch_topoopt.rank_layout import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Network, Plan, Ring
 
@@ -147,6 +150,8 @@ class _Job:
     channels: dict[int, str]
     lives: dict[str, int]  # how often a group of a name was created
     groups: list[Any]
+    meter: IterationMeter | None = None
+    end_meter: Callable[[], None] | None = None
 
 
 _job: _Job | None = None
@@ -310,7 +315,11 @@ def _open_job(extension: Any, options: Any) -> _Job:
         window_bytes=_WINDOW_BYTES,
         closed=functools.partial(_on_closed, rank, layout.server_of[rank]),
     )
-    return _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
+    job = _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
+    if "TOPOOPT_RUN_DIR" in os.environ:
+        job.meter = IterationMeter(lambda: [link["sent_bytes"] for link in _planned_links(job)])
+        job.end_meter = job.meter.install()
+    return job
 
 
 def _network_of(plan: Plan, wiring: Wiring) -> Network:
@@ -343,17 +352,27 @@ def _link_stats(job: _Job) -> list[dict[str, Any]]:
     return list(job.session.link_counters())
 
 
+def _planned_links(job: _Job) -> list[dict[str, Any]]:
+    return [link for link in _link_stats(job) if link["source_port"] >= 0]
+
+
 def _on_closed(rank: int, server: int, why: str) -> None:
     if why:
         log.warning("rank %d: the job did not end in good order: %s", rank, why)
+    if _job is not None and _job.end_meter is not None:
+        _job.end_meter()
     run_dir = os.environ.get("TOPOOPT_RUN_DIR")
     if run_dir and _job is not None:
-        planned = [
+        planned: list[dict[str, Any]] = [
             {name: value for name, value in link.items() if name != "kind"}  # all are sockets
-            for link in _link_stats(_job)
-            if link["source_port"] >= 0
+            for link in _planned_links(_job)
         ]
         document = {"version": 1, "rank": rank, "server": server, "links": planned}
+        seen = _job.meter.result() if _job.meter is not None else None
+        if seen is not None:
+            for link, size in zip(planned, seen.link_bytes, strict=True):
+                link["iteration_bytes"] = size
+            document["iterations"] = {"count": seen.count, "seconds": seen.seconds}
         write_text_atomically(Path(run_dir) / f"links-rank{rank}.json", json.dumps(document) + "\n")
 
 

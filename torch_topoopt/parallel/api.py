@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.plan import Plan
-from torch_topoopt.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,9 +66,8 @@ def placed(
     """
     everyone = tuple(range(servers))
     where = {placement.operator: placement.servers for placement in strategy}
-    for name in program.operators:
-        if name.split("#")[0] in (INPUT, OUTPUT):
-            where.setdefault(name, everyone)
+    for name in program.boundary:
+        where.setdefault(name, everyone)
     if set(where) != set(program.operators):
         strange = sorted(set(where) ^ set(program.operators))[0]
         side = "the module has no such operator" if strange in where else "it is not placed"
@@ -78,17 +76,12 @@ def placed(
         )
     for placement in strategy:
         members = placement.servers
-        if placement.degrees != (len(members), None, 1, 1):
-            raise StrategyError(
-                f"strategy: operator {placement.operator!r} splits more than samples, which can be "
-                "planned but not executed"
-            )
         if not members or len(set(members)) < len(members) or not set(members) <= set(everyone):
             raise StrategyError(
                 f"strategy: operator {placement.operator!r}: {list(members)} are not different "
                 f"servers in 0..{servers - 1}"
             )
-        why = program.why_not(placement.operator, members, servers)
+        why = program.why_not_placed(placement, servers)
         if why:
             raise StrategyError(
                 f"strategy: operator {placement.operator!r} cannot run on servers "

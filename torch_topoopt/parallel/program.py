@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torch_topoopt.profiling import trace_calls
 from torch_topoopt.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    import torch
-
+    from torch_topoopt.plan import Placement
     from torch_topoopt.tracing import Call, CallTensor, CallTrace
 
 
@@ -74,10 +75,29 @@ class Program:
     modules: dict[str, str]
 
     @classmethod
-    def of(cls, model: torch.nn.Module, example_batch: Any) -> Program:
-        """Records `model`; raises ProfileError if it cannot be traced."""
+    def of(
+        cls, model: torch.nn.Module | Callable[[], torch.nn.Module], example_batch: Any
+    ) -> Program:
+        """Records `model`, or what it makes when it is called on the meta device.
+
+        Raises ProfileError if it cannot be traced.
+        """
+        if not isinstance(model, torch.nn.Module):
+            with torch.device("meta"):
+                model = model()
         once, twice, size = trace_calls(model, example_batch)
         return _Recorder(model, once, twice, size).program()
+
+    @property
+    def boundary(self) -> frozenset[str]:
+        """The operators that stand for the batch and the output."""
+        return frozenset(o for o in self.operators if o.split("#")[0] in (INPUT, OUTPUT))
+
+    def why_not_placed(self, placement: Placement, everyone: int) -> str:
+        """Why an operator cannot be placed like that; empty if it can."""
+        if placement.degrees != (len(placement.servers), None, 1, 1):
+            return "it splits more than samples, which can be planned but not executed"
+        return self.why_not(placement.operator, placement.servers, everyone)
 
     def why_not(self, operator: str, servers: Sequence[int], everyone: int) -> str:
         """Why an operator cannot run on some `servers` of `everyone`; empty if it can."""

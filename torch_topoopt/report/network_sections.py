@@ -164,6 +164,11 @@ def _basis_text(traffic: Traffic) -> Markup:
             f"Both sides as shares of their own total, because {traffic.reason}: predicted bytes "
             "of one iteration, measured bytes of the whole run."
         )
+    if not traffic.averaged:
+        return paragraph(
+            f"Both sides in bytes per iteration, measured in {traffic.steps:,} iterations from one "
+            "step of the optimizer to the next."
+        )
     return paragraph(
         "Both sides in bytes per iteration; measured bytes of the whole run are divided by its "
         f"{traffic.steps:,} iterations, so they include what is sent only once or outside the "

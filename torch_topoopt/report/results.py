@@ -99,7 +99,8 @@ def reach(network: Network) -> Reach:
 class Traffic:
     """Predicted and measured traffic on one scale, by index of `network.links`.
 
-    `basis` "iteration": bytes per iteration, measured bytes divided by `steps`. "share": fractions
+    `basis` "iteration": bytes per iteration, counted for each of `steps`, or, where that was not
+    done (`averaged`), the bytes of the whole run divided by them. "share": fractions
     of the total of each side, because the number of iterations is not known. "predicted": bytes per
     iteration, nothing was measured (`measured` is all None). `reason` says why it is not
     "iteration".
@@ -111,6 +112,7 @@ class Traffic:
     predicted: tuple[float, ...]
     measured: tuple[float | None, ...]
     relayed_fraction: tuple[float | None, ...]
+    averaged: bool = False
 
 
 def count_steps(train: list[dict[str, Any]]) -> tuple[int | None, str]:
@@ -150,6 +152,10 @@ def compare_traffic(run: Run) -> Traffic:
         nothing = tuple(None for _ in traffic)
         plain = tuple(float(size) for size in run.plan.prediction.link_bytes)
         return Traffic("predicted", None, "no traffic was measured", plain, nothing, relayed)
+    counted = tuple(None if t is None else t.iteration_bytes for t in traffic)
+    if metrics.iterations is not None and None not in counted:
+        plain = tuple(float(size) for size in run.plan.prediction.link_bytes)
+        return Traffic("iteration", metrics.iterations.count, "", plain, counted, relayed)
     sent: list[float | None] = [None if t is None else float(t.sent_bytes) for t in traffic]
     steps, reason = count_steps(metrics.train)
     if steps is None:
@@ -157,7 +163,7 @@ def compare_traffic(run: Run) -> Traffic:
         return Traffic("share", None, reason, shares, _shares(sent), relayed)
     per_step = tuple(None if value is None else value / steps for value in sent)
     plain = tuple(float(size) for size in run.plan.prediction.link_bytes)
-    return Traffic("iteration", steps, "", plain, per_step, relayed)
+    return Traffic("iteration", steps, "", plain, per_step, relayed, averaged=True)
 
 
 @dataclass(frozen=True)

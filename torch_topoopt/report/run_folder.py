@@ -8,6 +8,8 @@
   `elapsed_s` or `time_s`, `steps` (optimiser steps since the start) and `target_accuracy`;
 * `link`: `source`, `source_port`, `target`, `target_port`, `sent_bytes`, `relayed_bytes`; measured
   over the whole run, once per directed link; the relayed bytes are part of the sent bytes;
+  `iteration_bytes` are those of one training iteration, where that was measured;
+* `iterations`: `count` and `seconds`; what one of the measured training iterations took;
 * `end`: `exit_code`.
 
 A last line that a crash cut short is left out and mentioned; anything else that cannot be read is a
@@ -43,10 +45,22 @@ class RunStart:
 
 @dataclass(frozen=True)
 class LinkTraffic:
-    """Bytes that left on one directed link in the whole run, and how many were relayed ones."""
+    """Bytes that left on one directed link in the whole run, and how many were relayed ones.
+
+    `iteration_bytes` left in one training iteration; None where that was not measured.
+    """
 
     sent_bytes: int
     relayed_bytes: int
+    iteration_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredIterations:
+    """`count` training iterations were measured; one took `seconds`."""
+
+    count: int
+    seconds: float
 
 
 @dataclass
@@ -57,6 +71,7 @@ class Metrics:
     stages: dict[str, float] = field(default_factory=dict)
     train: list[dict[str, Any]] = field(default_factory=list)
     links: dict[Link, LinkTraffic] = field(default_factory=dict)
+    iterations: MeasuredIterations | None = None
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -112,7 +127,19 @@ def _add_link(metrics: Metrics, event: dict[str, Any], where: str) -> None:
         raise DocumentError(
             f"{where}: relayed_bytes: {relayed} is more than {sent}, the sent_bytes it is part of"
         )
-    metrics.links[link] = LinkTraffic(sent, relayed)
+    in_one = event.get("iteration_bytes")
+    if in_one is not None and (not is_number(in_one) or in_one < 0):
+        raise DocumentError(
+            f"{where}: iteration_bytes: expected a number from 0 on, got {in_one!r}"
+        )
+    metrics.links[link] = LinkTraffic(sent, relayed, in_one)
+
+
+def _iterations(event: dict[str, Any], where: str) -> MeasuredIterations:
+    seconds = event.get("seconds")
+    if not is_number(seconds) or seconds <= 0:
+        raise DocumentError(f"{where}: seconds: expected a number above 0, got {seconds!r}")
+    return MeasuredIterations(_whole(event, "count", where), seconds)
 
 
 def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
@@ -158,6 +185,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             metrics.train.append({key: value for key, value in event.items() if key != "event"})
         elif kind == "link":
             _add_link(metrics, event, where)
+        elif kind == "iterations":
+            metrics.iterations = _iterations(event, where)
         elif kind == "end":
             code = event.get("exit_code")
             if type(code) is not int:

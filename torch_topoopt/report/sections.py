@@ -71,6 +71,17 @@ def _tile(name: str, value: str, note: str, class_: str = "") -> Markup:
     )
 
 
+def _measured_tiles(run: Run) -> list[Markup]:
+    iterations = run.metrics.iterations if run.metrics else None
+    if iterations is None:
+        return []
+    predicted_s = run.plan.prediction.iteration_s
+    apart = divide(iterations.seconds - predicted_s, predicted_s)
+    note = "nothing was predicted" if apart is None else f"{apart:+.1%} against the prediction"
+    note += f"; {iterations.count} measured"
+    return [_tile("Measured iteration", seconds(iterations.seconds), note)]
+
+
 def _prediction_tile(plan: Plan) -> Markup:
     speedup = divide(plan.prediction.single_ring_s, plan.prediction.iteration_s)
     note = Markup("") if speedup is None else Markup(f"{ratio(speedup)} the speed of a single ring")
@@ -121,6 +132,7 @@ def _headline(run: Run) -> Markup:
             f"{cluster.accelerators_per_server} × {cluster.accelerator} per server",
         ),
         _prediction_tile(plan),
+        *_measured_tiles(run),
         *_accuracy_tiles(run),
         _exit_tile(run),
     ]

@@ -33,6 +33,18 @@ def _prediction(run: Run) -> dict[str, Any]:
     }
 
 
+def _iterations(run: Run) -> dict[str, Any] | None:
+    iterations = run.metrics.iterations if run.metrics else None
+    if iterations is None:
+        return None
+    predicted_s = run.plan.prediction.iteration_s
+    return {
+        "count": iterations.count,
+        "measured_s": iterations.seconds,
+        "difference": divide(iterations.seconds - predicted_s, predicted_s),
+    }
+
+
 def _training(run: Run) -> dict[str, Any] | None:
     accuracy = find_accuracy(run.metrics.train) if run.metrics else None
     if accuracy is None:
@@ -103,6 +115,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "mean_hops": distances.mean_hops,
         "relayed_pairs": distances.relayed_pairs,
         "traffic": _traffic(run),
+        "iterations": _iterations(run),
         "training": _training(run),
         "notes": list(run.notes),
     }
