@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def is_data_parallel(plan: Plan) -> bool:
     """Whether every operator is on all servers, in their order."""
     everyone = tuple(range(plan.cluster.servers))
-    return all(placement.servers == everyone for placement in plan.strategy)
+    return all(p.servers == everyone and p.sample == len(everyone) for p in plan.strategy)
 
 
 def graph_and_program(model: str) -> tuple[OpGraph, Program]:
@@ -77,7 +77,12 @@ def check_plan(plan: Plan, path: str, model: str) -> None:
             f"{path}: strategy: not data parallel, which can be executed with one rank per server, "
             f"not {per_server}; plan with --strategy-space data-parallel"
         )
-    _, program = graph_and_program(model)
+    try:
+        _, program = graph_and_program(model)
+    except InputError as error:
+        raise InputError(
+            f"{path}: strategy: not data parallel, and how to execute it is not known: {error}"
+        ) from None
     try:
         placed(program, plan.strategy, plan.cluster.servers)
     except StrategyError as error:

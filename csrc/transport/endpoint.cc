@@ -128,12 +128,13 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t
   pump(flow, out);
 }
 
-// The route that is furthest behind its weight.
-size_t Endpoint::chooseRoute(OutFlow& flow, const std::vector<Hop>& hops) const {
+// The route to `peer` that is furthest behind its weight, over all flows: many short messages, each
+// a flow of its own, spread as one long one does.
+size_t Endpoint::chooseRoute(int peer, const std::vector<Hop>& hops) {
   if (hops.size() == 1) return 0;
-  flow.used.resize(hops.size(), 0.0);
-  const auto least = std::min_element(flow.used.begin(), flow.used.end());
-  return static_cast<size_t>(least - flow.used.begin());
+  std::vector<double>& used = used_[peer];
+  used.resize(hops.size(), 0.0);
+  return static_cast<size_t>(std::min_element(used.begin(), used.end()) - used.begin());
 }
 
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {
@@ -141,9 +142,11 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
   while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
     OutMessage& message = flow.pending.front();
     const size_t left = message.bytes - message.framed;
-    const size_t route = chooseRoute(flow, hops);
+    const size_t route = chooseRoute(id.peer, hops);
     const size_t payload = std::min<size_t>(left, hops[route].payload_bytes);
-    if (hops.size() > 1) flow.used[route] += static_cast<double>(payload + 1) / hops[route].weight;
+    if (hops.size() > 1) {
+      used_[id.peer][route] += static_cast<double>(payload + 1) / hops[route].weight;
+    }
     OutFrame frame;
     frame.header.source = static_cast<uint16_t>(config_.rank);
     frame.header.target = static_cast<uint16_t>(id.peer);

@@ -107,9 +107,8 @@ class Endpoint final : private Link::Observer {
   struct OutFlow {
     std::deque<OutMessage> pending;  // not yet cut into frames completely
     uint64_t next_number = 0;
-    uint64_t sent = 0;         // cost of all frames handed to links
-    uint64_t acked = 0;        // cost of all frames consumed
-    std::vector<double> used;  // per route, bytes / weight
+    uint64_t sent = 0;   // cost of all frames handed to links
+    uint64_t acked = 0;  // cost of all frames consumed
   };
   struct Posted {
     std::byte* data;
@@ -163,7 +162,7 @@ class Endpoint final : private Link::Observer {
   void buildRoutes();
   const std::vector<Hop>& hopsTo(int source, int target) const;
   void pump(const FlowId& id, OutFlow& flow);
-  size_t chooseRoute(OutFlow& flow, const std::vector<Hop>& hops) const;
+  size_t chooseRoute(int peer, const std::vector<Hop>& hops);
   void onData(const FrameHeader& header, PayloadBuffer payload, bool placed);
   void onAck(const FrameHeader& header);
   void onAckRequest(const FrameHeader& header);
@@ -191,6 +190,7 @@ class Endpoint final : private Link::Observer {
   BufferPool buffers_;
   std::vector<std::unique_ptr<Link>> links_;
   std::map<std::pair<int, int>, std::vector<Hop>> hops_;
+  std::map<int, std::vector<double>> used_;  // per peer and route: bytes / weight
   std::unordered_map<FlowId, OutFlow, FlowHash> out_;
   std::unordered_map<FlowId, InFlow, FlowHash> in_;
   std::deque<AnyReceive> any_;

@@ -134,15 +134,16 @@ def test_a_plan_that_is_damaged(
     assert not (folder / "runs").exists()
 
 
-def test_a_plan_whose_strategy_is_not_data_parallel_is_not_executed_as_if_it_were(
+def test_a_plan_that_is_not_data_parallel_needs_the_module_that_it_is_for(
     folder: Path, ring_plan: MakePlan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     split = dataclasses.replace(ring_plan(4), strategy=(Placement("embedding", (2,)),))
     split.save(folder / "plan.json")
     assert main(["run", "--plan", "plan.json", "script.py"]) == 2
     error = capsys.readouterr().err
-    assert "operator 'embedding' is not on all servers" in error
-    assert "--strategy-space data-parallel" in error
+    assert error.startswith("topoopt: error: plan.json: strategy: not data parallel, and how")
+    assert "script.py has no callable 'build_model'" in error
+    assert error.count("\n") == 1
 
 
 def test_a_master_port_in_use_is_found_before_anything_starts(

@@ -93,7 +93,7 @@ def train_all(backend: str, count: int, rank: int, world: int) -> list[Any]:
     return done
 
 
-@pytest.mark.parametrize("backend", ["topoopt", "gloo"])
+@pytest.mark.parametrize("backend", ["topoopt", pytest.param("gloo", marks=pytest.mark.exhaustive)])
 def test_a_spread_model_trains_as_it_does_alone(backend: str, tmp_path: Path) -> None:
     count = 3 if backend == "topoopt" else 1
     function = functools.partial(train_all, backend, count)

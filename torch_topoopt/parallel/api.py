@@ -51,7 +51,7 @@ def parallelize(
     if strategy is None:
         strategy = _planned(ranks)
     everyone = tuple(range(ranks))
-    if all(placement.servers == everyone for placement in strategy):
+    if all(p.servers == everyone and p.sample == ranks for p in strategy):
         return DistributedDataParallel(module)
     program = Program.of(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks))

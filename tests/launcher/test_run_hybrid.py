@@ -1,0 +1,138 @@
+"""`topoopt run` with strategies that are more than data parallel."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.launcher.main import main
+from torch_topoopt.plan import Placement, Plan
+from torch_topoopt.report.run_folder import read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TABLES = """
+import torch, torch.distributed as dist, torch_topoopt
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = torch.nn.ModuleList(torch.nn.EmbeddingBag(4000, 32) for _ in range(4))
+        self.top = torch.nn.Linear(128, 1)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, bags):
+        vectors = [table(bags[:, i]) for i, table in enumerate(self.tables)]
+        return self.top(torch.cat(vectors, 1)) * self.scale
+
+def build_model():
+    return Net()
+
+def example_batch():
+    return torch.zeros(512, 4, 3, dtype=torch.long)
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    torch.manual_seed(0)
+    model = torch_topoopt.parallelize(build_model(), example_batch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        loss = model(torch.randint(4000, (128, 4, 3))).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    held = sum(name.startswith("tables") for name, _ in model.module.named_parameters())
+    total = torch.tensor([float(held)])
+    dist.all_reduce(total)
+    assert total.item() == 4, (held, total)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables.py").write_text(TABLES)
+    return tmp_path
+
+
+def test_tables_are_placed_and_links_carry_what_was_predicted(launcher: Any, script: Path) -> None:
+    cluster = ("--servers", "4", "--degree", "2", "--bandwidth", "200Mbps")
+    options = ("--strategy-space", "full", "--json", "--run-dir", "here")
+    done = launcher.run("run", *cluster, *options, "tables.py")
+    assert done.returncode == 0, done.stderr
+    assert "may be placed on a part of the servers" in done.stderr
+    assert "it reads a parameter that no leaf module holds" in done.stderr
+    figures = json.loads(done.stdout)
+    plan = Plan.load(script / "here" / "plan.json")
+    placed = {p.operator: p.servers for p in plan.strategy}
+    assert sorted(len(placed[f"tables.{i}"]) for i in range(4)) == [1, 1, 1, 1]
+    assert placed["mul"] == placed["input"] == placed["output"] == (0, 1, 2, 3)
+    iterations = figures["iterations"]
+    assert iterations["count"] == 5
+    assert iterations["measured_s"] > 0
+    total = sum(link["iteration_bytes"] for link in figures["links"])
+    assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=0.02)
+    run = read_run(script / "here")
+    assert run.metrics is not None
+    assert run.metrics.iterations is not None
+    assert run.metrics.iterations.seconds == iterations["measured_s"]
+
+
+def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
+    script: Path, ring_plan: Callable[..., Plan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    everyone = (0, 1, 2, 3)
+    names = ("tables.0", "tables.1", "tables.2", "tables.3", "cat", "top", "mul")
+
+    def error_of(**placed: Any) -> str:
+        strategy = tuple(placed.get(n, Placement(n, everyone)) for n in names)
+        dataclasses.replace(ring_plan(4), strategy=strategy).save(script / "plan.json")
+        assert main(["run", "--plan", "plan.json", "tables.py"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("topoopt: error: plan.json: strategy: operator ")
+        assert error.count("\n") == 1
+        assert not (script / "runs").exists()
+        return error
+
+    assert "'mul' cannot run on servers [1]: it reads a parameter that no leaf" in error_of(
+        mul=Placement("mul", (1,))
+    )
+    assert "'top' cannot run on servers [0, 1, 2, 3]: it splits more than samples" in error_of(
+        top=Placement("top", everyone, columns=2)
+    )
+    assert "the strategy is not one of this module" in error_of(cat=Placement("other", (1,)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "--plan plan.json --strategy-space full",
+            "strategy-space: --strategy-space and --plan exclude each other",
+        ),
+        (
+            "--servers 4 --ranks-per-server 2 --strategy-space full",
+            "strategy-space: full is executed with one rank per server, not 2",
+        ),
+        (
+            "--servers 4 --strategy-space full --model graph.json",
+            "model: graph.json is a saved OpGraph; whether a strategy can be executed is decided",
+        ),
+    ],
+)
+def test_options_that_exclude_each_other(
+    arguments: str,
+    message: str,
+    script: Path,
+    ring_plan: Callable[..., Plan],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ring_plan(4).save(script / "plan.json")
+    assert main(["run", "--run-dir", "here", *arguments.split(), "tables.py"]) == 2
+    assert message in capsys.readouterr().err
