@@ -47,7 +47,8 @@ class IterationMeter:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         handle = register_optimizer_step_post_hook(lambda optimizer, *_: self.stepped(optimizer))
-        return handle.remove
+        stop: Callable[[], None] = handle.remove
+        return stop
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: an iteration ends if it is the one that counts."""
