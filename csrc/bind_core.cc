@@ -136,9 +136,10 @@ class OwnedRates {
     rates_.change(path, delta);
   }
 
-  // The rate of every path, and the number of paths that the solve had to visit.
+  // The rate of every path, and the number of links whose level the solve had to find.
   std::pair<std::vector<double>, size_t> solve() {
-    const size_t visited = rates_.solve().size();
+    rates_.solve();
+    const size_t visited = rates_.solvedLinks().size();
     std::vector<double> rates;
     for (int path = 0; path < paths_.size(); ++path) rates.push_back(rates_.rate(path));
     return {rates, visited};

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kBitsPerByte = 8;
+constexpr size_t kFewTurns = 32;  // that are out of date
 
 }  // namespace
 
@@ -26,24 +27,36 @@ void FlowNetwork::reset() {
   used_paths_.clear();
   path_state_.resize(paths_.size());
   path_bytes_.resize(paths_.size(), 0.0);
+  groups_.resize(capacity_.size());
+  for (Group& group : groups_) {
+    group = {.next = std::move(group.next)};
+    group.next.clear();
+  }
   rates_.reset();
   touched_paths_.clear();
+  touched_groups_.clear();
   deliveries_.clear();
-  path_ends_.reset(paths_.size());
+  group_ends_.reset(static_cast<int>(groups_.size()));
   now_ = 0;
   events_ = 0;
 }
 
 void FlowNetwork::start(int flow, const Task& task, double now_s) {
   now_ = std::max(now_, now_s);
-  PathState& state = path_state_[task.resource];
-  touch(task.resource);
-  if (state.flows.empty()) state.served = 0;  // keeps `target` precise over long runs
-  state.flows.push_back({state.served + task.amount, task.latency_s, flow});
-  std::push_heap(state.flows.begin(), state.flows.end(), std::greater<>());
-  if (path_bytes_[task.resource] == 0) used_paths_.push_back(task.resource);
-  path_bytes_[task.resource] += task.amount;
-  rates_.change(task.resource, +1);
+  const int path = task.resource;
+  PathState& state = path_state_[path];
+  touchPath(path);
+  if (state.flows.empty()) {  // counting from 0 keeps `target` precise over long runs
+    state.served = 0;
+    if (state.group >= 0) state.joined = servedNow(groups_[state.group]);
+    state.flows.push_back({task.amount, task.latency_s, flow});
+  } else {
+    state.flows.push_back({servedNow(state) + task.amount, task.latency_s, flow});
+    std::push_heap(state.flows.begin(), state.flows.end(), std::greater<>());
+  }
+  if (path_bytes_[path] == 0) used_paths_.push_back(path);
+  path_bytes_[path] += task.amount;
+  rates_.change(path, +1);
 }
 
 double FlowNetwork::advance(double until_s, std::vector<int>& delivered) {
@@ -52,7 +65,7 @@ double FlowNetwork::advance(double until_s, std::vector<int>& delivered) {
     updateRates();
     double time = kNever;
     if (!deliveries_.empty()) time = deliveries_.top().time;
-    time = std::min(time, path_ends_.least());
+    time = std::min(time, group_ends_.least());
     if (time == kNever || time > until_s * (1 + kSimultaneous)) {
       if (until_s != kNever) now_ = std::max(now_, until_s);
       return until_s;
@@ -62,9 +75,9 @@ double FlowNetwork::advance(double until_s, std::vector<int>& delivered) {
     while (!deliveries_.empty() && deliveries_.top().time <= horizon) {
       delivered.push_back(deliveries_.pop().item);
     }
-    ended_paths_.clear();
-    path_ends_.take(horizon, ended_paths_);
-    for (int path : ended_paths_) completeFlows(path, horizon, delivered);
+    ended_groups_.clear();
+    group_ends_.take(horizon, ended_groups_);
+    for (int link : ended_groups_) completeGroup(link, horizon, delivered);
     if (delivered.size() > before) {
       std::sort(delivered.begin() + static_cast<std::ptrdiff_t>(before), delivered.end());
       return now_;
@@ -72,11 +85,26 @@ double FlowNetwork::advance(double until_s, std::vector<int>& delivered) {
   }
 }
 
-// The first flow of `path` has sent all, and with it those that do so before `horizon`.
-void FlowNetwork::completeFlows(int path, double horizon, std::vector<int>& delivered) {
+// The first flow of the group of `link` has sent all, and with it those that do so before
+// `horizon`.
+void FlowNetwork::completeGroup(int link, double horizon, std::vector<int>& delivered) {
+  Group& group = groups_[link];
+  const double reach = servedNow(group) + group.rate * (horizon - now_);
+  do {
+    const int path = group.next.front().path;
+    std::pop_heap(group.next.begin(), group.next.end(), std::greater<>());
+    group.next.pop_back();
+    completeFlows(path, reach, delivered);
+    dropOutdated(link);
+  } while (!group.next.empty() && group.next.front().target <= reach);
+  if (!group.next.empty()) touchGroup(link);
+}
+
+// The first flow of `path` has sent all, and with it those that do so before its group has served
+// `reach` bytes.
+void FlowNetwork::completeFlows(int path, double reach, std::vector<int>& delivered) {
   PathState& state = path_state_[path];
-  touch(path);
-  const double reach = state.served + state.rate * (horizon - now_);
+  const double path_reach = state.served + (reach - state.joined);
   int done = 0;
   do {
     std::pop_heap(state.flows.begin(), state.flows.end(), std::greater<>());
@@ -88,7 +116,8 @@ void FlowNetwork::completeFlows(int path, double horizon, std::vector<int>& deli
       delivered.push_back(flow.flow);
     }
     state.flows.pop_back();
-  } while (!state.flows.empty() && state.flows.front().target <= reach);
+  } while (!state.flows.empty() && state.flows.front().target <= path_reach);
+  if (!state.flows.empty()) touchPath(path);
   rates_.change(path, -done);
   events_ += done;
 }
@@ -100,36 +129,80 @@ void FlowNetwork::changeLink(int link, double bits_per_s, double now_s) {
 }
 
 void FlowNetwork::updateRates() {
-  for (int path : rates_.solve()) {
-    if (rates_.rate(path) == path_state_[path].rate) continue;
-    touch(path);
-    path_state_[path].rate = rates_.rate(path);
+  rates_.solve();
+  for (int link : rates_.solvedLinks()) {
+    Group& group = groups_[link];
+    group.served = servedNow(group);
+    group.updated_at = now_;
+    group.rate = rates_.groupSize(link) > 0 ? rates_.level(link) : 0.0;
+    touchGroup(link);
   }
-  for (int path : touched_paths_) {
-    PathState& state = path_state_[path];
-    state.touched = false;
-    if (state.flows.empty()) state.rate = 0;
-    if (state.rate == 0) {
-      path_ends_.remove(path);
-      continue;
-    }
-    const double left = std::max(0.0, state.flows.front().target - state.served);
-    path_ends_.set(path, now_ + left / state.rate);
+  for (int path : rates_.movedPaths()) regroup(path);
+  for (int link : rates_.solvedLinks()) {
+    if (rates_.groupSize(link) > 0) continue;
+    groups_[link].served = 0;
+    groups_[link].next.clear();
   }
+  for (int path : touched_paths_) addTurn(path);
   touched_paths_.clear();
+  for (int link : touched_groups_) setEnd(link);
+  touched_groups_.clear();
 }
 
-void FlowNetwork::advancePath(PathState& state) {
-  state.served += state.rate * (now_ - state.updated_at);
-  state.updated_at = now_;
-}
-
-void FlowNetwork::touch(int path) {
+// Takes a path from the clock of one link to that of another.
+void FlowNetwork::regroup(int path) {
+  touchPath(path);
   PathState& state = path_state_[path];
-  advancePath(state);
-  if (state.touched) return;
-  state.touched = true;
+  state.served = servedNow(state);
+  state.group = rates_.bottleneck(path);
+  if (state.group >= 0) state.joined = servedNow(groups_[state.group]);
+}
+
+void FlowNetwork::addTurn(int path) {
+  PathState& state = path_state_[path];
+  state.touched = false;
+  ++state.turn;
+  if (state.flows.empty()) return;
+  touchGroup(state.group);
+  std::vector<Turn>& next = groups_[state.group].next;
+  next.push_back({state.joined + (state.flows.front().target - state.served), path, state.turn});
+  std::push_heap(next.begin(), next.end(), std::greater<>());
+}
+
+void FlowNetwork::setEnd(int link) {
+  Group& group = groups_[link];
+  group.touched = false;
+  if (group.next.size() > 2 * static_cast<size_t>(rates_.groupSize(link)) + kFewTurns) {
+    std::erase_if(group.next, [this](const Turn& turn) { return !counts(turn); });
+    std::make_heap(group.next.begin(), group.next.end(), std::greater<>());
+  }
+  dropOutdated(link);
+  if (group.next.empty() || group.rate == 0) {
+    group_ends_.remove(link);
+    return;
+  }
+  const double left = std::max(0.0, group.next.front().target - servedNow(group));
+  group_ends_.set(link, now_ + left / group.rate);
+}
+
+void FlowNetwork::dropOutdated(int link) {
+  std::vector<Turn>& next = groups_[link].next;
+  while (!next.empty() && !counts(next.front())) {
+    std::pop_heap(next.begin(), next.end(), std::greater<>());
+    next.pop_back();
+  }
+}
+
+void FlowNetwork::touchPath(int path) {
+  if (path_state_[path].touched) return;
+  path_state_[path].touched = true;
   touched_paths_.push_back(path);
+}
+
+void FlowNetwork::touchGroup(int link) {
+  if (groups_[link].touched) return;
+  groups_[link].touched = true;
+  touched_groups_.push_back(link);
 }
 
 ProgramFlowNetwork::ProgramFlowNetwork(const FlowProgram& program) {

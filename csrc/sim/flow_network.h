@@ -14,9 +14,9 @@
 
 namespace topoopt {
 
-// A flow is delivered its path's latency after its last byte was sent. The flows of one path
-// progress together, so an event costs a heap operation and a re-solve of the rates that it can
-// reach, not a visit to every flow.
+// A flow is delivered its path's latency after its last byte was sent. Flows that the same link
+// holds back have the same rate, so they share a clock that counts the bytes that each of them has
+// sent; a change of their rate is a change of that clock, not a visit to every flow.
 class FlowNetwork : public Network {
  public:
   // `capacity` (bytes per second per link) and `paths` must outlive the network; paths may be
@@ -30,9 +30,6 @@ class FlowNetwork : public Network {
   std::vector<double> linkBytes() const override;
   int64_t events() const override { return events_; }
 
-  // Bytes per second of each flow on `path` since the last event; 0 without flows.
-  double rate(int path) const { return path_state_[path].rate; }
-
  private:
   struct Pending {  // a flow in progress: sent when its path has served `target` bytes
     double target;
@@ -43,17 +40,46 @@ class FlowNetwork : public Network {
     }
   };
   struct PathState {
-    double served = 0;  // bytes that each flow present since `served` was 0 has sent
-    double updated_at = 0;
-    double rate = 0;
+    double served = 0;  // bytes that each flow present since `served` was 0 has sent, until..
+    double joined = 0;  // ..its group had served this much
+    int group = -1;     // the link that holds it back
+    unsigned turn = 0;  // of the entry in its group's `next` that counts
     bool touched = false;
     std::vector<Pending> flows;
   };
+  struct Turn {  // the first flow of `path` has sent all when the group has served `target` bytes
+    double target;
+    int path;
+    unsigned turn;
+    bool operator>(const Turn& other) const {
+      return target != other.target ? target > other.target : path > other.path;
+    }
+  };
+  struct Group {  // the paths that one link holds back
+    double served = 0;
+    double updated_at = 0;
+    double rate = 0;
+    bool touched = false;
+    std::vector<Turn> next;  // a heap, with entries that are out of date
+  };
 
-  void completeFlows(int path, double horizon, std::vector<int>& delivered);
+  void completeGroup(int link, double horizon, std::vector<int>& delivered);
+  void completeFlows(int path, double reach, std::vector<int>& delivered);
   void updateRates();
-  void advancePath(PathState& state);
-  void touch(int path);
+  void regroup(int path);
+  void addTurn(int path);
+  void setEnd(int link);
+  void dropOutdated(int link);
+  bool counts(const Turn& turn) const { return path_state_[turn.path].turn == turn.turn; }
+  double servedNow(const Group& group) const {
+    return group.served + group.rate * (now_ - group.updated_at);
+  }
+  double servedNow(const PathState& state) const {
+    return state.group < 0 ? state.served
+                           : state.served + (servedNow(groups_[state.group]) - state.joined);
+  }
+  void touchPath(int path);
+  void touchGroup(int link);
 
   const std::vector<double>& planned_capacity_;
   const PathTable& paths_;
@@ -62,10 +88,11 @@ class FlowNetwork : public Network {
   double now_ = 0;
   int64_t events_ = 0;
   std::vector<PathState> path_state_;
+  std::vector<Group> groups_;       // per link
   std::vector<double> path_bytes_;  // of flows that have started
-  std::vector<int> touched_paths_, used_paths_, ended_paths_;
+  std::vector<int> touched_paths_, touched_groups_, used_paths_, ended_groups_;
   EventQueue deliveries_;  // per flow that is sent and on its way
-  MinTree path_ends_;      // per path with flows: when the first of them has sent its last byte
+  MinTree group_ends_;     // per link with a group: when the first of its flows has sent all
 };
 
 // The links and routes of a program as the flow level takes them.

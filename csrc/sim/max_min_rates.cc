@@ -1,15 +1,19 @@
+// What a solve begins with: counts of paths and capacities are brought up to date. How levels
+// follow is in max_min_filling.cc.
+
 #include "sim/max_min_rates.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 
 namespace topoopt {
 
 namespace {
-// Rates this close below the changed level are solved again rather than kept, so that rounding
-// can never keep a rate that should move.
-constexpr double kMargin = 1e-9;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Part of a capacity that may be rounding of sums.
+constexpr double kRounding = 1e-14;
+
 }  // namespace
 
 MaxMinRates::MaxMinRates(const std::vector<double>& capacity, const PathTable& paths)
@@ -19,25 +23,32 @@ MaxMinRates::MaxMinRates(const std::vector<double>& capacity, const PathTable& p
 
 void MaxMinRates::reset() {
   const size_t links = capacity_.size();
-  for (int path : used_paths_) state_[path] = PathState();
+  for (int path : used_paths_) path_[path] = PathState();
   used_paths_.clear();
-  state_.resize(paths_.size());
+  path_.resize(paths_.size());
   slot_.resize(paths_.useCount());
   members_.resize(links);
   for (auto& members : members_) members.clear();
+  known_capacity_.assign(capacity_.begin(), capacity_.end());
   link_.assign(links, LinkState());
+  for (size_t link = 0; link < links; ++link) {
+    link_[link].room = capacity_[link];
+    link_[link].slack = kRounding * capacity_[link];
+  }
+  closed_level_.assign(links, 0.0);
+  key_.assign(links, 0.0);
+  pairs_.reset(links);
   changed_paths_.clear();
   changed_links_.clear();
+  solved_links_.clear();
+  moved_paths_.clear();
 }
 
 void MaxMinRates::changeCapacity(int link) { changed_links_.push_back(link); }
 
 void MaxMinRates::change(int path, int delta) {
-  PathState& state = state_[path];
-  const bool was_active = state.count > 0;
+  PathState& state = path_[path];
   state.count += delta;
-  if (!was_active && state.count > 0) attach(path);
-  if (was_active && state.count == 0) detach(path);
   if (!state.changed) {
     state.changed = true;
     changed_paths_.push_back(path);
@@ -52,7 +63,7 @@ void MaxMinRates::attach(int path) {
   int use = paths_.firstUse(path);
   for (const LinkUse& u : paths_.uses(path)) {
     slot_[use] = static_cast<int>(members_[u.link].size());
-    members_[u.link].push_back({path, use++, u.load});
+    members_[u.link].push_back({path, use++});
   }
 }
 
@@ -68,166 +79,126 @@ void MaxMinRates::detach(int path) {
   }
 }
 
-// Whether a changed path is done with: as many flows as before, or alone on its links.
-bool MaxMinRates::settle(int path) {
-  PathState& state = state_[path];
-  if (state.count == state.solved_count) return true;
-  const size_t alone = state.count > 0 ? 1 : 0;
-  double rate = std::numeric_limits<double>::infinity();
-  for (const LinkUse& u : paths_.uses(path)) {
-    if (members_[u.link].size() != alone) return false;
-    rate = std::min(rate, capacity_[u.link] / (u.load * state.count));
-  }
-  state.rate = alone ? rate : 0;
-  state.solved_count = state.count;
-  solved_.push_back(path);
-  return true;
+void MaxMinRates::list(int link) {
+  if (link_[link].listed) return;
+  link_[link].listed = true;
+  solved_links_.push_back(link);
 }
 
-// Below the returned level the old filling and the new one are the same. A path that lost flows
-// was stopped at its old rate, so none of its links was full before; the links of a path that
-// gained flows cannot be full before capacity / (sum of all loads). Of a link with another capacity
-// both hold.
-double MaxMinRates::lowestChangedLevel() {
-  double lowest = std::numeric_limits<double>::infinity();
-  links_.clear();
-  for (int path : changed_paths_) {
-    const PathState& state = state_[path];
-    if (state.solved_count > 0) lowest = std::min(lowest, state.rate);
-    if (state.count <= state.solved_count) continue;
-    for (const LinkUse& u : paths_.uses(path)) {
-      if (link_[u.link].seen) continue;  // flows that start together cross the same links
-      seeLink(u.link);
-      double load = 0;
-      for (const Member& m : members_[u.link]) load += state_[m.path].count * m.load;
-      lowest = std::min(lowest, capacity_[u.link] / load);
+// Takes over the count of a changed path while all groups are closed. One without flows that has
+// its links for itself keeps its place until another path wants it: often its next flow comes
+// first.
+void MaxMinRates::apply(int path) {
+  PathState& state = path_[path];
+  state.changed = false;
+  if (state.count == state.held_count) return;
+  if (state.count == 0 && isAlone(path)) return;
+  setCount(path, state.count);
+}
+
+bool MaxMinRates::isAlone(int path) const {
+  return std::ranges::all_of(paths_.uses(path),
+                             [this](const LinkUse& use) { return members_[use.link].size() == 1; });
+}
+
+void MaxMinRates::setCount(int path, int count) {
+  PathState& state = path_[path];
+  const int before = state.held_count;
+  state.held_count = count;
+  if (before == 0) {
+    makeRoom(path);
+    attach(path);
+    if (isAlone(path)) {
+      holdAlone(path);
+      return;
     }
   }
-  for (int link : changed_links_) {
-    double load = 0;
-    for (const Member& m : members_[link]) {
-      load += state_[m.path].count * m.load;
-      if (state_[m.path].solved_count > 0) lowest = std::min(lowest, state_[m.path].rate);
-    }
-    if (load > 0) lowest = std::min(lowest, capacity_[link] / load);
-  }
-  return lowest * (1 - kMargin);
-}
-
-void MaxMinRates::seeLink(int link) {
-  if (link_[link].seen) return;
-  link_[link].seen = true;
-  links_.push_back(link);
-}
-
-void MaxMinRates::see(int path) {
-  for (const LinkUse& u : paths_.uses(path)) seeLink(u.link);
-}
-
-// Gathers into links_ and solved_ all that changed paths reach through rates of at least `floor`.
-// links_ has some of the links of changed paths already.
-void MaxMinRates::collect(double floor) {
-  for (int path : changed_paths_) {
-    see(path);
-    if (state_[path].count == 0) state_[path].rate = 0;
-  }
-  for (int link : changed_links_) seeLink(link);
-  for (size_t i = 0; i < links_.size(); ++i) {
-    double room = capacity_[links_[i]];
-    double weight = 0;
-    int open = 0;
-    for (const Member& m : members_[links_[i]]) {
-      PathState& state = state_[m.path];
-      const double load = state.count * m.load;
-      if (state.solved_count > 0 && state.rate < floor) {
-        room -= load * state.rate;
-        continue;
-      }
-      weight += load;
-      ++open;
-      if (state.open) continue;
-      state.open = true;
-      solved_.push_back(m.path);
-      see(m.path);
-    }
-    LinkState& link = link_[links_[i]];
-    link.room = room;
-    link.weight = weight;
-    link.open = open;
-  }
-}
-
-void MaxMinRates::fix(int path, double level) {
-  PathState& state = state_[path];
-  state.rate = level;
-  state.open = false;
+  const int holder = state.bottleneck;
   for (const LinkUse& u : paths_.uses(path)) {
     LinkState& link = link_[u.link];
-    const double load = state.count * u.load;
-    link.room -= load * level;
-    link.weight -= load;
-    --link.open;
-  }
-}
-
-// Puts `item` at the top of the heap in place of what is there.
-void MaxMinRates::replaceTop(Level item) {
-  const size_t size = heap_.size();
-  size_t at = 0;
-  for (size_t child = 1; child < size; child = 2 * at + 1) {
-    if (child + 1 < size && heap_[child] > heap_[child + 1]) ++child;
-    if (!(item > heap_[child])) break;
-    heap_[at] = heap_[child];
-    at = child;
-  }
-  heap_[at] = item;
-}
-
-// Progressive filling. A link's level only rises while others are fixed below it, so a heap with
-// stale entries that are put back when they come to the top finds the lowest. Links that are not
-// full when the last rate is fixed are never looked at.
-void MaxMinRates::fill() {
-  heap_.clear();
-  for (int link : links_) {
-    if (link_[link].open > 0) heap_.push_back({link_[link].room / link_[link].weight, link});
-  }
-  std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-  size_t open = solved_.size() - solved_alone_;
-  while (open > 0) {
-    const Level top = heap_.front();
-    const LinkState& link = link_[top.link];
-    if (link.open > 0) {
-      const double level = std::max(0.0, link.room) / link.weight;
-      if (level > top.level) {
-        replaceTop({level, top.link});
-        continue;
-      }
-      open -= link.open;
-      for (const Member& m : members_[top.link]) {
-        if (state_[m.path].open) fix(m.path, std::max(0.0, top.level));
+    const double load = (count - before) * u.load;
+    touched_links_.push_back(u.link);
+    if (holder < 0) {
+      link.fresh += load;
+      ++link.fresh_paths;
+    } else if (u.link == holder) {
+      link.own += load;
+      if (count == 0 && --link.group == 0) link.own = 0;
+    } else {
+      link.room -= load * link_[holder].level;
+      if (count == 0) {
+        pairs_.remove(holder, u.link, -load);
+      } else {
+        pairs_.change(holder, u.link, load);
       }
     }
-    const Level last = heap_.back();
-    heap_.pop_back();
-    if (!heap_.empty()) replaceTop(last);
+  }
+  if (count > 0) return;
+  detach(path);
+  if (link_[holder].group == 0) list(holder);
+  state.bottleneck = -1;
+  moved(state, path);
+}
+
+void MaxMinRates::moved(PathState& state, int path) {
+  if (state.moved) return;
+  state.moved = true;
+  moved_paths_.push_back(path);
+}
+
+// Takes paths without flows off the links of `path`.
+void MaxMinRates::makeRoom(int path) {
+  for (const LinkUse& u : paths_.uses(path)) {
+    if (members_[u.link].size() != 1) continue;
+    const int other = members_[u.link].front().path;
+    if (path_[other].count == 0) setCount(other, 0);
   }
 }
 
-const std::vector<int>& MaxMinRates::solve() {
-  solved_.clear();
-  if (changed_paths_.empty() && changed_links_.empty()) return solved_;
-  for (int path : changed_paths_) state_[path].changed = false;
-  if (changed_links_.empty()) std::erase_if(changed_paths_, [this](int p) { return settle(p); });
-  if (!changed_paths_.empty() || !changed_links_.empty()) {
-    solved_alone_ = solved_.size();
-    collect(lowestChangedLevel());
-    fill();
-    for (int path : changed_paths_) state_[path].solved_count = state_[path].count;
-    for (int link : links_) link_[link].seen = false;
+// The narrowest link of a path with no other on its links is its bottleneck.
+void MaxMinRates::holdAlone(int path) {
+  PathState& state = path_[path];
+  double level = kNever;
+  for (const LinkUse& u : paths_.uses(path)) {
+    const double full = known_capacity_[u.link] / (state.held_count * u.load);
+    if (full >= level) continue;
+    level = full;
+    state.bottleneck = u.link;
   }
+  for (const LinkUse& u : paths_.uses(path)) {
+    LinkState& link = link_[u.link];
+    const double load = state.held_count * u.load;
+    if (u.link == state.bottleneck) {
+      link.own = load;
+      link.group = 1;
+      link.level = level;
+      closed_level_[u.link] = level;
+    } else {
+      pairs_.add(state.bottleneck, u.link, load);
+      link.room -= load * level;
+    }
+  }
+  list(state.bottleneck);
+  moved(state, path);
+}
+
+void MaxMinRates::solve() {
+  for (int link : solved_links_) link_[link].listed = false;
+  for (int path : moved_paths_) path_[path].moved = false;
+  solved_links_.clear();
+  moved_paths_.clear();
+  touched_links_.clear();
+  for (int path : changed_paths_) apply(path);
   changed_paths_.clear();
+  for (int link : changed_links_) {
+    link_[link].room += capacity_[link] - known_capacity_[link];
+    known_capacity_[link] = capacity_[link];
+    link_[link].slack = kRounding * capacity_[link];
+    touched_links_.push_back(link);
+  }
   changed_links_.clear();
-  return solved_;
+  for (int link : touched_links_) review(link);
+  fill();
 }
 
 }  // namespace topoopt

@@ -4,15 +4,20 @@
 
 #include <vector>
 
+#include "sim/link_pairs.h"
 #include "sim/path_table.h"
 
 namespace topoopt {
 
-// All flows on one path have the same rate, so the unknowns are paths with a count of flows, not
-// flows. The allocation is the one of progressive filling: all rates rise together, a link that is
-// full stops the paths that cross it. `solve()` visits only what a change can reach: a rate below
-// the lowest level at which the old and the new filling can differ is kept as it is, and a path
-// that shares no link with another is solved on its own.
+// The allocation of progressive filling: the rates of all flows rise together, and a link that is
+// full stops those that cross it. It is their bottleneck, the level at which it filled is their
+// rate; the paths that a link stops are its group.
+//
+// So the unknowns are the levels of links, not the rates of flows. What all groups together leave
+// of a link is known from one weight for each pair of a group and a link that it crosses, and a
+// change is followed from link to link in ascending order of levels, only where levels change.
+// Paths are looked at one by one only when their bottleneck becomes another link, which is rare:
+// when a flow ends, hundreds of rates move and a handful of bottlenecks.
 class MaxMinRates {
  public:
   // `capacity[l]` is in bytes per second. Both arguments must outlive this object; paths may be
@@ -28,32 +33,55 @@ class MaxMinRates {
   // `capacity[link]` has changed; takes effect at the next solve(). 0 stops its paths.
   void changeCapacity(int link);
 
-  // Brings rates up to date. Returns the paths whose rate was set anew (a superset of those whose
-  // rate differs), valid until the next call.
-  const std::vector<int>& solve();
+  // Brings rates up to date.
+  void solve();
 
+  // Of the last solve: links whose level may be another or whose group has become empty, and paths
+  // whose bottleneck is another. Both without repetitions, valid until the next call.
+  const std::vector<int>& solvedLinks() const { return solved_links_; }
+  const std::vector<int>& movedPaths() const { return moved_paths_; }
+
+  // The link that holds `path` back; -1 without flows.
+  int bottleneck(int path) const { return path_[path].bottleneck; }
+  // Paths that `link` holds back, and the bytes per second of each of their flows if there are any.
+  int groupSize(int link) const { return link_[link].group; }
+  double level(int link) const { return link_[link].level; }
   // Bytes per second of each flow on `path`; 0 without flows.
-  double rate(int path) const { return state_[path].rate; }
+  double rate(int path) const {
+    const PathState& state = path_[path];
+    return state.count == 0 || state.bottleneck < 0 ? 0.0 : link_[state.bottleneck].level;
+  }
 
  private:
   struct Member {
     int path;
     int use;  // index of this link among the uses of all paths
-    double load;
   };
   struct PathState {
-    double rate = 0;
+    int bottleneck = -1;
     int count = 0;         // flows now
-    int solved_count = 0;  // flows at the last solve
-    bool open = false;     // in this solve, rate not fixed yet
+    int held_count = 0;    // flows that links reckon with
     bool changed = false;  // in changed_paths_
+    bool moved = false;    // in moved_paths_
     bool used = false;     // in used_paths_
   };
+  // During a solve a group is closed (its level is known) or open (it will be at least as high as
+  // all levels that were found so far). Fresh paths have no bottleneck yet. Loads are sums of
+  // count x load over paths.
   struct LinkState {
-    double room = 0;    // capacity left to open paths
-    double weight = 0;  // sum of count x load of open paths
-    int open = 0;       // open paths
-    bool seen = false;  // in links_
+    double room = 0;      // capacity without what closed groups of other links use
+    double own = 0;       // load of its own group
+    double open = 0;      // load of open groups of other links
+    double fresh = 0;     // load of fresh paths
+    double level = 0;     // of its group; while that is open, what it was
+    double slack = 0;     // bytes per second that may be rounding
+    int group = 0;        // paths
+    int open_pairs = 0;   // open groups that cross it
+    int fresh_paths = 0;  // that cross it
+    bool is_open = false;
+    bool queued = false;  // with key_[link]
+    bool listed = false;  // in solved_links_
+    double load() const { return own + open + fresh; }
   };
   struct Level {
     double level;
@@ -65,25 +93,41 @@ class MaxMinRates {
 
   void attach(int path);
   void detach(int path);
-  bool settle(int path);
-  double lowestChangedLevel();
-  void seeLink(int link);
-  void see(int path);
-  void collect(double floor);
-  void replaceTop(Level item);
+  void apply(int path);
+  bool isAlone(int path) const;
+  void setCount(int path, int count);
+  void makeRoom(int path);
+  void moved(PathState& state, int path);
+  void holdAlone(int path);
+  void review(int link);
   void fill();
-  void fix(int path, double level);
+  void open(int link);
+  void queue(int link, double key);
+  void requeue(int link);
+  void take(Level top);
+  bool firstIsAbove(double level);
+  double evaluate(int link);
+  void close(int link, double level);
+  void gather(int link);
+  void move(int path, int to);
+  bool settled(const LinkState& link) const;
+  void list(int link);
 
   const std::vector<double>& capacity_;
   const PathTable& paths_;
 
-  std::vector<PathState> state_;              // per path
+  std::vector<PathState> path_;
   std::vector<int> slot_;                     // per use: position in members_[link]
   std::vector<std::vector<Member>> members_;  // per link: paths with flows
-  std::vector<LinkState> link_;               // per link
-  std::vector<int> used_paths_, changed_paths_, changed_links_, links_, solved_;
-  size_t solved_alone_ = 0;  // the first of solved_, which need no filling
-  std::vector<Level> heap_;
+  std::vector<LinkState> link_;
+  std::vector<double> known_capacity_;  // per link, in `room`
+  std::vector<double> closed_level_;    // per link: level of its closed group, -1: open
+  std::vector<double> key_;             // per queued link: where it is in heap_
+  LinkPairs pairs_;
+  std::vector<int> used_paths_, changed_paths_, changed_links_, touched_links_;
+  std::vector<int> solved_links_, moved_paths_, overfull_, unsettled_;
+  std::vector<double> rooms_;
+  std::vector<Level> heap_;  // with entries that are out of date
 };
 
 }  // namespace topoopt

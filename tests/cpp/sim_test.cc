@@ -1,17 +1,21 @@
-// The flow level in isolation: the tree of path ends, rates kept up to date, programs and their
-// text.
+// The flow level in isolation: the tree of ends, pairs of links, rates kept up to date, programs
+// and their text.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/event_queue.h"
 #include "sim/flow_network.h"
 #include "sim/flow_program_reader.h"
+#include "sim/link_pairs.h"
 #include "sim/max_min_rates.h"
 #include "sim/min_tree.h"
 #include "sim/task_runner.h"
@@ -92,37 +96,119 @@ void expectFair(const std::vector<double>& capacity, const PathTable& paths,
   }
 }
 
+// Equal links give ties, links from 1 to 10^9 lose digits, loads of sevenths are not exact.
+enum class Links { kEqual, kAlike, kWide };
+
+double capacityOf(Links links, std::mt19937& random) {
+  if (links == Links::kEqual) return 12.5e9;
+  const double drawn = static_cast<double>(random() % 10);
+  return links == Links::kAlike ? 1 + drawn : std::pow(10.0, drawn);
+}
+
+void changeAtRandom(Links kind, int links, int path_count, std::mt19937& random) {
+  std::vector<double> capacity;
+  for (int i = 0; i < links; ++i) capacity.push_back(capacityOf(kind, random));
+  PathTable paths;
+  const bool sevenths = random() % 2 == 0;
+  for (int i = 0; i < path_count; ++i) {
+    std::vector<LinkUse> uses;
+    for (size_t hop = 0; hop <= random() % 5; ++hop) {
+      uses.push_back({static_cast<int>(random() % links),
+                      sevenths ? static_cast<double>(1 + random() % 7) / 7 : 1.0});
+    }
+    paths.add(uses);
+  }
+  MaxMinRates rates(capacity, paths);
+  std::vector<int> count(paths.size(), 0);
+  for (int step = 0; step < 60; ++step) {
+    const bool most_leave = step % 20 == 19;  // so that paths are alone on their links then
+    const size_t changes = 1 + random() % (step % 7 == 0 ? path_count : 3);
+    for (size_t i = 0; i < changes; ++i) {
+      const int path = static_cast<int>(random() % paths.size());
+      int delta = 1 + static_cast<int>(random() % 2);
+      if (count[path] > 0 && (most_leave || random() % 2 == 0)) delta = -count[path];
+      count[path] += delta;
+      rates.change(path, delta);
+    }
+    if (random() % 8 == 0) {
+      const int link = static_cast<int>(random() % links);
+      capacity[link] = random() % 3 == 0 ? 0.0 : capacityOf(kind, random);
+      rates.changeCapacity(link);
+    }
+    rates.solve();
+    ASSERT_NO_FATAL_FAILURE(expectFair(capacity, paths, count, rates)) << "step " << step;
+  }
+}
+
 TEST(MaxMinRatesTest, StaysFairAsFlowsAndCapacitiesChange) {
   std::mt19937 random(3);
-  for (int instance = 0; instance < 30; ++instance) {
-    const int links = 2 + static_cast<int>(random() % 12);
-    std::vector<double> capacity;
-    for (int i = 0; i < links; ++i) capacity.push_back(1 + static_cast<double>(random() % 9));
-    PathTable paths;
-    for (int i = 0; i < 25; ++i) {
-      std::vector<LinkUse> uses;
-      for (size_t hop = 0; hop <= random() % 4; ++hop) {
-        uses.push_back({static_cast<int>(random() % links), random() % 4 == 0 ? 0.5 : 1.0});
-      }
-      paths.add(uses);
+  for (int instance = 0; instance < 12; ++instance) {
+    for (Links kind : {Links::kEqual, Links::kAlike, Links::kWide}) {
+      SCOPED_TRACE(instance);
+      ASSERT_NO_FATAL_FAILURE(
+          changeAtRandom(kind, 2 + static_cast<int>(random() % 12), 25, random));
+      ASSERT_NO_FATAL_FAILURE(
+          changeAtRandom(kind, 60, 25 + static_cast<int>(random() % 100), random));
     }
-    MaxMinRates rates(capacity, paths);
-    std::vector<int> count(paths.size(), 0);
-    for (int step = 0; step < 60; ++step) {
-      for (size_t changes = 0; changes <= random() % 3; ++changes) {
-        const int path = static_cast<int>(random() % paths.size());
-        const int delta = count[path] > 0 && random() % 2 == 0 ? -1 : 1;
-        count[path] += delta;
-        rates.change(path, delta);
+  }
+}
+
+// A path that is alone may keep its place while it has no flow; others must not see it.
+TEST(MaxMinRatesTest, APathWithoutFlowsTakesNothingFromOthers) {
+  const std::vector<double> capacity{10, 10};
+  PathTable paths;
+  paths.add({{0, 1.0}, {1, 1.0}});
+  paths.add({{0, 1.0}});
+  MaxMinRates rates(capacity, paths);
+  rates.change(0, 3);
+  rates.solve();
+  EXPECT_EQ(rates.rate(0), 10.0 / 3);
+  rates.change(0, -3);
+  rates.solve();
+  EXPECT_EQ(rates.rate(0), 0);
+  rates.change(1, 1);
+  rates.solve();
+  EXPECT_EQ(rates.rate(1), 10);
+  rates.change(0, 1);
+  rates.solve();
+  EXPECT_EQ(rates.rate(0), 5);
+  EXPECT_EQ(rates.rate(1), 5);
+}
+
+TEST(LinkPairsTest, AddsUpWhatAPlainMapDoes) {
+  std::mt19937 random(4);
+  constexpr int kLinks = 60;
+  LinkPairs pairs;
+  for (int run = 0; run < 2; ++run) {  // an instance can be used again
+    pairs.reset(kLinks);
+    std::map<std::pair<int, int>, std::vector<double>> paths;
+    for (int step = 0; step < 20000; ++step) {
+      const int holder = static_cast<int>(random() % kLinks);
+      const int crossed = static_cast<int>(random() % kLinks);
+      std::vector<double>& weights = paths[{holder, crossed}];
+      if (step < 10000 ? random() % 4 > 0 : random() % 4 == 0) {
+        weights.push_back(static_cast<double>(1 + random() % 8) / 8);
+        ASSERT_EQ(pairs.add(holder, crossed, weights.back()), weights.size() == 1);
+      } else if (!weights.empty()) {
+        const double weight = weights.back();
+        weights.pop_back();
+        ASSERT_EQ(pairs.remove(holder, crossed, weight), weights.empty());
       }
-      if (random() % 8 == 0) {
-        const int link = static_cast<int>(random() % links);
-        capacity[link] = static_cast<double>(random() % 10);
-        rates.changeCapacity(link);
+      if (!weights.empty()) {
+        weights.back() += 0.5;
+        pairs.change(holder, crossed, 0.5);
       }
-      rates.solve();
-      ASSERT_NO_FATAL_FAILURE(expectFair(capacity, paths, count, rates));
     }
+    std::map<std::pair<int, int>, double> expected, by_row, by_column;
+    for (const auto& [pair, weights] : paths) {
+      for (double weight : weights) expected[pair] += weight;
+    }
+    for (int link = 0; link < kLinks; ++link) {
+      for (const auto& cell : pairs.row(link)) by_row[{link, cell.link}] = cell.weight;
+      for (const auto& cell : pairs.column(link)) by_column[{cell.link, link}] = cell.weight;
+    }
+    ASSERT_EQ(by_row, expected);
+    ASSERT_EQ(by_column, expected);
   }
 }
 

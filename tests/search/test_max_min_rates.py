@@ -39,7 +39,7 @@ def test_rates_equal_the_exact_reference_after_every_change(seed: int) -> None:
 
 
 def test_a_change_visits_only_what_shares_links_with_it() -> None:
-    # 50 separate pairs of links: a new flow in one must not touch the other 49.
+    # 100 separate links: a new flow on one must not touch the other 99.
     paths: list[Path] = [[(i, 1.0)] for i in range(100)]
     solver = _core.MaxMinRates([1.0] * 100, paths)
     for path in range(100):
@@ -52,7 +52,8 @@ def test_a_change_visits_only_what_shares_links_with_it() -> None:
 
 
 def test_rates_below_a_change_are_kept() -> None:
-    # Flow 0 is held to 1 by link 0; what happens on the wide link 1 above that cannot reach it.
+    # Flow 0 is held to 1 by link 0; what happens on the wide link 1 above that cannot reach it: of
+    # the two links, one gets a new level.
     solver = _core.MaxMinRates([1.0, 100.0], [[(0, 1.0), (1, 1.0)], [(1, 1.0)]])
     solver.change(0, 1)
     solver.change(1, 1)
