@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from itertools import pairwise
 
@@ -297,6 +298,23 @@ def test_a_kautz_or_de_bruijn_graph_has_a_logarithmic_diameter(
     assert longest <= math.ceil(math.log(servers) / math.log(degree) - 1e-12)
     if (name, servers, degree) == ("kautz", 12, 2):
         assert longest == 3  # K(2, 3) has 2^3 + 2^2 = 12 servers
+
+
+@pytest.mark.parametrize("name", ["kautz", "de-bruijn"])
+def test_a_kautz_or_de_bruijn_graph_needs_two_links_out_of_every_server(name: str) -> None:
+    message = f"degree: 3 is too small for a {name} network of 5 servers on duplex .* least 4"
+    with pytest.raises(ValueError, match=message):
+        ARCHITECTURES[name](Cluster(5, 3, GBPS))
+    with pytest.raises(ValueError, match=r"on simplex ports: .* use at least 2"):
+        ARCHITECTURES[name](Cluster(3, 1, GBPS, "simplex"))
+    for degree, ports in itertools.product((1, 2, 4), ("duplex", "simplex")):
+        assert hops(ARCHITECTURES[name](Cluster(2, degree, GBPS, ports))) == 1
+
+
+@pytest.mark.parametrize("name", ["fat-tree", "ideal-switch", "leaf-spine", "hyperx", "dragonfly"])
+def test_a_rate_of_nothing_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match="server_gbps: 0 is not above 0"):
+        ARCHITECTURES[name](cluster_of(8), server_gbps=0)
 
 
 @pytest.mark.parametrize(

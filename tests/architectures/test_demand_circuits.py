@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.architectures.circuits import choose_circuits
+from torch_topoopt.architectures.circuits import Pair, choose_circuits
 
 
 @settings(max_examples=40, deadline=None)
@@ -75,3 +75,40 @@ def test_the_same_seed_gives_the_same_circuits(connect: bool) -> None:
 
     assert chosen(1) == chosen(1)
     assert chosen(1) != chosen(2)
+
+
+def _algorithm_5(servers: int, degree: int, demand: dict[Pair, float], halve: bool) -> list[Pair]:
+    """Lines 1 to 20 of the paper's listing, as printed; lines 13 and 14 once for each link."""
+    demand = dict(demand)
+    available_tx, available_rx = [degree] * servers, [degree] * servers
+    links: list[Pair] = []
+    while demand:
+        v1, v2 = max(demand, key=lambda pair: (demand[pair], -pair[0], -pair[1]))
+        links.append((v1, v2))
+        if halve:
+            demand[v1, v2] *= 1 / 2
+        available_tx[v1] -= 1
+        available_rx[v2] -= 1
+        for u in range(servers):
+            if available_tx[v1] == 0:
+                demand.pop((v1, u), None)
+            if available_rx[v2] == 0:
+                demand.pop((u, v2), None)
+    return sorted(links)
+
+
+@pytest.mark.parametrize("halve", [True, False])
+def test_circuits_are_those_of_the_listing(halve: bool) -> None:
+    compared = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        servers, degree = rng.randint(3, 9), rng.randint(1, 4)
+        pairs = [(a, b) for a in range(servers) for b in range(servers) if a != b]
+        demand = {pair: float(rng.choice((1, 2, 3, 10, 64))) for pair in pairs}
+        wanted = _algorithm_5(servers, degree, demand, halve)
+        if len(wanted) < degree * servers:
+            continue  # a server has ports left for itself only; those are joined at random
+        chosen = choose_circuits(servers, degree, demand, rng, halve=halve, connect=False)
+        assert chosen == wanted
+        compared += 1
+    assert compared > 10

@@ -11,7 +11,7 @@ import math
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -30,16 +30,15 @@ def build(
     Every link has `server_gbps` (default: degree x link rate). `demand` and `seed` change nothing.
     Raises DocumentError for an invalid cluster and ValueError for a p that is too small.
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     p = smallest_p(cluster.servers) if p is None else p
     if p < 1 or most_servers(p) < cluster.servers:
         raise ValueError(
             f"p: {p} is not enough for {cluster.servers} servers; use {smallest_p(cluster.servers)}"
         )
-    gbps = server_gbps or cluster.degree * cluster.link_gbps
+    gbps = link_gbps_of(cluster, server_gbps)
     size = 2 * p  # switches in a group
     groups = math.ceil(cluster.servers / (p * size))
-    wires = Wires(cluster.link_latency_s)
     first = cluster.servers
     for server in range(cluster.servers):
         wires.cable(server, first + server // p, gbps)
@@ -47,15 +46,9 @@ def build(
         for a, b in combinations(range(group * size, (group + 1) * size), 2):
             wires.cable(first + a, first + b, gbps)
     _join_groups(wires, first, groups, size, p, gbps)
-    return Topology(
-        architecture="dragonfly",
-        servers=cluster.servers,
-        nodes=first + groups * size,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=False),
-        server_ports=1,
-        switch_ports=p + size - 1 + p,
-    ).validate()
+    return switched(
+        "dragonfly", cluster, wires, nodes=first + groups * size, switch_ports=p + size - 1 + p
+    )
 
 
 def _join_groups(wires: Wires, first: int, groups: int, size: int, h: int, gbps: float) -> None:

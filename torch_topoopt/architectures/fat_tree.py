@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -34,7 +34,7 @@ def build(
     there. `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster and
     ValueError for a radix that is odd or too small, or a taper outside (0, 1].
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     radix = smallest_radix(cluster.servers) if radix is None else radix
     if radix < 2 or radix % 2 or radix**3 // 4 < cluster.servers:
         raise ValueError(
@@ -45,8 +45,7 @@ def build(
         if not 0 < taper <= 1:
             raise ValueError(f"{name}: {taper} is not above 0 and at most 1")
     half = radix // 2
-    gbps = server_gbps or cluster.degree * cluster.link_gbps
-    wires = Wires(cluster.link_latency_s)
+    gbps = link_gbps_of(cluster, server_gbps)
     edges = math.ceil(cluster.servers / half)
     first_edge = cluster.servers
     for server in range(cluster.servers):
@@ -54,15 +53,7 @@ def build(
     nodes = first_edge + edges
     if edges > 1:
         nodes = _aggregate(wires, first_edge, edges, half, gbps, edge_taper, core_taper)
-    return Topology(
-        architecture="fat-tree",
-        servers=cluster.servers,
-        nodes=nodes,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=False),
-        server_ports=1,
-        switch_ports=radix,
-    ).validate()
+    return switched("fat-tree", cluster, wires, nodes=nodes, switch_ports=radix)
 
 
 def _aggregate(

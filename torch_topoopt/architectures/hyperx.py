@@ -9,7 +9,7 @@ import math
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -32,14 +32,13 @@ def build(
     switch has servers: full bisection. `demand` and `seed` change nothing. Raises
     DocumentError for an invalid cluster and ValueError for a shape with a dimension below 1.
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     shape = default_shape(cluster.servers) if shape is None else shape
     if min(shape, default=0) < 1:
         raise ValueError(f"shape: {shape} is not a list of dimensions of at least 1")
-    gbps = server_gbps or cluster.degree * cluster.link_gbps
+    gbps = link_gbps_of(cluster, server_gbps)
     switches = math.prod(shape)
     terminals = math.ceil(cluster.servers / switches)
-    wires = Wires(cluster.link_latency_s)
     first = cluster.servers
     for server in range(cluster.servers):
         wires.cable(server, first + server // terminals, gbps)
@@ -47,15 +46,13 @@ def build(
     for (i, a), (j, b) in combinations(enumerate(places), 2):
         if sum(x != y for x, y in zip(a, b, strict=True)) == 1:
             wires.cable(first + i, first + j, gbps)
-    return Topology(
-        architecture="hyperx",
-        servers=cluster.servers,
+    return switched(
+        "hyperx",
+        cluster,
+        wires,
         nodes=first + switches,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=False),
-        server_ports=1,
         switch_ports=terminals + sum(size - 1 for size in shape),
-    ).validate()
+    )
 
 
 def default_shape(servers: int) -> Shape:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -26,16 +26,10 @@ def build(
     `seed` change nothing. Raises DocumentError for an invalid cluster.
     """
     cluster.validate(any_degree=True)
-    gbps = server_gbps or cluster.degree * cluster.link_gbps
+    gbps = link_gbps_of(cluster, server_gbps)
     wires = Wires(cluster.link_latency_s / 2)
     for server in range(cluster.servers):
         wires.cable(server, cluster.servers, gbps)
-    return Topology(
-        architecture="ideal-switch",
-        servers=cluster.servers,
-        nodes=cluster.servers + 1,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=False),
-        server_ports=1,
-        switch_ports=cluster.servers,
-    ).validate()
+    return switched(
+        "ideal-switch", cluster, wires, nodes=cluster.servers + 1, switch_ports=cluster.servers
+    )

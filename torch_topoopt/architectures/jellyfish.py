@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, direct
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -22,18 +22,10 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
     Where servers x degree is odd, one port stays dark. `demand` changes nothing. Raises
     DocumentError for an invalid cluster, and ValueError if there is no such graph (too many ports).
     """
-    cluster.validate(any_degree=True)
-    wires = Wires(cluster.link_latency_s)
+    wires = Wires.of(cluster)
     for a, b in random_regular(cluster.servers, cluster.degree, seed):
         wires.cable(a, b, cluster.link_gbps)
-    return Topology(
-        architecture="jellyfish",
-        servers=cluster.servers,
-        nodes=cluster.servers,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=True),
-        server_ports=cluster.degree,
-    ).validate()
+    return direct("jellyfish", cluster, wires)
 
 
 def random_regular(servers: int, degree: int, seed: int) -> list[tuple[int, int]]:

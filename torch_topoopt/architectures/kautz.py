@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import NodeLink, Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import NodeLink, Wires, direct
 
 if TYPE_CHECKING:
+    from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.plan import Cluster, Demand
 
 
@@ -19,9 +20,10 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
     """Server i has links to -k i - a mod n, for a = 1..k; AllReduce in the order of numbers.
 
     Links to itself are left out. `demand` and `seed` change nothing. Raises DocumentError for an
-    invalid cluster, or for a degree so small that the graph falls apart.
+    invalid cluster, and ValueError for a degree that gives a server one link only: then the graph
+    falls into pairs (Kautz) or lone servers (de Bruijn).
     """
-    k = out_degree(cluster)
+    k = out_degree(cluster, "kautz")
     n = cluster.servers
     arcs = [(i, (-k * i - a) % n) for i in range(n) for a in range(1, k + 1)]
     return _of_arcs("kautz", cluster, arcs)
@@ -29,35 +31,36 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
 
 def build_de_bruijn(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> Topology:
     """Server i has links to k i + a mod n, for a = 0..k - 1; the rest as for Kautz graphs."""
-    k = out_degree(cluster)
+    k = out_degree(cluster, "de-bruijn")
     n = cluster.servers
     arcs = [(i, (k * i + a) % n) for i in range(n) for a in range(k)]
     return _of_arcs("de-bruijn", cluster, arcs)
 
 
-def out_degree(cluster: Cluster) -> int:
-    """k: links out of every server; raises DocumentError for an invalid cluster."""
+def out_degree(cluster: Cluster, name: str) -> int:
+    """k: links out of every server; raises ValueError where the graph would fall apart."""
     cluster.validate(any_degree=True)
-    return cluster.degree if cluster.ports == "simplex" else max(1, cluster.degree // 2)
+    duplex = cluster.ports == "duplex"
+    k = cluster.degree // 2 if duplex else cluster.degree
+    if k < 2 < cluster.servers:
+        least = "4 (2 with simplex ports)" if duplex else "2"
+        raise ValueError(
+            f"degree: {cluster.degree} is too small for a {name} network of {cluster.servers} "
+            f"servers on {cluster.ports} ports: with fewer than 2 links out of every server it "
+            f"falls apart; use at least {least}"
+        )
+    return k
 
 
 def _of_arcs(name: str, cluster: Cluster, arcs: list[tuple[int, int]]) -> Topology:
-    arcs = [(a, b) for a, b in arcs if a != b]
-    wires = Wires(cluster.link_latency_s)
+    wires = Wires.of(cluster)
     duplex = cluster.ports == "duplex"
-    if duplex and cluster.degree == 1:  # one cable is all that a server can have
-        arcs = [(0, 1)] if cluster.servers == 2 else arcs
+    arcs = [(a, b) for a, b in arcs if a != b]
+    if cluster.servers == 2 and not arcs:
+        arcs = [(0, 1)] if duplex else [(0, 1), (1, 0)]
     for a, b in arcs:
         if duplex:
             wires.cable(a, b, cluster.link_gbps)
         else:
             wires.links.append(NodeLink(a, b, cluster.link_gbps, cluster.link_latency_s))
-    return Topology(
-        architecture=name,
-        servers=cluster.servers,
-        nodes=cluster.servers,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=True),
-        server_ports=cluster.degree,
-        duplex=duplex,
-    ).validate()
+    return direct(name, cluster, wires, duplex=duplex)

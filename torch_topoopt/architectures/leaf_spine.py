@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -28,7 +28,7 @@ def build(
     DocumentError for an invalid cluster and ValueError for a radix that is odd or too small, or an
     oversubscription below 1.
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     smallest = 2
     while smallest**2 // 2 < cluster.servers:
         smallest += 2
@@ -40,8 +40,7 @@ def build(
     if not oversubscription >= 1:
         raise ValueError(f"oversubscription: {oversubscription} is not at least 1")
     half = radix // 2
-    gbps = server_gbps or cluster.degree * cluster.link_gbps
-    wires = Wires(cluster.link_latency_s)
+    gbps = link_gbps_of(cluster, server_gbps)
     leaves = math.ceil(cluster.servers / half)
     for server in range(cluster.servers):
         wires.cable(server, cluster.servers + server // half, gbps)
@@ -53,12 +52,4 @@ def build(
             for i in range(uplinks):
                 wires.cable(cluster.servers + leaf, nodes + i // width, gbps)
         nodes += math.ceil(uplinks / width)
-    return Topology(
-        architecture="leaf-spine",
-        servers=cluster.servers,
-        nodes=nodes,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=False),
-        server_ports=1,
-        switch_ports=radix,
-    ).validate()
+    return switched("leaf-spine", cluster, wires, nodes=nodes, switch_ports=radix)

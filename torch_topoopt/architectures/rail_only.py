@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, switched
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -19,17 +19,15 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
 
     `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster.
     """
-    cluster.validate(any_degree=True)
-    wires = Wires(cluster.link_latency_s)
+    wires = Wires.of(cluster)
     for server in range(cluster.servers):
         for rail in range(cluster.degree):
             wires.cable(server, cluster.servers + rail, cluster.link_gbps)
-    return Topology(
-        architecture="rail-only",
-        servers=cluster.servers,
+    return switched(
+        "rail-only",
+        cluster,
+        wires,
         nodes=cluster.servers + cluster.degree,
-        links=tuple(wires.links),
-        rings=rank_order(cluster.servers, both_ways=False),
-        server_ports=cluster.degree,
         switch_ports=cluster.servers,
-    ).validate()
+        server_ports=cluster.degree,
+    )

@@ -13,13 +13,15 @@ import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch_topoopt.plan import Cluster
 
 Optics = Literal["none", "patch-panel", "ocs"]
 
@@ -133,11 +135,64 @@ class Wires:
     latency_s: float
     links: list[NodeLink] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, cluster: Cluster) -> Wires:
+        """None yet, with the latency of `cluster`; raises DocumentError if that is invalid."""
+        cluster.validate(any_degree=True)
+        return cls(cluster.link_latency_s)
+
     def cable(self, a: int, b: int, gbps: float, count: int = 1) -> None:
         """`count` duplex cables between two nodes."""
         for _ in range(count):
             self.links.append(NodeLink(a, b, gbps, self.latency_s))
             self.links.append(NodeLink(b, a, gbps, self.latency_s))
+
+
+def link_gbps_of(cluster: Cluster, server_gbps: float | None) -> float:
+    """Of a server's only link to a switch: `server_gbps`, or what all its ports have together.
+
+    Raises ValueError unless it is above 0."""
+    if server_gbps is None:
+        return cluster.degree * cluster.link_gbps
+    if not server_gbps > 0:
+        raise ValueError(f"server_gbps: {server_gbps} is not above 0")
+    return server_gbps
+
+
+def direct(name: str, cluster: Cluster, wires: Wires, **fields: Any) -> Topology:
+    """The network of `wires` between the servers' own ports; AllReduce in the order of numbers,
+    both ways, unless `fields` say otherwise. Raises DocumentError as `Topology.validate`."""
+    given = {"rings": rank_order(cluster.servers, both_ways=True), **fields}
+    return Topology(
+        architecture=name,
+        servers=cluster.servers,
+        nodes=cluster.servers,
+        links=tuple(wires.links),
+        server_ports=cluster.degree,
+        **given,
+    ).validate()
+
+
+def switched(
+    name: str,
+    cluster: Cluster,
+    wires: Wires,
+    *,
+    nodes: int,
+    switch_ports: int,
+    server_ports: int = 1,
+) -> Topology:
+    """The network of `wires` over switches; AllReduce in the order of numbers, one way. Raises
+    DocumentError as `Topology.validate`."""
+    return Topology(
+        architecture=name,
+        servers=cluster.servers,
+        nodes=nodes,
+        links=tuple(wires.links),
+        rings=rank_order(cluster.servers, both_ways=False),
+        server_ports=server_ports,
+        switch_ports=switch_ports,
+    ).validate()
 
 
 def rank_order(servers: int, *, both_ways: bool) -> tuple[Ring, ...]:

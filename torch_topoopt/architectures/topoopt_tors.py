@@ -34,13 +34,12 @@ def build(
     changes nothing. Raises DocumentError for an invalid cluster, and ValueError or DocumentError
     for sizes that the ToRs cannot be wired with.
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     if servers_per_tor < 1:
         raise ValueError(f"servers_per_tor: {servers_per_tor} is not at least 1")
     n = cluster.servers
     tors = math.ceil(n / servers_per_tor)
     gbps = cluster.degree * cluster.link_gbps
-    wires = Wires(cluster.link_latency_s)
     for server in range(n):
         wires.cable(server, n + server // servers_per_tor, gbps)
     if uplinks is None:

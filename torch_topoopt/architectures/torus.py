@@ -11,7 +11,7 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order, rings_of
+from torch_topoopt.architectures.topology import Topology, Wires, direct, rank_order, rings_of
 from torch_topoopt.topology.fixed_network import hamiltonian_cycle
 
 if TYPE_CHECKING:
@@ -33,11 +33,10 @@ def build(
     `seed` change nothing. Raises DocumentError for an invalid cluster, and ValueError for
     dimensions that do not multiply to the number of servers, or that need more ports than it has.
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     if dimensions is None:
         dimensions = default_dimensions(cluster.servers, cluster.degree // 2)
     twofold = _cables_of_two(cluster, dimensions)
-    wires = Wires(cluster.link_latency_s)
     strides = [math.prod(dimensions[i + 1 :]) for i in range(len(dimensions))]
     for place in product(*(range(size) for size in dimensions)):
         server = sum(x * stride for x, stride in zip(place, strides, strict=True))
@@ -47,14 +46,7 @@ def build(
                 wires.cable(
                     server, server + ((x + 1) % size - x) * stride, cluster.link_gbps, count
                 )
-    return Topology(
-        architecture="torus",
-        servers=cluster.servers,
-        nodes=cluster.servers,
-        links=tuple(wires.links),
-        rings=_rings(dimensions, wires),
-        server_ports=cluster.degree,
-    ).validate()
+    return direct("torus", cluster, wires, rings=_rings(dimensions, wires))
 
 
 def default_dimensions(servers: int, most: int) -> Dimensions:

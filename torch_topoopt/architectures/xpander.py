@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.architectures.topology import Topology, Wires, rank_order
+from torch_topoopt.architectures.topology import Topology, Wires, direct
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand
@@ -30,7 +30,7 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
     `demand` changes nothing. Raises DocumentError for an invalid cluster, and ValueError if servers
     is less than degree + 1, or not a multiple of it while the degree is odd.
     """
-    cluster.validate(any_degree=True)
+    wires = Wires.of(cluster)
     servers, degree = cluster.servers, cluster.degree
     whole, rest = divmod(servers, degree + 1)
     if servers > 1 and (whole == 0 or (degree < 2 and servers > 2)):
@@ -42,17 +42,9 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
             f"servers: {servers} is not a multiple of {degree + 1}, as an odd degree of {degree} "
             "needs; use an even degree"
         )
-    wires = Wires(cluster.link_latency_s)
     for a, b in _edges(servers, degree, random.Random(seed)) if servers > 1 else ():
         wires.cable(a, b, cluster.link_gbps)
-    return Topology(
-        architecture="xpander",
-        servers=servers,
-        nodes=servers,
-        links=tuple(wires.links),
-        rings=rank_order(servers, both_ways=True),
-        server_ports=degree,
-    ).validate()
+    return direct("xpander", cluster, wires)
 
 
 def _edges(servers: int, degree: int, rng: random.Random) -> list[Edge]:
