@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.plan import Cluster, Network, Plan, SpaceName
     from torch_topoopt.planner import PlanProgress
     from torch_topoopt.planning_options import Ablation
-    from torch_topoopt.search.strategies import Executable
+    from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.search.two_levels import SearchOptions
     from torch_topoopt.topology.routing_policies import Policy
 
@@ -110,7 +110,7 @@ def make_plan(
     cluster: Cluster,
     *,
     seed: int,
-    strategy_space: Literal["data-parallel", "full"],
+    strategy_space: SpaceName,
     progress: Callable[[float | None, str], None],
     rounds: int = DEFAULT_ROUNDS,
     evaluations: int = DEFAULT_EVALUATIONS,
@@ -119,6 +119,9 @@ def make_plan(
     network: Network | None = None,
     routing: Policy = "shortest",
     search: SearchOptions | None = None,
+    strategy: Strategy | None = None,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
     keep_best: bool = False,
     executable: Executable | None = None,
 ) -> Plan:
@@ -130,7 +133,6 @@ def make_plan(
     """
     from torch_topoopt.planner import Planning
     from torch_topoopt.planning_options import PlanningOptions
-    from torch_topoopt.search.strategy_space import DIMENSIONS
     from torch_topoopt.search.two_levels import SearchOptions
 
     options = PlanningOptions(
@@ -143,8 +145,10 @@ def make_plan(
         network=network,
         routing=routing,
         executable=executable,
-        dimensions=() if executable else DIMENSIONS,
         search=search or SearchOptions(),
+        strategy=strategy,
+        micro_batches=micro_batches,
+        optimizer_factor=optimizer_factor,
     )
     try:
         planning = Planning(graph, cluster, options, _shown(progress))

@@ -6,13 +6,21 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, failure_tables, parser, plan_tables
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    failure_tables,
+    parser,
+    plan_tables,
+    strategy_files,
+)
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
 
 _DESCRIPTION = """\
@@ -60,9 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--strategy-space",
-        choices=["full", "data-parallel"],
+        choices=["full", "samples", "data-parallel"],
         default="full",
-        help="what to search: any split and placement (default), or only data parallelism",
+        help="what to search: any split and placement (default), splits of samples only, as the "
+        "paper does, or nothing: data parallelism",
     )
     parser.add_routing_option(options)
     options.add_argument(
@@ -94,10 +103,41 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
     )
+    _add_strategy_options(options)
     _add_search_options(options)
     parser.add_batch_size_option(options, shared=True)
     parser.add_json_option(options)
     return options
+
+
+def _add_strategy_options(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--strategy",
+        metavar="FILE",
+        help="begin the search at the strategy of this file: native JSON, a plan, or FlexFlow's "
+        "text; with --evaluations 0 it is kept, wired and priced as it is",
+    )
+    options.add_argument(
+        "--export-strategy",
+        metavar="FILE",
+        help="write the strategy to a file of its own: native JSON if the name ends in .json, else "
+        "FlexFlow's text",
+    )
+    options.add_argument(
+        "--micro-batches",
+        type=int,
+        metavar="N",
+        help="work on the batch in N equal parts and consider pipelines (default: 1, or what the "
+        "--strategy file says)",
+    )
+    options.add_argument(
+        "--optimizer-state",
+        type=float,
+        default=0.0,
+        metavar="FACTOR",
+        help="bytes that the optimizer keeps for each byte of gradients, which must fit into "
+        "memory: 1 for momentum, 2 for Adam (default: 0)",
+    )
 
 
 def _add_search_options(options: argparse.ArgumentParser) -> None:
@@ -134,33 +174,45 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     try:
         with terminal.progress(f"planning {arguments.model}") as progress:
-            plan = _make_plan(arguments, cluster, network, progress)
+            progress(None, "profiling")
+            graph = documents.op_graph_of(
+                arguments.model,
+                arguments.batch_size,
+                accelerators=cluster.servers * cluster.accelerators_per_server,
+            )
+            plan = _make_plan(arguments, graph, cluster, network, progress)
     except documents.StoppedEarly as stopped:
-        documents.save(stopped.plan, arguments.output)
-        _print(terminal, stopped.plan, arguments)
+        _keep(terminal, graph, stopped.plan, arguments)
         console.warning(
             f"stopped by {stopped.by.signum.name}: {arguments.output} is the best plan until then"
         )
         return stopped.by.exit_code
+    _keep(terminal, graph, plan, arguments)
+    return OK
+
+
+def _keep(terminal: Terminal, graph: OpGraph, plan: Plan, arguments: argparse.Namespace) -> None:
     documents.save(plan, arguments.output)
     _print(terminal, plan, arguments)
-    return OK
+    if arguments.export_strategy is not None:
+        strategy_files.save_strategy(arguments.export_strategy, graph, plan)
 
 
 def _make_plan(
     arguments: argparse.Namespace,
+    graph: OpGraph,
     cluster: Cluster,
     network: Network | None,
     progress: Callable[[float | None, str], None],
 ) -> Plan:
     from torch_topoopt.search.two_levels import SearchOptions
 
-    progress(None, "profiling")
-    graph = documents.op_graph_of(
-        arguments.model,
-        arguments.batch_size,
-        accelerators=cluster.servers * cluster.accelerators_per_server,
-    )
+    strategy = None
+    micro_batches = 1 if arguments.micro_batches is None else arguments.micro_batches
+    if arguments.strategy is not None:
+        strategy, micro_batches = strategy_files.load_strategy(
+            arguments.strategy, graph, cluster.servers, arguments.micro_batches
+        )
     plan = documents.make_plan(
         graph,
         cluster,
@@ -174,6 +226,9 @@ def _make_plan(
         network=network,
         routing=arguments.routing,
         search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
+        strategy=strategy,
+        micro_batches=micro_batches,
+        optimizer_factor=arguments.optimizer_state,
         keep_best=True,
     )
     if arguments.failures is not False:

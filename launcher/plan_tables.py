@@ -103,6 +103,14 @@ def strategy_figures(plan: Plan) -> dict[str, int]:
     }
 
 
+def split_figures(plan: Plan) -> dict[str, int]:
+    """How many operators are split along each dimension other than the samples."""
+    return {
+        dimension: sum(getattr(placement, dimension) > 1 for placement in plan.strategy)
+        for dimension in ("columns", "rows", "experts", "attribute")
+    }
+
+
 def strategy_lines(plan: Plan) -> list[str]:
     sizes = strategy_figures(plan)
     if plan.strategy_space == "data-parallel":
@@ -111,6 +119,11 @@ def strategy_lines(plan: Plan) -> list[str]:
         f"strategy: {sizes['all_servers']} operators on all servers, "
         f"{sizes['some_servers']} on some, {sizes['one_server']} on one server each"
     ]
+    splits = [f"{count} by {name}" for name, count in split_figures(plan).items() if count]
+    if splits:
+        lines.append(f"operators split otherwise than by samples: {', '.join(splits)}")
+    if plan.micro_batches > 1:
+        lines.append(f"micro-batches: {plan.micro_batches}, schedule 1F1B")
     reduced = sum(group.size_bytes for group in plan.demand.groups)
     sent = sum(pair.size_bytes for pair in plan.demand.pairs)
     lines.append(
@@ -135,6 +148,8 @@ def figures(plan: Plan) -> dict[str, Any]:
         "ports": cluster.ports,
         "strategy_space": plan.strategy_space,
         "strategy": strategy_figures(plan),
+        "splits": split_figures(plan),
+        "micro_batches": plan.micro_batches,
         "link_count": len(plan.network.links),
         "groups": [
             {

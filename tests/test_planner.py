@@ -234,7 +234,7 @@ def test_progress_tells_of_every_round_and_both_stages() -> None:
         ({"seed": -1}, "seed: -1 is negative"),
         ({"rounds": 0}, "rounds: 0 is not at least 1"),
         ({"evaluations": -5}, "evaluations: -5 is negative"),
-        ({"strategy_space": "pipeline"}, "strategy_space: 'pipeline' is not 'full'"),
+        ({"strategy_space": "pipeline"}, "strategy_space: 'pipeline' is not 'data-parallel'"),
         (
             {"ablation": "none"},
             "ablation: 'none' is not 'both' or 'search-only' or 'topology-only'",

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
 from torch_topoopt.planning_options import DEFAULT_EVALUATIONS, PlanningOptions
+from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
-from torch_topoopt.search.strategies import check_memory, data_parallel, starting_strategies
+from torch_topoopt.search.strategies import check_memory, data_parallel
+from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.plan import Cluster, Network, SpaceName
     from torch_topoopt.planning_options import Ablation
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Executable, Strategy
@@ -71,25 +73,31 @@ def plan(
     seed: int = 0,
     rounds: int = 4,
     evaluations: int = DEFAULT_EVALUATIONS,
-    strategy_space: Literal["full", "data-parallel"] = "full",
+    strategy_space: SpaceName = "full",
     mode: Literal["paper", "best"] = "paper",
     ablation: Ablation = "both",
     network: Network | None = None,
     routing: Policy = "shortest",
     executable: Executable | None = None,
+    strategy: Strategy | None = None,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
     search: SearchOptions | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
 
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
-    With "data-parallel" every operator runs on every server and only the network is planned. Mode
-    "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
-    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
-    `network` that is there already (cables that people plugged) only the strategy is planned.
-    `routing` is a policy of `routing_policies`; a network that is there keeps its routes. With
-    `executable`, only strategies are considered all of whose placements it accepts. `search` says
-    how many chains search, and where.
+    With "data-parallel" every operator runs on every server and only the network is planned; with
+    "samples" operators are split by samples only. Mode "best" goes on from the best pair of mode
+    "paper" for as many rounds again, wired by TopologyFinder's mode best for the least predicted
+    iteration: its plan is never worse. With a `network` that is there already (cables that people
+    plugged) only the strategy is planned. `routing` is a policy of `routing_policies`; a network
+    that is there keeps its routes. With `executable`, only strategies are considered all of whose
+    placements it accepts. The search begins at `strategy`, if there is one, and at nothing else:
+    with `evaluations` 0 that is what is priced. With more than one of the `micro_batches` it also
+    begins at pipelines. The optimizer takes `optimizer_factor` bytes of memory for each byte of
+    gradients. `search` says how many chains search, and where.
 
     Two ablations: "search-only" keeps the network for data parallelism. "topology-only" is the
     paper's naive approach (section 4.1), topology after strategy: the strategy is searched as if no
@@ -112,6 +120,9 @@ def plan(
         network=network,
         routing=routing,
         executable=executable,
+        strategy=strategy,
+        micro_batches=micro_batches,
+        optimizer_factor=optimizer_factor,
         search=search or SearchOptions(),
     )
     return Planning(op_graph, cluster, options, on_progress).run()
@@ -165,7 +176,7 @@ class Planning:
     def _plan_data_parallel(self) -> None:
         """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
-        check_memory(self._op_graph, self._cluster, strategy)
+        self._check(strategy)
         pair = self._price(strategy, self._wire(strategy, self._options.mode))
         self._finish_round(pair, pair)
 
@@ -238,6 +249,7 @@ class Planning:
             rounds=tuple(self._rounds),
             search=tuple(self._samples),
             strategy=best.strategy,
+            micro_batches=options.micro_batches,
         ).validate()
 
     @property
@@ -245,7 +257,29 @@ class Planning:
         return self._best.estimate.iteration_s if self._best else math.inf
 
     def _starts(self) -> tuple[Strategy, ...]:
-        return starting_strategies(self._op_graph, self._cluster, self._options.executable)
+        options = self._options
+        if options.strategy is not None:
+            return (self._check(options.strategy),)
+        return planning_starts(
+            self._op_graph,
+            self._cluster,
+            options.executable,
+            micro_batches=options.micro_batches,
+            optimizer_factor=options.optimizer_factor,
+        )
+
+    def _check(self, strategy: Strategy) -> Strategy:
+        """Returns `strategy`, or raises ValueError if it is not legal or does not fit."""
+        options, cluster = self._options, self._cluster
+        count = options.micro_batches
+        check_strategy(self._op_graph, cluster.servers, strategy, micro_batches=count)
+        return check_memory(
+            self._op_graph,
+            cluster,
+            strategy,
+            micro_batches=count,
+            optimizer_factor=options.optimizer_factor,
+        )
 
     def _wire(self, strategy: Strategy, mode: Literal["paper", "best"]) -> Network:
         if self._options.network is not None:
@@ -266,7 +300,13 @@ class Planning:
 
     def _price(self, strategy: Strategy, network: Network) -> _Pair:
         complete = complete_groups(self._cluster, network, strategy)
-        estimate = predict(self._op_graph, self._cluster, complete, strategy)
+        estimate = predict(
+            self._op_graph,
+            self._cluster,
+            complete,
+            strategy,
+            micro_batches=self._options.micro_batches,
+        )
         return _Pair(strategy, complete, estimate)
 
     def _search(
@@ -282,6 +322,8 @@ class Planning:
                 starts,
                 executable=self._options.executable,
                 dimensions=self._options.dimensions,
+                micro_batches=self._options.micro_batches,
+                optimizer_factor=self._options.optimizer_factor,
             ),
             seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
             options=self._options.search,
@@ -338,7 +380,12 @@ class Planning:
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
         ring = self._price(strategy, single_ring(cluster, asked))
-        switch = predict_ideal_switch(self._op_graph, self._cluster, strategy)
+        switch = predict_ideal_switch(
+            self._op_graph,
+            self._cluster,
+            strategy,
+            micro_batches=self._options.micro_batches,
+        )
         return ring.estimate.iteration_s, switch.iteration_s
 
     def _finish_round(self, found: _Pair, rewired: _Pair) -> None:

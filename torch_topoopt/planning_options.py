@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
+from torch_topoopt.plan import SpaceName
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
 from torch_topoopt.topology.routing_policies import POLICIES
@@ -12,7 +14,7 @@ from torch_topoopt.topology.routing_policies import POLICIES
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import SplitDimension
     from torch_topoopt.plan import Network
-    from torch_topoopt.search.strategies import Executable
+    from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.topology.routing_policies import Policy
 
 DEFAULT_EVALUATIONS = 50_000
@@ -28,14 +30,21 @@ class PlanningOptions:
     seed: int = 0
     rounds: int = 4
     evaluations: int = DEFAULT_EVALUATIONS
-    strategy_space: Literal["full", "data-parallel"] = "full"
+    strategy_space: SpaceName = "full"
     mode: Literal["paper", "best"] = "paper"
     ablation: Ablation = "both"
     network: Network | None = None
     routing: Policy = "shortest"
     executable: Executable | None = None
-    dimensions: tuple[SplitDimension, ...] = DIMENSIONS
+    strategy: Strategy | None = None
+    micro_batches: int = 1
+    optimizer_factor: float = 0.0
     search: SearchOptions = field(default_factory=SearchOptions)
+
+    @property
+    def dimensions(self) -> tuple[SplitDimension, ...]:
+        """What the search splits beside samples; whoever executes plans splits samples only."""
+        return DIMENSIONS if self.strategy_space == "full" and self.executable is None else ()
 
     def validate(self) -> None:
         """Raises ValueError for what is out of range."""
@@ -45,8 +54,16 @@ class PlanningOptions:
             raise ValueError(f"rounds: {self.rounds} is not at least 1")
         if self.evaluations < 0:
             raise ValueError(f"evaluations: {self.evaluations} is negative")
+        if self.micro_batches < 1:
+            raise ValueError(f"micro_batches: {self.micro_batches} is not at least 1")
+        if not 0 <= self.optimizer_factor < math.inf:
+            raise ValueError(
+                f"optimizer_factor: {self.optimizer_factor} is not a finite number from 0 on"
+            )
+        if self.strategy is not None and self.strategy_space == "data-parallel":
+            raise ValueError("strategy: the strategy space data-parallel has no other than its own")
         choices = (
-            ("strategy_space", self.strategy_space, ("full", "data-parallel")),
+            ("strategy_space", self.strategy_space, get_args(SpaceName)),
             ("mode", self.mode, ("paper", "best")),
             ("ablation", self.ablation, ABLATIONS),
             ("routing", self.routing, POLICIES),

@@ -25,6 +25,7 @@ from torch_topoopt.plan.document import (
     Prediction,
     Round,
     SearchSample,
+    SpaceName,
     digest_of,
 )
 from torch_topoopt.plan.failures import (
@@ -74,6 +75,7 @@ __all__ = [
     "Route",
     "RouteTable",
     "SearchSample",
+    "SpaceName",
     "StrategyFile",
     "StrideRoute",
     "cables",

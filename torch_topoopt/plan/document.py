@@ -15,6 +15,8 @@ from torch_topoopt.plan.failures import FailurePlan, validate_failures
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.placement import Placement, validate_placement
 
+SpaceName = Literal["data-parallel", "samples", "full"]
+
 
 @dataclass(frozen=True)
 class CostModel:
@@ -79,6 +81,9 @@ class Prediction:
 class Plan(Document):
     """A complete, validated plan; `strategy_space` is what the search could choose from.
 
+    That is nothing ("data-parallel"), which servers share the samples of each operator ("samples"),
+    or also how its parameters and positions are split ("full").
+
     A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
     found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
     `cost_model`, a job measures one when it starts. `failures` may be left out too: it follows from
@@ -99,7 +104,7 @@ class Plan(Document):
     batch_size: int
     seed: int
     mode: Literal["paper", "best", "fixed", "discovered"]
-    strategy_space: Literal["data-parallel", "full"]
+    strategy_space: SpaceName
     cluster: Cluster
     network: Network
     demand: Demand

@@ -214,7 +214,7 @@ def _search_section(plan: Plan) -> Markup:
         )
     elif not plan.search:
         content.append(paragraph("The plan records no samples of the search."))
-    if plan.strategy_space == "full" and plan.search:
+    if plan.strategy_space != "data-parallel" and plan.search:
         first, last = plan.search[0], plan.search[-1]
         caption = Markup(
             f"Predicted iteration time: the best went from {seconds(first.best_s)} to "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.shards import shard_cost
-from torch_topoopt.search.strategies import Memory
+from torch_topoopt.search.strategies import Memory, starting_strategies
 from torch_topoopt.search.strategy_space import check_strategy
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.search.strategies import Executable, Strategy
 
 
 _HALVINGS = 60  # of the time that the longest stage may take
@@ -113,6 +113,55 @@ def pipelines(
         if memory.fits(strategy):
             found.append(Pipeline(strategy, count))
     return tuple(found)
+
+
+def planning_starts(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    executable: Executable | None = None,
+    *,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
+) -> tuple[Strategy, ...]:
+    """Where a search may start with that many micro-batches.
+
+    Those of `starting_strategies` whose parts have a sample of every micro-batch and, with more
+    than one micro-batch, the `pipelines` all of whose placements are `executable`. Raises
+    ValueError if there are none.
+    """
+    if op_graph.batch_size % micro_batches:
+        raise ValueError(
+            f"micro_batches: {micro_batches} does not divide the batch of {op_graph.batch_size}"
+        )
+    found: tuple[Strategy, ...] = ()
+    if micro_batches > 1:
+        found = tuple(
+            made.strategy
+            for made in pipelines(
+                op_graph, cluster, (micro_batches,), optimizer_factor=optimizer_factor
+            )
+            if executable is None or all(map(executable, made.strategy))
+        )
+    try:
+        others = starting_strategies(
+            op_graph,
+            cluster,
+            executable,
+            micro_batches=micro_batches,
+            optimizer_factor=optimizer_factor,
+        )
+    except ValueError:
+        if not found:  # else nothing but pipelines fits into memory
+            raise
+        others = ()
+    samples = op_graph.batch_size // micro_batches
+    fitting = [start for start in others if all(p.sample <= samples for p in start)]
+    if not fitting and not found:
+        raise ValueError(
+            f"micro_batches: {micro_batches} of {samples} samples are too small for every strategy "
+            f"to start from on {cluster.servers} servers; use fewer"
+        )
+    return tuple(dict.fromkeys((*fitting, *found)))
 
 
 def _balanced(

@@ -37,7 +37,8 @@ class SearchProblem:
     The search begins at the cheapest of `starts` that fits into memory. Without a network, the
     servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only
     what is `executable` is proposed; the starts are taken as they are. The batch is worked on in
-    `micro_batches` equal parts. `beta` is how cold the chains are: a strategy slower by a fraction
+    `micro_batches` equal parts, and the optimizer keeps `optimizer_factor` bytes for each byte of
+    gradients. `beta` is how cold the chains are: a strategy slower by a fraction
     f is accepted with probability exp(-beta f).
     """
 
@@ -49,6 +50,7 @@ class SearchProblem:
     executable: Executable | None = None
     dimensions: tuple[SplitDimension, ...] = ()
     micro_batches: int = 1
+    optimizer_factor: float = 0.0
 
     def lowered(self, seed: int) -> dict[str, Any]:
         """The arguments of a chain of _core with that seed; the same objects every time.
@@ -71,7 +73,13 @@ class SearchProblem:
         degrees = {move.degrees for moves in space.moves for move in moves}
         degrees |= degrees_of(self.starts)
         return {
-            "job": lower_job(op_graph, cluster, degrees, micro_batches=self.micro_batches),
+            "job": lower_job(
+                op_graph,
+                cluster,
+                degrees,
+                micro_batches=self.micro_batches,
+                optimizer_factor=self.optimizer_factor,
+            ),
             "network": self._lowered_network(),
             "spaces": space.groups(),
             "space_of_operator": space.kind,

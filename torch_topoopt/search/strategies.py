@@ -67,7 +67,12 @@ def _traffic_bytes(op_graph: OpGraph, index: int) -> int:
 
 
 def starting_strategies(
-    op_graph: OpGraph, cluster: Cluster, executable: Executable | None = None
+    op_graph: OpGraph,
+    cluster: Cluster,
+    executable: Executable | None = None,
+    *,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
 ) -> tuple[Strategy, ...]:
     """Where the search starts: those of the following that fit into the accelerators' memory.
 
@@ -78,7 +83,14 @@ def starting_strategies(
     """
     everywhere = data_parallel(op_graph, cluster.servers)
     if cluster.servers == 1:
-        return (check_memory(op_graph, cluster, everywhere),)
+        alone = check_memory(
+            op_graph,
+            cluster,
+            everywhere,
+            micro_batches=micro_batches,
+            optimizer_factor=optimizer_factor,
+        )
+        return (alone,)
     movable = [
         i
         for i, operator in enumerate(op_graph.operators)
@@ -92,7 +104,13 @@ def starting_strategies(
     }
     candidates = [everywhere, whole_operators(op_graph, cluster, heavy)]
     by_size = sorted(movable, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
-    memory = Memory(op_graph, cluster, degrees_of(candidates) | {Degrees(1)})
+    memory = Memory(
+        op_graph,
+        cluster,
+        degrees_of(candidates) | {Degrees(1)},
+        micro_batches,
+        optimizer_factor=optimizer_factor,
+    )
     for count in range(1, len(by_size) + 1):
         strategy = whole_operators(op_graph, cluster, set(by_size[:count]))
         if memory.fits(strategy):
