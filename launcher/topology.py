@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.data_model import json_text
-from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher import console, documents, failure_tables, parser
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Cluster, Demand, Network
+    from torch_topoopt.plan import Cluster, Demand, Network, Plan
     from torch_topoopt.topology.figures import Figures
 
 _DESCRIPTION = """\
@@ -44,7 +44,8 @@ Loads are bytes per iteration on one link."""
 _EXAMPLES = """\
   topoopt topology --servers 12 --degree 4
   topoopt topology --servers 128 --degree 4 --simplex --mode paper --json
-  topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png"""
+  topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png
+  topoopt topology --servers 16 --degree 4 --mode best --failures"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--plot", metavar="FILE", help="also draw the network: *.png, *.svg, *.pdf"
     )
+    options.add_argument(
+        "--failures", action="store_true", help="also say what any one lost link or server costs"
+    )
     parser.add_json_option(options)
     return options
 
@@ -95,10 +99,16 @@ def main(argv: list[str]) -> int:
     figures = figures_of(cluster, network, demand)
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, arguments.mode)
+    plan = _with_failures(cluster, network, demand) if arguments.failures else None
     if arguments.json:
-        print(json_text(_results(cluster, network, figures, arguments.mode, seconds)))
+        results = _results(cluster, network, figures, arguments.mode, seconds)
+        if plan is not None:
+            results["failures"] = failure_tables.failure_summary(plan)
+        print(json_text(results))
     else:
         _show(terminal, cluster, network, figures, arguments.mode, seconds)
+        if plan is not None:
+            failure_tables.show_failures(terminal, plan)
         if arguments.plot is not None:
             terminal.line(f"drawing: {arguments.plot}")
     return OK
@@ -149,6 +159,14 @@ def _find(cluster: Cluster, demand: Demand, arguments: argparse.Namespace) -> tu
     except ValueError as error:
         raise InputError(str(error)) from None
     return network, time.perf_counter() - started
+
+
+def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
+    """The network as a plan that says how to go on after any one loss."""
+    from torch_topoopt.plan import Plan
+
+    plan = Plan.of_network(cluster, network, demand, model="")
+    return documents.with_failures(plan, lambda _share, _text: None)
 
 
 def _results(

@@ -115,6 +115,29 @@ def test_the_table_and_the_drawing_for_people(
     assert drawing.read_text().startswith("<?xml")
 
 
+def test_the_drawing_tells_rings_apart_and_on_simplex_both_directions(tmp_path: Path) -> None:
+    drawing = tmp_path / "network.svg"
+    shape = ["topology", "--servers", "8", "--degree", "4", "--plot", str(drawing)]
+    counts = []
+    for more in ([], ["--simplex"]):
+        assert main([*shape, *more]) == 0
+        counts.append(drawing.read_text().count('id="patch_'))
+    # on duplex all cables are one collection of lines; on simplex each of 32 links is an arrow
+    assert counts[1] - counts[0] == 32
+
+
+def test_failures_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Four rings over eight servers: any cable or server costs a quarter of the bandwidth."""
+    shape = ("--servers", "8", "--degree", "4")
+    assert "failures" not in results(capsys, *shape)
+    found = results(capsys, *shape, "--failures")["failures"]
+    assert found["links"]["losses"] == 16
+    assert found["links"]["disconnecting"] == found["servers"]["disconnecting"] == 0
+    assert found["links"]["all_reduce_bandwidth"] == pytest.approx(0.75)
+    assert main(["topology", *shape, "--failures"]) == 0
+    assert "What a single loss costs at worst" in capsys.readouterr().out
+
+
 def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["topology", "--help"])
