@@ -4,11 +4,12 @@
     python benchmarks/topology.py -n 8,16 -d 2,4 --ports duplex --modes paper,best --budget 5
     python benchmarks/topology.py --models dlrm,bert -n 16 -d 4
 
-Every case runs in a process of its own, and its row is printed, and with -J written, when it is
-done: a run that is stopped keeps what it has, and with --resume the same command goes on with the
-cases that FILE does not have. Rows of mode `best` say their budget in seconds; without --budget it
-is that of `topoopt topology`, a second per 64 servers. The demand is that of `topoopt topology`: an
-AllReduce of 1 GB over all servers and 100 MB from each server to all others evenly.
+Every case runs in a process of its own (with --models all in one, since neither time nor memory is
+measured), and its row is printed, and with -J written, when it is done: a run that is stopped keeps
+what it has, and with --resume the same command goes on with the cases that FILE does not have. Rows
+of mode `best` say their budget in seconds; without --budget it is that of `topoopt topology`, a
+second per 64 servers. The demand is that of `topoopt topology`: an AllReduce of 1 GB over all
+servers and 100 MB from each server to all others evenly.
 
 hops, diam   mean and largest of the least hops between servers
 Moore        the least mean that any network of as many ports can have (undirected on duplex)
@@ -34,6 +35,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,8 @@ from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from torch_topoopt.op_graph import OpGraph
 
 SERVERS = (8, 12, 16, 32, 64, 128, 256, 432, 1024)
 DEGREES = (2, 4, 6, 8)
@@ -94,10 +98,16 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@cache
+def graph_of(model: str, servers: int) -> OpGraph:
+    """The model with the batch of List 1 on the one accelerator of every server."""
+    from torch_topoopt.launcher.documents import op_graph_of
+
+    return op_graph_of(model, accelerators=servers)
+
+
 def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     """Predicted seconds of plans of one model in modes `paper` and `best`, in this process."""
-    from torch_topoopt.launcher.documents import op_graph_of
-    from torch_topoopt.models import MODELS as MODULES
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner import plan
 
@@ -107,10 +117,7 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
         accelerator="a100",
         parallel_links=degree >= servers,
     )
-    model = MODULES[case["model"]]
-    graph = op_graph_of(
-        case["model"], batch_size=servers * model.SIZES[model.DEFAULT_SIZE].batch_size
-    )
+    graph = graph_of(case["model"], servers)
     result = dict(case)
     for mode in ("paper", "best"):
         started = time.perf_counter()
@@ -202,7 +209,10 @@ def run_all(options: argparse.Namespace) -> int:
     known = known_results(options.json) if options.resume else {}
     print(line_of(_MODEL_COLUMNS if options.models else _COLUMNS), flush=True)
     for case in cases(options):
-        result = known.get(key_of(case)) or in_a_process(case, options.limit)
+        result = known.get(key_of(case))
+        if result is None and "model" in case:  # nothing of the process is measured
+            result = case if "error" in case else run_models_case(case)
+        result = result or in_a_process(case, options.limit)
         results.append(result)
         print(line_of_result(result), flush=True)
         if options.json:
