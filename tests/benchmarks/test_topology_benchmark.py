@@ -36,7 +36,7 @@ def test_shapes_that_no_network_can_have_are_left_out_with_a_word() -> None:
     left = {(c["degree"], c["ports"]): topology.in_a_process(c, 1) for c in chosen if "error" in c}
     assert "must be even" in left[3, "duplex"]["error"]
     line = topology.line_of_result(left[8, "simplex"])
-    assert line.split(maxsplit=4)[4] == "left out: more ports than other servers"
+    assert line.split(maxsplit=5)[5] == "left out: more ports than other servers"
 
 
 def test_without_a_choice_the_whole_table() -> None:
