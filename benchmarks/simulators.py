@@ -41,7 +41,7 @@ from torch_topoopt.sim.packet import TRANSPORTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_LIMIT_S = 900
+_LIMIT_S = 3600
 _GROWTH_HOSTS = (128, 256, 512, 1024)
 _NS3_MOST_HOPS = 10_000_000  # of packets: about 20 s
 
