@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,12 +30,16 @@ class Interrupted(BaseException):
 
 
 _received: int | None = None
+_noting = False
+_noted: int | None = None
 
 
 def _handle(signum: int, frame: FrameType | None) -> None:
     """Raises once; while the command cleans up after a signal, further signals change nothing."""
-    global _received
-    if _received is None:
+    global _received, _noted
+    if _noting:
+        _noted = signum
+    elif _received is None:
         _received = signum
         raise Interrupted(signum)
 
@@ -44,6 +48,20 @@ def check() -> None:
     """Raises Interrupted if a signal came where Python swallows exceptions (a finaliser, say)."""
     if _received is not None:
         raise Interrupted(_received)
+
+
+@contextmanager
+def noted() -> Iterator[Callable[[], Interrupted | None]]:
+    """Inside, a signal raises nothing, wherever it comes; the function given says whether one came.
+
+    For what has to end in its own way to keep what it has done.
+    """
+    global _noting, _noted
+    _noting, _noted = True, None
+    try:
+        yield lambda: None if _noted is None else Interrupted(_noted)
+    finally:
+        _noting = False
 
 
 @contextmanager

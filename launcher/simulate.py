@@ -92,27 +92,24 @@ def main(argv: list[str]) -> int:
         raise InputError(f"until: {arguments.until} is not above 0")
     options = packet_options.given_options(arguments)
     terminal = console.Terminal(json_output=arguments.json)
-    stopped: list[signals.Interrupted] = []
     with terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress:
-
-        def keep_going(now_s: float, finished: int) -> bool:
-            try:
-                progress(finished / max(program.task_count, 1), f"at {format_seconds(now_s)}")
-            except signals.Interrupted as interrupted:
-                stopped.append(interrupted)
-            return not stopped
-
         try:
             program, control = _program(arguments)
             if control is not None:
                 options["control"] = control
-            result = sim.run_program(
-                program,
-                level=arguments.level,
-                until_s=math.inf if arguments.until is None else arguments.until,
-                keep_going=keep_going,
-                **options,
-            )
+            with signals.noted() as stopped:
+
+                def keep_going(now_s: float, finished: int) -> bool:
+                    progress(finished / max(program.task_count, 1), f"at {format_seconds(now_s)}")
+                    return stopped() is None
+
+                result = sim.run_program(
+                    program,
+                    level=arguments.level,
+                    until_s=math.inf if arguments.until is None else arguments.until,
+                    keep_going=keep_going,
+                    **options,
+                )
         except ValueError as error:
             raise InputError(str(error)) from None
     _write_files(arguments, program, result)
@@ -120,7 +117,8 @@ def main(argv: list[str]) -> int:
         console.print_json(result.summary())
     else:
         _show(terminal, result, arguments)
-    return stopped[0].exit_code if stopped else OK
+    interrupted = stopped()
+    return OK if interrupted is None else interrupted.exit_code
 
 
 def _program(arguments: argparse.Namespace) -> tuple[FlowProgram, object]:

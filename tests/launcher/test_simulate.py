@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from small_op_graphs import embeddings
 
 from torch_topoopt import planner
+from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
 from torch_topoopt.plan import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FLOWS = """\
@@ -29,6 +35,40 @@ def flows(tmp_path: Path) -> str:
     path = tmp_path / "flows.txt"
     path.write_text(FLOWS)
     return str(path)
+
+
+def test_ctrl_c_shows_how_far_it_came(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The signal comes from another thread, and most often where no Python runs."""
+    path = tmp_path / "flows.txt"
+    endless = "flow 2 0 1 1e13 path 1 0 deps 1 0"  # a thousand million packets
+    path.write_text(FLOWS + endless)
+    threads: list[threading.Timer] = []
+
+    @contextmanager
+    def progress(self: Terminal, heading: str) -> Iterator[Callable[[float, str], None]]:
+        def once(fraction: float, text: str) -> None:
+            if not threads:
+                kill = (os.getpid(), signal.SIGINT)
+                threads.append(threading.Timer(0.02, os.kill, kill))
+                threads[0].start()
+
+        yield once
+
+    monkeypatch.setattr(Terminal, "progress", progress)
+    csv = tmp_path / "flows.csv"
+    command = ["simulate", "--flows", str(path), "--level", "packet", "--json"]
+    assert main([*command, "--flow-csv", str(csv)]) == 130
+    threads[0].join()
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["complete"] is False
+    assert figures["packet_hops"] > 2
+    rows = [line.split(",") for line in csv.read_text().splitlines()[1:]]
+    assert [bool(finish) for *_, finish in rows] == [True, True, False]
+    assert float(rows[2][4]) < figures["completion_s"] < 1e4
 
 
 def test_json_has_the_figures(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
