@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--seed", type=int, default=0, help="same seed, same figures (default: 0)")
     parser.add_batch_size_option(options, shared=True)
+    parser.add_costs_option(options)
     options.add_argument(
         "--level",
         default="flow",
@@ -108,6 +109,7 @@ def main(argv: list[str]) -> int:
                 arguments.model,
                 arguments.batch_size,
                 accelerators=cluster.servers * cluster.accelerators_per_server,
+                costs=arguments.costs,
             )
             comparison = compare(
                 graph,

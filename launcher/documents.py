@@ -55,14 +55,33 @@ def check_one_rate(plan: Plan, path: str) -> None:
         )
 
 
-def op_graph_of(model: str, batch_size: int | None = None, *, accelerators: int = 1) -> OpGraph:
+def op_graph_of(
+    model: str,
+    batch_size: int | None = None,
+    *,
+    accelerators: int = 1,
+    costs: str | None = None,
+) -> OpGraph:
     """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
 
     `batch_size` is the number of samples of one iteration on `accelerators` together (None: for a
     shipped model, as many times List 1's batch of one; for a file, what its example_batch gives).
-    Raises InputError if there is no such model, if it cannot be traced, and if `batch_size` cannot
-    be shared evenly.
+    `costs` is a file of measured costs that replace estimates. Raises InputError if there is no
+    such model, if it cannot be traced, and if `batch_size` cannot be shared evenly.
     """
+    graph = _op_graph(model, batch_size, accelerators)
+    if costs is None:
+        return graph
+    from torch_topoopt.search.cost_table import CostTable, with_costs
+
+    table = load(CostTable, costs)
+    try:
+        return with_costs(graph, table)
+    except ValueError as error:
+        raise InputError(f"{costs}: {error}") from None
+
+
+def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
     from torch_topoopt.op_graph import OpGraph
 
     if Path(model).suffix == ".json":

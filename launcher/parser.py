@@ -69,6 +69,15 @@ def add_batch_size_option(parser: argparse.ArgumentParser, *, shared: bool = Fal
     parser.add_argument("--batch-size", type=int, metavar="N", help=meaning)
 
 
+def add_costs_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        help="measured costs of operators, as `topoopt profile --measure FILE` writes them, "
+        "instead of estimates",
+    )
+
+
 def make_cluster(
     servers: int,
     degree: int,

@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_strategy_options(options)
     _add_search_options(options)
     parser.add_batch_size_option(options, shared=True)
+    parser.add_costs_option(options)
     parser.add_json_option(options)
     return options
 
@@ -179,6 +180,7 @@ def main(argv: list[str]) -> int:
                 arguments.model,
                 arguments.batch_size,
                 accelerators=cluster.servers * cluster.accelerators_per_server,
+                costs=arguments.costs,
             )
             plan = _make_plan(arguments, graph, cluster, network, progress)
     except documents.StoppedEarly as stopped:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser, profile_script
-from torch_topoopt.launcher.errors import OK
-from torch_topoopt.launcher.units import counted, format_bytes, format_flops
+from torch_topoopt.launcher import console, documents, parser, profile_measure, profile_script
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.units import counted, format_bytes, format_flops, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch_topoopt.op_graph import Operator, OpGraph
 
@@ -17,7 +17,12 @@ _DESCRIPTION = """\
 Traces one training iteration of a model without allocating it, and prints its operators: FLOPs,
 bytes of parameters, activations and gradients. A layer that the model has several times is shown
 once, and how many times. MODEL is the name of a shipped model, a file and a
-callable that returns an nn.Module (file.py:callable), or a script that has a build_model().
+callable that returns an nn.Module (file.py:callable), a script that has a build_model(), or a saved
+opgraph.json.
+
+With --accelerator, also what each operator takes there: an estimate by FLOPs, bytes and the kind of
+operator, or what was measured (--measure, --costs). "cpu" is this machine, measured when it is
+first asked for.
 
 With --world-size N, MODEL is your training script as it is (DDP, FSDP2, tensor or pipeline
 parallel): it runs as single ranks of a world of N until its optimizers have stepped twice, and its
@@ -31,6 +36,8 @@ torch.compile does nothing."""
 _EXAMPLES = """\
   topoopt profile vgg
   topoopt profile train.py:make_net -o opgraph.json
+  topoopt profile bert --accelerator h100:bf16
+  topoopt profile vgg:tiny --measure costs.json    # then: topoopt plan --costs costs.json ...
   topoopt profile train.py --world-size 8 -o trace.json --demand demand.json -- --epochs 3
   topoopt topology --servers 8 --degree 4 --demand demand.json"""
 
@@ -45,26 +52,56 @@ def main(argv: list[str]) -> int:
         metavar="FILE",
         help="also write the OpGraph, or the CommunicationTrace, here",
     )
+    options.add_argument(
+        "--accelerator", metavar="NAME", help="show times on this one, as h100 or a100:bf16"
+    )
     parser.add_batch_size_option(options)
     parser.add_json_option(options)
+    profile_measure.add_options(options)
+    parser.add_costs_option(options)
     profile_script.add_options(options)
     own, dashes, script_arguments = profile_script.split(argv)
     arguments = options.parse_args(own)
     if profile_script.wanted(arguments, dashes):
         return profile_script.main(arguments, script_arguments)
+    if arguments.accelerator is not None:
+        parser.check_accelerator(arguments.accelerator)
+    if arguments.measure is not None and arguments.costs is not None:
+        raise InputError("costs: --measure writes new ones; give one of the two")
     terminal = console.Terminal(json_output=arguments.json)
+    measured = None
     with terminal.progress(f"profiling {arguments.model}") as progress:
+        if arguments.measure is not None:
+            measured = profile_measure.measure(arguments, progress)
         progress(None, "tracing")
-        graph = documents.op_graph_of(arguments.model, arguments.batch_size)
+        costs = arguments.measure or arguments.costs
+        graph = documents.op_graph_of(arguments.model, arguments.batch_size, costs=costs)
     if arguments.output:
         documents.save(graph, arguments.output)
+    times = _times(graph, arguments.accelerator or ("cpu" if costs else None))
     if arguments.json:
-        console.print_json(figures(graph, operators=True))
+        results = figures(graph, operators=True)
+        for entry, passes in zip(results["operators"], times, strict=False):
+            entry["forward_s"], entry["backward_s"] = passes
+        console.print_json(results)
         return OK
-    show(terminal, graph)
+    show(terminal, graph, times)
+    if measured:
+        terminal.line(measured)
     if arguments.output:
         terminal.line(f"OpGraph: {arguments.output}")
     return OK
+
+
+def _times(graph: OpGraph, accelerator: str | None) -> list[tuple[float, float]]:
+    """Seconds of both passes of every operator on the whole batch; none without an accelerator."""
+    if accelerator is None:
+        return []
+    from torch_topoopt.search.accelerators import accelerator as device_of
+    from torch_topoopt.search.accelerators import operator_seconds
+
+    device = device_of(accelerator)
+    return [operator_seconds(device, operator, 1) for operator in graph.operators]
 
 
 def figures(graph: OpGraph, *, operators: bool = False) -> dict[str, Any]:
@@ -101,9 +138,18 @@ def figures(graph: OpGraph, *, operators: bool = False) -> dict[str, Any]:
     return totals
 
 
-def show(terminal: console.Terminal, graph: OpGraph) -> None:
-    """The table of operators and the line of totals; a repeated layer is shown once."""
+def show(
+    terminal: console.Terminal, graph: OpGraph, times: Sequence[tuple[float, float]] = ()
+) -> None:
+    """The table of operators and the line of totals; a repeated layer is shown once.
+
+    With `times`, seconds of both passes of every operator stand instead of FLOPs.
+    """
     columns = ("operator", "times", "kind", "forward", "backward", "parameters", "output", "split")
+    work = [(format_seconds(passes[0]), format_seconds(passes[1])) for passes in times] or [
+        (format_flops(operator.forward_flops), format_flops(operator.backward_flops))
+        for operator in graph.operators
+    ]
     terminal.table(
         f"{graph.model}, batch of {graph.batch_size}",
         columns,
@@ -112,23 +158,28 @@ def show(terminal: console.Terminal, graph: OpGraph) -> None:
                 name,
                 str(count) if count > 1 else "",
                 operator.kind,
-                format_flops(operator.forward_flops),
-                format_flops(operator.backward_flops),
+                *work[i],
                 format_bytes(operator.parameter_bytes),
                 format_bytes(operator.output_bytes),
                 "yes" if operator.splittable else "no",
             )
-            for operator, name, count in _once_each(graph)
+            for i, operator, name, count in _once_each(graph)
         ],
     )
     for layer in graph.layers:
         operators = counted(layer.length, "operator")
         terminal.line(f"{len(layer.starts)} x {layer.kind}, {operators} each")
+    if times:
+        forward_s, backward_s = (sum(passes[i] for passes in times) for i in range(2))
+        terminal.line(
+            f"one accelerator, one operator after the other: {format_seconds(forward_s)} forward, "
+            f"{format_seconds(backward_s)} backward"
+        )
     terminal.line(summary(graph))
 
 
-def _once_each(graph: OpGraph) -> Iterator[tuple[Operator, str, int]]:
-    """Operators with their names and how many there are; in a repeated layer, `*` is its number."""
+def _once_each(graph: OpGraph) -> Iterator[tuple[int, Operator, str, int]]:
+    """(index, operator, name, how often); in the name of a repeated layer, `*` is its number."""
     skipped: set[int] = set()
     repeated: dict[int, tuple[str, int]] = {}
     for layer in graph.layers:
@@ -140,7 +191,7 @@ def _once_each(graph: OpGraph) -> Iterator[tuple[Operator, str, int]]:
         skipped.update(i for s in layer.starts[1:] for i in range(s, s + layer.length))
     for i, operator in enumerate(graph.operators):
         if i not in skipped:
-            yield operator, *repeated.get(i, (operator.name, 1))
+            yield i, operator, *repeated.get(i, (operator.name, 1))
 
 
 def summary(graph: OpGraph) -> str:

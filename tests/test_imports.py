@@ -40,7 +40,9 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "fabric",
         }
     ),
-    frozenset({"discovery", "iteration_meter", "measuring", "architecture_packets"}),
+    frozenset(
+        {"discovery", "iteration_meter", "measuring", "architecture_packets", "operator_timing"}
+    ),
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
     frozenset({"comparison", "parallel"}),

@@ -59,6 +59,15 @@ class Split:
 
 
 @dataclass(frozen=True)
+class MeasuredCost:
+    """What the two passes took on an accelerator that had one of `shards` parts of the samples."""
+
+    shards: float
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
 class Operator:
     """One placeable unit of the model.
 
@@ -68,10 +77,11 @@ class Operator:
     `parameter_gradient_bytes` is what an AllReduce of this operator carries (trainable parameters
     only; 0 if the parameters are shared with, and counted at, an earlier operator). `splits` are
     the further dimensions that may be split, each once. The output has `output_dimensions`
-    dimensions (0: not known, or several tensors).
+    dimensions (0: not known, or several tensors). `measured` are costs that replace estimates, in
+    ascending order of `shards`.
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"splits", "output_dimensions"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"splits", "output_dimensions", "measured"})
 
     name: str
     kind: str
@@ -86,6 +96,7 @@ class Operator:
     operands: tuple[Operand, ...]
     splits: tuple[Split, ...] = ()
     output_dimensions: int = 0
+    measured: tuple[MeasuredCost, ...] = ()
 
     def split(self, dimension: SplitDimension) -> Split | None:
         """What the operator says about `dimension`; None if it cannot be split along it."""
@@ -96,7 +107,8 @@ class Operator:
 class RepeatedLayer:
     """A layer that the model has several times: `length` operators from each of `starts` on.
 
-    Its occurrences are equal in everything but names and in what is read from outside the layer.
+    Its occurrences are equal in everything but names, measured costs and what they read from
+    outside the layer.
     `kind` is the class of the module.
     """
 
@@ -146,6 +158,7 @@ class OpGraph(Document):
                 if operand.size_bytes < 0 or operand.gradient_bytes < 0:
                     raise DocumentError(f"{where}.operands: sizes must not be negative")
             _validate_splits(where, operator.splits)
+            _validate_measured(where, operator.measured)
         self._validate_layers()
         return self
 
@@ -201,6 +214,17 @@ def _validate_splits(where: str, splits: tuple[Split, ...]) -> None:
             )
 
 
+def _validate_measured(where: str, measured: tuple[MeasuredCost, ...]) -> None:
+    for j, cost in enumerate(measured):
+        if not cost.shards > (measured[j - 1].shards if j else 0):
+            raise DocumentError(
+                f"{where}.measured[{j}].shards: {cost.shards} must be above 0 and above the one "
+                "before"
+            )
+        if min(cost.forward_s, cost.backward_s) < 0:
+            raise DocumentError(f"{where}.measured[{j}]: seconds must not be negative")
+
+
 def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
     """What equal layers have in common: of operators begin..end - 1, all but names and outsiders.
 
@@ -218,7 +242,7 @@ def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
             )
             for operand in operator.operands
         )
-        form.append(replace(operator, name="", operands=read))
+        form.append(replace(operator, name="", operands=read, measured=()))
     return tuple(form)
 
 

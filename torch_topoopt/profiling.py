@@ -30,7 +30,7 @@ from torch_topoopt.tracing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "DEFAULT_BATCH_SIZE",
@@ -47,6 +47,7 @@ class _NeedsValuesError(ProfileError):
 
 
 AnyTrace = TypeVar("AnyTrace", bound=Trace)
+Traced = TypeVar("Traced")
 
 
 def profile(
@@ -116,12 +117,36 @@ def _traces(
     network = _on_meta(model)
     batch = positional_and_keyword(example_batch)
     size = batch_size_of(batch, batch_size)
+    return *_knowing_no_values(lambda: _once_and_twice(network, batch, size, kind)), size
+
+
+def trace_batches(
+    model: Any, example_batch: Any, sizes: Sequence[int], kind: type[AnyTrace]
+) -> list[AnyTrace]:
+    """A trace of the model, as `profile` makes it, for each batch size. Raises ProfileError."""
+    network = _on_meta(model)
+    batch = positional_and_keyword(example_batch)
+    own = batch_size_of(batch, None)
+
+    def trace_all() -> list[AnyTrace]:
+        shapes = ShapeCache()
+        leaves = _leaves(network, batch, shapes)
+        return [
+            _trace(network, leaves, resized(batch, own, size), f"batch of {size}: ", kind, shapes)
+            for size in sizes
+        ]
+
+    return _knowing_no_values(trace_all)
+
+
+def _knowing_no_values(trace: Callable[[], Traced]) -> Traced:
+    """`trace()`, or what it gives when the model is told that it is being exported."""
     try:
-        return *_once_and_twice(network, batch, size, kind), size
+        return trace()
     except _NeedsValuesError as error:
         with _exporting():
             try:
-                return *_once_and_twice(network, batch, size, kind), size
+                return trace()
             except ProfileError:
                 raise error from None
 

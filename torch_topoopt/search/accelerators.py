@@ -13,6 +13,8 @@ An accelerator is named DEVICE or DEVICE:FORMAT. FORMAT says where products of m
 - bf16: everything on tensor cores in BF16 or FP16. The bytes of an OpGraph stay those of the
   model that was profiled: profile one of that type.
 
+"cpu" is this machine, measured on the spot (cpu_roofline.py).
+
 Peaks are dense ones, with FP32 sums, of the makers' data sheets for the largest version: A100 80 GB
 SXM, H100 SXM, H200 SXM, HGX B200, GB10 in a DGX Spark, RTX 4090. GB10: its sheet gives 1 PFLOP/s of
 sparse FP4; BF16 is an eighth of it, as on the other Blackwell chips, and TF32 half of that.
@@ -20,7 +22,10 @@ sparse FP4; BF16 is an eighth of it, as on the other Blackwell chips, and TF32 h
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -119,13 +124,19 @@ FORMATS: tuple[Format, ...] = ("fp32", "tf32", "bf16")
 
 
 def names() -> tuple[str, ...]:
-    """What an accelerator may be called, without formats."""
-    return tuple(DEVICES)
+    """What an accelerator may be called, without formats; "cpu" is this machine's."""
+    return (*DEVICES, "cpu")
 
 
 def accelerator(name: str) -> Accelerator:
     """The device DEVICE or DEVICE:FORMAT; raises ValueError listing what is known."""
     device, _, number_format = name.partition(":")
+    if name == "cpu":
+        return _this_cpu()
+    if device == "cpu":
+        raise ValueError(
+            f"accelerator: {name!r}: the cpu is measured in fp32; leave :{number_format} out"
+        )
     if device not in DEVICES:
         raise ValueError(f"accelerator: {device!r} is not known; use one of {', '.join(names())}")
     if number_format not in ("", *FORMATS):
@@ -147,6 +158,31 @@ def accelerator(name: str) -> Accelerator:
         memory_bytes_per_s=row.memory_bytes_per_s,
         memory_bytes=row.memory_bytes,
         peer_bytes_per_s=row.peer_bytes_per_s,
+        classes=classes,
+    )
+
+
+@cache
+def _this_cpu() -> Accelerator:
+    """Operators reach what the kernels that were measured did."""
+    from torch_topoopt.search.cpu_roofline import cpu_roofline
+
+    figures = cpu_roofline()
+    most = max(figures.dense_flops, figures.convolution_flops)
+
+    def reaching(flops: float) -> OperatorClass:
+        one = Pass(flops / most, 1.0, 1.0, figures.launch_s)
+        return OperatorClass(one, one)
+
+    product = reaching(figures.dense_flops)
+    classes: dict[ClassName, OperatorClass] = dict.fromkeys(FITTED, product)
+    classes["convolution"] = reaching(figures.convolution_flops)
+    return Accelerator(
+        dense_flops=most,
+        tensor_flops=most,
+        memory_bytes_per_s=figures.memory_bytes_per_s,
+        memory_bytes=figures.memory_bytes,
+        peer_bytes_per_s=figures.memory_bytes_per_s / 2,
         classes=classes,
     )
 
@@ -194,6 +230,43 @@ def pass_seconds(
 
 def operator_seconds(device: Accelerator, operator: Operator, shards: float) -> tuple[float, float]:
     """(forward, backward) seconds of one shard when the batch is split into `shards` equal parts.
+
+    Costs that were measured are taken instead of estimated ones: between two of them by
+    interpolation (of logarithms), beyond them the nearest one, changed as the estimate changes.
+    """
+    if not operator.measured:
+        return estimated_seconds(device, operator, shards)
+    known = [cost.shards for cost in operator.measured]
+    after = bisect_left(known, shards)
+    if 0 < after < len(known):
+        low, high = operator.measured[after - 1], operator.measured[after]
+        part = math.log(shards / low.shards) / math.log(high.shards / low.shards)
+        return (
+            _between(low.forward_s, high.forward_s, part),
+            _between(low.backward_s, high.backward_s, part),
+        )
+    nearest = operator.measured[min(after, len(known) - 1)]
+    there = estimated_seconds(device, operator, nearest.shards)
+    here = estimated_seconds(device, operator, shards)
+    return _scaled(nearest.forward_s, here[0], there[0]), _scaled(
+        nearest.backward_s, here[1], there[1]
+    )
+
+
+def _between(low: float, high: float, part: float) -> float:
+    if low == 0 or high == 0:
+        return low + part * (high - low)
+    return math.exp((1 - part) * math.log(low) + part * math.log(high))
+
+
+def _scaled(measured: float, here: float, there: float) -> float:
+    return measured * here / there if there else measured
+
+
+def estimated_seconds(
+    device: Accelerator, operator: Operator, shards: float
+) -> tuple[float, float]:
+    """(forward, backward) seconds by the cost model alone.
 
     FLOPs and activation bytes are divided by `shards`. Parameters are read, and their gradients
     written, by every shard, unless the operator looks up rows in a table: then all of its traffic

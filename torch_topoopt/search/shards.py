@@ -6,7 +6,11 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.search.accelerators import operator_seconds, reads_all_parameters
+from torch_topoopt.search.accelerators import (
+    estimated_seconds,
+    operator_seconds,
+    reads_all_parameters,
+)
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, Split
@@ -38,7 +42,8 @@ def shard_operator(operator: Operator, degrees: Degrees) -> Operator:
     Sizes are rounded up. A shard that needs its operands whole reads and saves all of them; one of
     "rows" writes a whole output. An operator that touches less memory than its parameters take (an
     embedding) reads its own rows or columns only. All of the parameters are taken to be split, also
-    the few that every shard needs (the bias behind "rows").
+    the few that every shard needs (the bias behind "rows"). What was measured is of the whole
+    operator, so a part has none of it.
     """
     inputs, outputs, flops, state = 1, 1, 1, 1  # what each is divided by
     if degrees.kind is not None:
@@ -80,6 +85,7 @@ def shard_operator(operator: Operator, degrees: Degrees) -> Operator:
             )
             for operand in operator.operands
         ),
+        measured=(),
     )
 
 
@@ -100,7 +106,13 @@ def shard_cost(
     """
     shard = shard_operator(operator, degrees)
     parts = accelerators_per_server if operator.splittable else 1
-    forward_s, backward_s = operator_seconds(device, shard, degrees.sample * parts * micro_batches)
+    count = degrees.sample * parts * micro_batches
+    forward_s, backward_s = operator_seconds(device, shard, count)
+    if operator.measured and shard is not operator:  # a part of it is so much faster than estimated
+        estimated = estimated_seconds(device, operator, count)
+        measured = operator_seconds(device, operator, count)
+        forward_s *= measured[0] / estimated[0] if estimated[0] else 1
+        backward_s *= measured[1] / estimated[1] if estimated[1] else 1
     state = shard.parameter_bytes + shard.parameter_gradient_bytes
     state += math.ceil(optimizer_factor * shard.parameter_gradient_bytes)
     saved = _part(_part(shard.saved_bytes, parts), degrees.sample * micro_batches)

@@ -1,0 +1,252 @@
+"""Measures the operators of a model one by one on this machine's device, into a CostTable.
+
+A trace on meta tensors says what every operator is called with; then each is run alone, with real
+tensors of those shapes, forward and backward. So a model that does not fit in memory is measured as
+long as its single operators do, and equal operators, such as those of repeated layers, once.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from torch_topoopt.profiling import trace_batches
+from torch_topoopt.search.cost_table import CostPoint, CostTable, OperatorCost
+from torch_topoopt.tracing import ProfileError, Trace, TracedOperator, tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LEAST_RUNS = 3
+LEAST_S = 0.05  # of all runs of one operator, unless LEAST_RUNS take longer
+
+
+class Timing(NamedTuple):
+    """A CostTable, and why the operators that are not in it were not measured."""
+
+    table: CostTable
+    left_out: dict[str, str]
+
+
+def measure_operators(
+    model: Any,
+    example_batch: Any,
+    samples: Sequence[int],
+    *,
+    device: str,
+    memory_bytes: int,
+    limit_s: float = 60.0,
+    clock: Callable[[], float] = time.perf_counter,
+    on_progress: Callable[[float, str], None] = lambda part, name: None,
+) -> Timing:
+    """Measures every operator of `model` for each batch size of `samples`, in ascending order.
+
+    `model` and `example_batch` are as for `profiling.profile`. An operator is left out if it would
+    take more than `memory_bytes`, if it is one that a trace cannot call again (of a custom autograd
+    function), if it raises, or if `limit_s` have passed. Raises ProfileError if that leaves none.
+    """
+    sizes = sorted(set(samples))
+    traces = trace_batches(model, example_batch, sizes, ReplayTrace)
+    by_name = [{op.name: op for op in trace.operators} for trace in traces]
+    end = clock() + limit_s
+    costs: list[OperatorCost] = []
+    left_out: dict[str, str] = {}
+    known: dict[Any, tuple[CostPoint, ...]] = {}
+    names = list(by_name[-1])
+    for i, name in enumerate(names):
+        on_progress(i / len(names), name)
+        replays = [traces[k].replays.get(name) for k in range(len(sizes)) if name in by_name[k]]
+        calls = [replay for replay in replays if replay is not None]
+        if len(calls) < len(sizes):
+            left_out[name] = "it cannot be called alone"
+            continue
+        form = tuple(call.form() for call in calls)
+        if form not in known:
+            needed = max(call.size_bytes() for call in calls)
+            if needed > memory_bytes:
+                left_out[name] = f"it needs {needed} bytes of memory, of {memory_bytes}"
+                continue
+            if clock() >= end:
+                left_out[name] = f"{limit_s:g} s have passed"
+                continue
+            try:
+                times = [call.run(device, clock) for call in calls]
+            except Exception as error:  # a model may call anything
+                left_out[name] = f"it raised {type(error).__name__}: {error}".splitlines()[0]
+                continue
+            known[form] = tuple(
+                CostPoint(size, *seconds) for size, seconds in zip(sizes, times, strict=True)
+            )
+        costs.append(OperatorCost(name, known[form]))
+    if not costs:
+        reason = next(iter(left_out.values()), "it has none")
+        raise ProfileError(f"model: none of its operators could be measured: {reason}")
+    table = CostTable(CostTable.VERSION, device_name(device), tuple(costs)).validate()
+    return Timing(table, left_out)
+
+
+def device_name(device: str) -> str:
+    """What the measurements were made on, for people."""
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(device))
+    from torch_topoopt.search.cpu_roofline import processor_name
+
+    return f"{processor_name()}, {torch.get_num_threads()} threads"
+
+
+@dataclass
+class Replay:
+    """A call of a leaf module or of a function, with its arguments on the meta device."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    kind: str
+    flops: int
+
+    def _held(self) -> list[Any]:
+        held = list(tensors((self.args, self.kwargs)))
+        if isinstance(self.function, torch.nn.Module):
+            held += [*self.function.parameters(), *self.function.buffers()]
+        return held
+
+    def form(self) -> Any:
+        """What equal calls have in common; their other arguments show in kind and FLOPs."""
+        shapes = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in self._held()]
+        said = [repr(value) for value in (*self.args, *self.kwargs.items()) if _is_plain(value)]
+        what = repr(self.function) if isinstance(self.function, torch.nn.Module) else self.kind
+        return what, self.flops, tuple(shapes), tuple(said)
+
+    def size_bytes(self) -> int:
+        """Roughly what a run needs: inputs and parameters, their gradients, and the results."""
+        return 4 * sum(int(tensor.untyped_storage().nbytes()) for tensor in self._held())
+
+    def run(self, device: str, clock: Callable[[], float]) -> tuple[float, float]:
+        """Median seconds of the forward and of the backward pass; the first run does not count."""
+        made: dict[int, Any] = {}
+        rows = getattr(self.function, "num_embeddings", 1)
+
+        def real(tensor: Any) -> Any:
+            if id(tensor) not in made:
+                made[id(tensor)] = _real(tensor, device, rows)
+            return made[id(tensor)]
+
+        function = self.function
+        if isinstance(function, torch.nn.Module):
+            held = {id(t): real(t) for t in (*function.parameters(), *function.buffers())}
+            function = copy.deepcopy(function, held)
+        args, kwargs = tree_map_only(torch.Tensor, real, (self.args, self.kwargs))
+        sources = [tensor for tensor in made.values() if tensor.requires_grad]
+        times: list[tuple[float, float]] = []
+        begin = clock()
+        while len(times) <= LEAST_RUNS or clock() - begin < LEAST_S:
+            times.append(_one_run(function, args, kwargs, sources, device, clock))
+        forward_s, backward_s = zip(*times[1:], strict=True)
+        return statistics.median(forward_s), statistics.median(backward_s)
+
+
+def _one_run(
+    function: Any,
+    args: Any,
+    kwargs: Any,
+    sources: list[Any],
+    device: str,
+    clock: Callable[[], float],
+) -> tuple[float, float]:
+    # Copies, because an operator in place may not write into what gradients are taken of.
+    def copied(tensor: Any) -> Any:
+        return tensor.clone() if tensor.requires_grad else tensor
+
+    args, kwargs = tree_map_only(torch.Tensor, copied, (args, kwargs))
+    _wait(device)
+    start = clock()
+    output = function(*args, **kwargs)
+    _wait(device)
+    middle = clock()
+    results = [tensor for tensor in tensors(output) if tensor.requires_grad]
+    if not sources or not results:
+        return middle - start, 0.0
+    gradients = [torch.ones_like(tensor) for tensor in results]
+    _wait(device)
+    again = clock()
+    torch.autograd.grad(results, sources, gradients, allow_unused=True)
+    _wait(device)
+    return middle - start, clock() - again
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _real(tensor: Any, device: str, rows: int) -> Any:
+    """A tensor like one on the meta device; indices are spread over the rows of the table."""
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device)
+    if tensor.is_floating_point():
+        made.normal_(std=0.02)
+    elif tensor.dtype in (torch.int64, torch.int32):
+        made.random_(0, max(rows, 1))
+    else:
+        made.fill_(1)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _is_plain(value: Any) -> bool:
+    return not any(True for _ in tensors(value))
+
+
+class ReplayTrace(Trace):
+    """A Trace that keeps, in `replays` by operator name, how each operator was called."""
+
+    def __init__(self, model: Any, leaves: set[Any], *rest: Any) -> None:
+        super().__init__(model, leaves, *rest)
+        self.replays: dict[str, Replay] = {}
+        self._leaf_call: Any = None  # (what, args, kwargs)
+        self._function_call: Any = None
+        self._given: Any = None  # of the operator that is being traced
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """As Trace.run."""
+        hooks = [
+            leaf.register_forward_pre_hook(self._see_leaf, with_kwargs=True)
+            for leaf in self._leaves
+        ]
+        try:
+            super().run(args, kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _see_leaf(self, leaf: Any, args: Any, kwargs: Any) -> None:
+        if self._operator is None and not self._backward:
+            self._leaf_call = (leaf, args, kwargs)
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._operator is None and not self._backward:
+            self._function_call = (function, args, kwargs)
+        return super().call(function, args, kwargs)
+
+    def _begin(self, name: str, kind: str) -> None:
+        # What PyTorch is asked on the way is a call of its own: so this one is remembered first.
+        given = self._function_call if self._leaf is None else self._leaf_call
+        super()._begin(name, kind)
+        self._given, self._function_call = given, None
+
+    def _end(self, output: Any) -> None:
+        given, before = self._given, len(self.operators)
+        super()._end(output)
+        if given is not None and len(self.operators) > before:
+            operator: TracedOperator = self.operators[-1]
+            function, args, kwargs = given
+            self.replays[operator.name] = Replay(
+                function, args, kwargs, operator.kind, operator.forward_flops
+            )
