@@ -274,6 +274,90 @@ def test_a_deadlock_is_an_error_that_names_the_cycle() -> None:
         _packet(links, flows, pause_above_bytes=40_000, resume_below_bytes=20_000, **options)
 
 
+def _waits(message: str) -> list[tuple[int, int, int]]:
+    """(link, source, target) in the order in which a deadlock's message names them."""
+    found = re.findall(r"link (\d+) \((\d+) to (\d+)\) waits for", message)
+    return [(int(link), int(source), int(target)) for link, source, target in found]
+
+
+@pytest.mark.parametrize("transport", ["constant", "roce", "dcqcn", "dctcp"])
+@pytest.mark.parametrize("n", [3, 5])
+def test_a_deadlock_is_found_in_the_cycle_and_not_in_what_waits_behind_it(
+    transport: str, n: int
+) -> None:
+    """A ring of relays that fill each other's buffers, and two hosts that send into it."""
+    ring = [(i, (i + 1) % n) for i in range(n)]
+    links = _links(*ring, (n, 0), (n + 1, n))
+    flows = [
+        Flow(i, (i + n - 1) % n, 5e6, tuple((i + j) % n for j in range(n - 1)))
+        for i in range(n)
+        for _ in range(3)
+    ]
+    flows.append(Flow(n + 1, 1, 5e6, (n + 1, n, 0)))
+    options = {
+        "transport": transport,
+        "lossless": True,
+        "pause_above_bytes": 20_000,
+        "resume_below_bytes": 10_000,
+        "dctcp_mark_above_packets": 10_000,
+        "dctcp_initial_window_packets": 200,
+        "dcqcn_mark_from_bytes": 10**8,
+        "dcqcn_mark_all_from_bytes": 2 * 10**8,
+    }
+    with pytest.raises(ValueError, match="deadlock at") as caught:
+        _packet(links, flows, **options)
+    waits = _waits(str(caught.value))
+    assert sorted(link for link, _, _ in waits) == list(range(n))  # all of the ring, nothing else
+    for (_, _, target), (_, source, _) in zip(waits, [*waits[1:], waits[0]], strict=True):
+        assert target == source
+    # Without those that cross from the last link of the ring to the first nothing waits in a cycle.
+    straight = [flow for flow in flows if flow.source + len(flow.path) <= n]
+    assert _packet(links, straight, **options).complete
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_whatever_fails_and_comes_back_every_flow_is_delivered(transport: str) -> None:
+    """The contract of a transport: links fail at random, at any moment of a flow, and recover."""
+    for seed in range(6):
+        chance = random.Random(seed)
+        n = 6
+        links = _links(*((i, (i + d) % n) for d in (1, n - 1) for i in range(n)))
+        flows = []
+        for i in range(12):
+            source, hops = chance.randrange(n), chance.randint(1, 3)
+            path = tuple((source + j) % n for j in range(hops))
+            after = (chance.randrange(i),) if i and chance.random() < 0.4 else ()
+            size = chance.randint(1, 400_000)
+            flows.append(Flow(source, (source + hops) % n, size, path, after))
+        changes, down_s = [], [0.0] * len(links)
+        for link in chance.sample(range(n), 3):
+            begin, length = chance.uniform(0, 1e-4), chance.uniform(1e-6, 5e-4)
+            changes += [LinkChange(begin, link, 0.0), LinkChange(begin + length, link, RATE)]
+            down_s[link] = length
+        acks = ("latency", "links", "instant")[seed % 3]
+        options = {
+            "transport": transport,
+            "acks": acks,
+            "seed": seed,
+            "lossless": transport != "ndp" and seed % 2 == 1,
+            "retransmission_timeout_s": 1e-4,
+        }
+        result = _packet(links, flows, changes=changes, **options)
+        assert result.complete
+        crossed = np.zeros(len(links))
+        for flow, start_s, finish_s in zip(flows, result.start_s, result.finish_s, strict=True):
+            crossed[list(flow.path)] += flow.size_bytes
+            limit_s = flow.size_bytes * 8 / RATE + len(flow.path) * LATENCY_NS * 1e-9
+            assert finish_s - start_s >= limit_s - 1e-12
+        assert (result.link_bytes >= crossed).all()  # what was lost is sent again
+        last_s = max(result.completion_s, max(change.time_s for change in changes))
+        up_s = last_s - np.array(down_s)
+        assert (result.packet_counts["wire_bytes"] * 8 / RATE <= up_s + 1e-9).all()
+        moved, place = _shuffled(flows, chance)
+        again = _packet(links, moved, changes=changes, **options)
+        assert (again.finish_s[place] == result.finish_s).all()
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_links_fail_and_come_back_and_routes_change(transport: str) -> None:
     links = _links((0, 1), (1, 2), (0, 3), (3, 2))
