@@ -6,7 +6,7 @@ from typing import Any
 
 from torch_topoopt.metrics import log
 
-__all__ = ["__version__", "log", "parallelize", "stats"]
+__all__ = ["__version__", "log", "parallelize", "pipeline", "stats"]
 __version__ = "0.1.0.dev0"
 
 
@@ -26,3 +26,9 @@ def parallelize(module: Any, example_batch: Any, **options: Any) -> Any:
     """Spreads a module over the ranks as the plan of the job says; see `parallel.parallelize`."""
     package = importlib.import_module("torch_topoopt.parallel")  # which imports torch
     return package.parallelize(module, example_batch, **options)
+
+
+def pipeline(module: Any, example_batch: Any, loss: Any, **options: Any) -> Any:
+    """Cuts a module into the stages of the job's plan; see `parallel.pipeline`."""
+    package = importlib.import_module("torch_topoopt.parallel")
+    return package.pipeline(module, example_batch, loss, **options)

@@ -1,7 +1,18 @@
 """Running a model as a plan says: placed tables, operators on some servers, pipeline stages."""
 
-from torch_topoopt.parallel.api import StrategyError, parallelize
+from torch_topoopt.parallel.api import parallelize
 from torch_topoopt.parallel.module import ParallelModule
+from torch_topoopt.parallel.pipelines import Pipeline, pipeline
 from torch_topoopt.parallel.program import Program
+from torch_topoopt.parallel.stages import Stage, StrategyError, stages_of
 
-__all__ = ["ParallelModule", "Program", "StrategyError", "parallelize"]
+__all__ = [
+    "ParallelModule",
+    "Pipeline",
+    "Program",
+    "Stage",
+    "StrategyError",
+    "parallelize",
+    "pipeline",
+    "stages_of",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -10,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
+from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from torch_topoopt.plan import Placement
-
-
-class StrategyError(ValueError):
-    """A strategy that cannot be executed for this model; the message names the operator and why."""
 
 
 def parallelize(
@@ -49,7 +47,12 @@ def parallelize(
         )
     ranks = dist.get_world_size()
     if strategy is None:
-        strategy = _planned(ranks)
+        strategy, micro_batches = planned(ranks)
+        if micro_batches > 1:
+            raise RuntimeError(
+                f"topoopt: parallelize: the plan works in {micro_batches} micro-batches; use "
+                "torch_topoopt.pipeline, which has a step for them"
+            )
     everyone = tuple(range(ranks))
     if all(p.servers == everyone and p.sample == ranks for p in strategy):
         return DistributedDataParallel(module)
@@ -90,7 +93,8 @@ def placed(
     return where
 
 
-def _planned(ranks: int) -> Sequence[Placement]:
+def planned(ranks: int) -> tuple[Sequence[Placement], int]:
+    """Strategy and micro-batches of the job's plan; raises RuntimeError or StrategyError."""
     path = os.environ.get("TOPOOPT_PLAN")
     if path is None:
         raise RuntimeError(
@@ -105,13 +109,14 @@ def _planned(ranks: int) -> Sequence[Placement]:
         )
     if not plan.strategy:
         raise RuntimeError("topoopt: parallelize: the plan says nothing about a model")
-    everyone = tuple(range(plan.cluster.servers))
     if plan.cluster.accelerators_per_server > 1:
+        everyone = tuple(range(plan.cluster.servers))
         split = [p.operator for p in plan.strategy if p.servers != everyone]
         if split:
             raise StrategyError(
                 f"strategy: operator {split[0]!r} is not on all servers, which can be executed "
                 "with one rank per server only"
             )
-        everyone = tuple(range(ranks))
-    return plan.strategy
+        all_ranks = tuple(range(ranks))  # DistributedDataParallel knows no servers
+        return [replace(p, servers=all_ranks) for p in plan.strategy], plan.micro_batches
+    return plan.strategy, plan.micro_batches

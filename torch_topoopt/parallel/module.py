@@ -8,14 +8,12 @@ and functions keep their names, so state_dict() and hooks are those of the user'
 
 from __future__ import annotations
 
-import functools
 import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.gradients import GradientSums
@@ -27,9 +25,9 @@ from torch_topoopt.parallel.transfers import (
     Exchange,
     Messages,
     Move,
-    empty_of,
 )
-from torch_topoopt.tracing import INPUT, Slot
+from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, drop, empty_of, filled
+from torch_topoopt.tracing import INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,9 +60,9 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._steps, self._results = _bind(program, self._servers, self._rank)
         moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
-        _spread_values(module)
+        spread_values(module)
         self._share_gradients()
-        self._catch_leaves()
+        catch_leaves(module, program, lambda: self._run)
         if not any(True for _ in module.parameters()):  # for an optimizer that wants one
             self.nothing = torch.nn.Parameter(torch.zeros(0))
 
@@ -82,9 +80,12 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         for parameter in self.module.parameters():
             if id(parameter) not in placed:
                 held.setdefault(everyone, {})[id(parameter)] = parameter
-        for operator, path in self._program.modules.items():
-            if self._rank not in self._servers[operator]:
-                _drop(self.module.get_submodule(path))
+        elsewhere = [
+            name
+            for operator, names in self._program.parameters.items()
+            if self._rank not in self._servers[operator]
+            for name in names
+        ]
         for servers in sorted(held, key=lambda s: (-len(s), s)):
             handle = None
             if 1 < len(servers) < self._ranks:
@@ -92,17 +93,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
             wanted = [p for p in held[servers].values() if p.requires_grad]
             if self._rank in servers and wanted:
                 self._sums.add(servers, handle, wanted)
-
-    def _catch_leaves(self) -> None:
-        for path in dict.fromkeys(self._program.modules.values()):
-            leaf = self.module.get_submodule(path)
-            leaf.forward = functools.partial(self._leaf, leaf.forward)
-
-    def _leaf(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        run = self._run
-        if run is None or run.inside:
-            return forward(*args, **kwargs)
-        return run.call(forward, "", args, kwargs)
+        drop(self.module, elsewhere)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, on this rank's samples."""
@@ -111,7 +102,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._messages.drain()
         self._run = run = _Run(self, self._samples(args, kwargs))
         try:
-            with _Functions(run):
+            with Functions(run):
                 output = self.module(*args, **kwargs)
             return run.finish(output)
         finally:
@@ -124,7 +115,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         sizes = {
             int(tensor.shape[0])
             for tensor, grows in zip(given, self._program.batch, strict=False)
-            if grows
+            if grows.shape is not None
         }
         if len(given) != len(self._program.batch) or len(sizes) != 1:
             raise ValueError(
@@ -154,8 +145,8 @@ class _Bound:
     """A Step on this rank: whether it is called here, on what part of all samples (one in `parts`),
     and what has to move before, by its place among the tensors that it reads."""
 
-    def __init__(self, step: Step, here: bool, parts: int, moves: dict[int, _Moved]) -> None:
-        self.step, self.here, self.parts, self.moves = step, here, parts, moves
+    def __init__(self, here: bool, parts: int, moves: dict[int, _Moved]) -> None:
+        self.here, self.parts, self.moves = here, parts, moves
 
 
 def _bind(
@@ -172,7 +163,7 @@ def _bind(
                 source = servers[argument.origin] if argument.origin else target
                 if source != target:
                     moves[i] = _Moved(argument, Exchange.of(source, target, rank, tag))
-        bound.append(_Bound(step, rank in target, len(target), moves))
+        bound.append(_Bound(rank in target, len(target), moves))
     everyone = servers[INPUT]
     results = {
         i: _Moved(result, Exchange.of(servers[result.origin], everyone, rank, tag + 2 + 2 * i))
@@ -190,51 +181,31 @@ def _place(step: Step, servers: Mapping[str, tuple[int, ...]]) -> tuple[int, ...
     return servers[origins[0]] if origins else servers[INPUT]
 
 
-class _Run:
-    """One forward pass: where in the program it is, and what it does there."""
+class _Run(Walk):
+    """One forward pass on this rank's part of the samples of each operator."""
 
     def __init__(self, owner: ParallelModule, samples: int) -> None:
-        self.inside = False
+        super().__init__(owner._program.steps)
         self._owner = owner
         self._samples = samples
-        self._position = 0
 
-    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
-        """What the model gets for its next call; `name` is empty for a leaf module."""
-        self.inside = True
-        try:
-            return self._call(self._next(name), function, args, kwargs)
-        finally:
-            self.inside = False
-
-    def _next(self, name: str) -> _Bound:
-        steps = self._owner._steps
-        bound = steps[self._position] if self._position < len(steps) else None
-        if bound is None or (not bound.step.leaf if not name else bound.step.name != name):
-            wanted = repr(bound.step.name) if bound else "its end"
-            raise RuntimeError(
-                f"topoopt: the model called {name or 'a module'!r} where it came to {wanted} with "
-                "the example batch; what it calls must not depend on the batch or on the step"
-            )
-        self._position += 1
-        return bound
-
-    def _call(self, bound: _Bound, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        step = bound.step
-        leaves, shape = tree_flatten((args, kwargs))
-        local = self._samples // bound.parts if bound.here else 0
-        for i, multiple in step.sizes.items():
-            leaves[i] = multiple * local
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    def take(
+        self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Brings what the step reads, runs it if its place is here, and lets go of its results."""
+        bound = self._owner._steps[index]
+        flat = Flat(args, kwargs)
+        flat.resize(step, self._samples // bound.parts if bound.here else 0)
         if bound.moves:
-            given = {i: leaves[places[i]] for i in bound.moves}
+            tensors = flat.tensors
+            given = {i: tensors[i] for i in bound.moves}
             for i, moved in self._move(bound.moves, given).items():
-                leaves[places[i]] = moved
+                flat.replace(i, moved)
         if bound.here or not step.outputs:
-            args, kwargs = tree_unflatten(leaves, shape)
+            args, kwargs = flat.arguments()
             result = function(*args, **kwargs)
         else:
-            result = self._absent(step, [leaves[i] for i in places])
+            result = self._absent(step, flat.tensors)
         if step.operator in self._owner._awaited and torch.is_grad_enabled():
             result = tree_map_only(torch.Tensor, self._await, result)
         return result
@@ -279,12 +250,11 @@ class _Run:
             made = Absent.apply(self._owner._anchor, step.outputs, *inputs)
         else:
             made = tuple(empty_of(output) for output in step.outputs)
-        return tree_map_only(Slot, lambda slot: made[slot.index], step.structure)
+        return filled(step, made)
 
     def finish(self, output: Any) -> Any:
         """What the model returned, with the samples of this rank."""
-        if self._position != len(self._owner._steps):
-            self._next("return")
+        self.end()
         leaves, shape = tree_flatten(output)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         moves = self._owner._results
@@ -296,31 +266,7 @@ class _Run:
         return tree_unflatten(leaves, shape)
 
 
-class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Shows each outermost call of a PyTorch function to a run, as the trace of the program did."""
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self._run = run
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if self._run.inside:
-            return func(*args, **(kwargs or {}))
-        kind = getattr(func, "__name__", type(func).__name__).strip("_")
-        return self._run.call(func, kind, args, kwargs or {})
-
-
-def _drop(leaf: torch.nn.Module) -> None:
-    """Gives back the memory of parameters and buffers that live on other servers."""
-    for module in leaf.modules():
-        for kept in (module._parameters, module._buffers):
-            for name in kept:
-                kept[name] = None
-
-
-def _spread_values(module: torch.nn.Module) -> None:
+def spread_values(module: torch.nn.Module) -> None:
     """Gives every rank the values of rank 0, as DistributedDataParallel does.
 
     Nothing is sent where all have the same already, because they were made with the same seed.

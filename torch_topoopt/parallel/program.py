@@ -15,7 +15,7 @@ from torch_topoopt.profiling import trace_calls
 from torch_topoopt.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch_topoopt.plan import Placement
     from torch_topoopt.tracing import Call, CallTensor, CallTrace
@@ -50,7 +50,8 @@ class Step:
     """One call, in the order of the forward pass; `operator` is "" for one that makes only views.
 
     `sizes[i]`: the i-th of the flat arguments is a number, that many times the samples. `structure`
-    is what it returns, with a Slot for each of `outputs`.
+    is what it returns, with a Slot for each of `outputs`. `changes` are the operators whose results
+    it writes in place.
     """
 
     name: str
@@ -60,19 +61,22 @@ class Step:
     outputs: tuple[Argument, ...]
     sizes: dict[int, int]
     structure: Any
+    changes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Program:
     """A model's forward pass. `pinned` holds the operators that must run on all servers, and why;
-    `modules` the leaf modules that are operators, by the operator's name."""
+    `modules` the leaf modules that are operators, and `parameters` the parameters that an operator
+    reads, by its name. `batch` and `results` are the tensors that come in and go out."""
 
     steps: tuple[Step, ...]
     results: tuple[Argument, ...]
-    batch: tuple[bool, ...]
+    batch: tuple[Argument, ...]
     operators: tuple[str, ...]
     pinned: dict[str, str]
     modules: dict[str, str]
+    parameters: dict[str, tuple[str, ...]]
 
     @classmethod
     def of(
@@ -114,6 +118,7 @@ class _Recorder:
     def __init__(self, model: Any, once: CallTrace, twice: CallTrace, size: int) -> None:
         self._once, self._twice, self._size = once, twice, size
         self._pinned: dict[str, str] = {}
+        self._parameters: dict[str, tuple[str, ...]] = {}
         self._paths = {path or type(m).__name__: path for path, m in model.named_modules()}
         self._model = model
 
@@ -141,10 +146,11 @@ class _Recorder:
         return Program(
             steps,
             results,
-            tuple(self._grows(a, b) for a, b in zip(once.batch, twice.batch, strict=True)),
+            tuple(self._argument(a, b, None) for a, b in zip(once.batch, twice.batch, strict=True)),
             tuple(operator.name for operator in once.operators),
             self._pinned,
             modules,
+            self._parameters,
         )
 
     def _pin(self, operator: str, why: str) -> None:
@@ -159,21 +165,24 @@ class _Recorder:
 
     def _pin_shared(self, calls: list[Call]) -> None:
         """Parameters that two operators use, or a function, stay where every rank has them."""
+        by_storage: dict[int, list[str]] = {}
+        for name, _ in self._model.named_parameters(remove_duplicate=False):
+            by_storage.setdefault(self._once.parameter_storage(name), []).append(name)
         users: dict[int, dict[str, None]] = {}
         for call in calls:
             if call.operator is None:
                 continue
-            held = {t.storage for t in call.inputs if t.source == "parameter"}
+            operator = call.operator.name
+            held = {t.storage: None for t in call.inputs if t.source == "parameter"}
             if held:
-                self._pin(call.operator.name, "it reads a parameter that no leaf module holds")
+                self._pin(operator, "it reads a parameter that no leaf module holds")
             if call.leaf:
-                module = self._model.get_submodule(self._paths[call.name])
-                held |= {
-                    self._once.parameter_storage(name)
-                    for name in _parameters_of(self._model, module)
-                }
+                path = self._paths[call.name]
+                inner = self._model.get_submodule(path).named_parameters(path)
+                held.update((self._once.parameter_storage(name), None) for name, _ in inner)
+            self._parameters[operator] = tuple(n for s in held for n in by_storage[s])
             for storage in held:
-                users.setdefault(storage, {})[call.operator.name] = None
+                users.setdefault(storage, {})[operator] = None
         for names in users.values():
             for name in names if len(names) > 1 else ():
                 other = next(n for n in names if n != name)
@@ -203,6 +212,7 @@ class _Recorder:
             ),
             sizes,
             call.structure,
+            tuple(t.producer.name for t in call.inputs if t.mutated and t.producer is not None),
         )
 
     def _judge(self, operator: str, call: Call, twin: Call) -> None:
@@ -258,12 +268,3 @@ class _Recorder:
         if len(a) != len(b) or not a or a[1:] != b[1:]:
             return False
         return b[0] == 2 * a[0] and a[0] % self._size == 0
-
-
-def _parameters_of(model: Any, module: Any) -> Iterator[str]:
-    mine = {id(parameter) for parameter in module.parameters()}
-    yield from (
-        name
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if id(parameter) in mine
-    )

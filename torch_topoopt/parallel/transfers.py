@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from torch_topoopt.parallel.walk import empty_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -195,11 +197,6 @@ class Arrive(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         return ctx.arrival.take(gradient), None
-
-
-def empty_of(result: Argument) -> torch.Tensor:
-    """`result` where there are no samples."""
-    return torch.empty(result.empty, dtype=result.dtype)
 
 
 class Absent(torch.autograd.Function):  # type: ignore[misc]

@@ -1,0 +1,169 @@
+"""Pipelines train as their model does alone; what cannot be cut says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import parallel_models
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import make_plan, run_ranks, values
+from torch import nn
+
+from torch_topoopt.parallel import Program, StrategyError, pipeline, stages_of
+from torch_topoopt.plan import Placement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANKS, SHARE, STEPS, RATE, PARTS = 4, 4, 3, 0.5, 4
+
+
+class Blocks(nn.Module):
+    """Embedding, residual blocks with sizes from shapes, a head; a parameter of no leaf module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.position = nn.Parameter(torch.linspace(-1, 1, 5 * 8).view(5, 8))
+        self.first = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.second = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        samples, length = tokens.shape
+        x = self.embed(tokens) + self.position[:length]
+        for first, second in zip(self.first, self.second, strict=True):
+            hidden = torch.relu(first(x)).view(samples * length, 2, 4)
+            x = x + second(hidden.view(samples, length, 8))
+        return self.head(x.mean(dim=1))
+
+
+def build() -> nn.Module:
+    torch.manual_seed(5)
+    return Blocks().double()
+
+
+def batch(samples: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, 11, (samples, 5), generator=generator)
+    return tokens, tokens.double()[:, :3].sin()
+
+
+def strategy(program: Program, *blocks: tuple[str, tuple[int, ...]]) -> tuple[Placement, ...]:
+    """Stages by the operator that each begins with."""
+    made, servers = [], blocks[0][1]
+    begins = dict(blocks)
+    for name in program.operators:
+        if name not in program.boundary:
+            servers = begins.get(name, servers)
+            made.append(Placement(name, servers))
+    return tuple(made)
+
+
+CASES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "two stages of two": (("embed", (0, 2)), ("first.1", (3, 1))),
+    "four stages": (("embed", (2,)), ("first.0", (0,)), ("first.1", (1,)), ("head", (3,))),
+    "one stage": (("embed", (0, 1, 2, 3)),),
+}
+
+
+def train(case: str, rank: int) -> tuple[list[float], dict[str, Any], Any]:
+    program = Program.of(build(), batch(8)[0])
+    pipe = pipeline(
+        build(),
+        batch(8)[0],
+        nn.functional.mse_loss,
+        strategy=strategy(program, *CASES[case]),
+        micro_batches=PARTS,
+    )
+    assert pipe.stages * pipe.replicas == RANKS
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=RATE)
+    losses = []
+    for step in range(STEPS):
+        tokens, target = (t.chunk(pipe.replicas)[pipe.replica] for t in batch(RANKS * SHARE, step))
+        optimizer.zero_grad()
+        loss = pipe.step(tokens, target)
+        optimizer.step()
+        if loss is not None:
+            losses.append(loss.item() / pipe.replicas)
+    output = pipe.evaluate(tokens)
+    last = pipe.stage == pipe.stages - 1
+    assert (output is not None) == last
+    shape = None if output is None else tuple(output.shape)
+    values_left = pipe.module.state_dict()
+    inner = {k.removeprefix("module."): v.numpy() for k, v in values_left.items()}
+    return losses, inner, shape
+
+
+def train_all(rank: int, world: int) -> list[Any]:
+    dist.init_process_group("topoopt")
+    done = [train(case, rank) for case in CASES]
+    dist.destroy_process_group()
+    return done
+
+
+def test_a_pipeline_trains_as_its_model_does_alone(tmp_path: Path) -> None:
+    done = values(run_ranks(make_plan(RANKS, 2), tmp_path, train_all))
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    expected = []
+    for step in range(STEPS):
+        tokens, target = batch(RANKS * SHARE, step)
+        loss = nn.functional.mse_loss(model(tokens), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    parameters = model.state_dict()
+    for case, name in enumerate(CASES):
+        of_ranks = [rank[case] for rank in done]
+        for step in range(STEPS):
+            mean = sum(losses[step] for losses, _, _ in of_ranks if losses)
+            assert mean == pytest.approx(expected[step], rel=1e-9), (name, step)
+        seen = set()
+        for _, left, shape in of_ranks:
+            assert shape in (None, (RANKS * SHARE // (4 if name == "one stage" else 2), 3), (16, 3))
+            for key, value in left.items():
+                seen.add(key)
+                torch.testing.assert_close(
+                    torch.from_numpy(value), parameters[key], rtol=1e-9, atol=1e-12
+                )
+        assert seen == set(parameters), name
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        (
+            (("embed", (0, 1)), ("first.1", (1, 2))),
+            "pipelines, whose stages have as many servers each, and none in common",
+        ),
+        ((("embed", (0, 1)), ("head", (2,))), "as many servers each"),
+        (
+            (("embed", (0,)), ("relu", (1,))),
+            "'add' and 'first.0' would both have to pass from stage 1 to stage 2; one tensor can",
+        ),
+    ],
+)
+def test_what_cannot_be_cut_says_why(
+    blocks: tuple[tuple[str, tuple[int, ...]], ...], message: str
+) -> None:
+    program = Program.of(build(), batch(8)[0])
+    with pytest.raises(StrategyError, match=message):
+        stages_of(program, strategy(program, *blocks))
+
+
+def test_stages_share_no_parameter_and_only_the_first_reads_the_batch() -> None:
+    attention = Program.of(
+        parallel_models.build("attention"), parallel_models.batch("attention", 4)
+    )
+    with pytest.raises(StrategyError, match=r"'embed' and 'head' share the parameter '.*weight'"):
+        stages_of(attention, strategy(attention, ("embed", (0,)), ("head", (1,))))
+    tables = Program.of(parallel_models.build("tables"), parallel_models.batch("tables", 4))
+    with pytest.raises(StrategyError, match=r"'tables\.1' of stage 2 reads the batch"):
+        stages_of(tables, strategy(tables, ("tables.0", (0,)), ("tables.1", (1,))))
+    in_place = Program.of(parallel_models.build("in-place"), parallel_models.batch("in-place", 4))
+    with pytest.raises(StrategyError, match="'relu' changes the result of 'first' in place"):
+        stages_of(in_place, strategy(in_place, ("first", (0,)), ("relu", (1,))))

@@ -1,0 +1,257 @@
+"""`pipeline`: a model with its loss, and a step that follows the job's plan in micro-batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_topoopt.parallel.api import parallelize, planned
+from torch_topoopt.parallel.module import spread_values
+from torch_topoopt.parallel.program import Program
+from torch_topoopt.parallel.stages import StageModule, stages_of
+from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch_topoopt.parallel.program import Argument
+    from torch_topoopt.plan import Placement
+
+    Loss = Callable[[Any, Any], torch.Tensor]
+
+
+def pipeline(
+    module: torch.nn.Module,
+    example_batch: Any,
+    loss: Loss,
+    *,
+    strategy: Sequence[Placement] | None = None,
+    micro_batches: int | None = None,
+) -> Pipeline:
+    """Cuts `module` into the stages of the job's plan, and returns what trains them.
+
+    Call it on every rank after `init_process_group`, and before the optimizer is made, which takes
+    `parameters()` of the result: those of this rank's stage. `loss` of output and target is the
+    mean over samples. `strategy` and `micro_batches` replace the plan's. A plan without stages is
+    followed as `parallelize` does, so one script runs any of them.
+
+    Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
+    not fit the module or cannot be executed, ValueError for `micro_batches` below 1, and
+    ProfileError for a module that cannot be traced.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError("topoopt: pipeline: no process group; call init_process_group() before")
+    if strategy is None:
+        strategy, count = planned(dist.get_world_size())
+    else:
+        count = 1 if micro_batches is None else micro_batches
+    if count < 1:
+        raise ValueError(f"micro_batches: {count} is not at least 1")
+    servers = {placement.servers for placement in strategy}
+    if count == 1 or len(servers) == 1:
+        whole = parallelize(module, example_batch, strategy=strategy)
+        return Pipeline(whole, whole, loss, count, dist.get_rank(), dist.get_world_size())
+    program = Program.of(module, example_batch)
+    return StagedPipeline(module, program, example_batch, loss, strategy, count)
+
+
+class Pipeline:
+    """A model that is trained step by step. This kind has no stages: every rank has all of it.
+
+    `replicas` copies share the samples of a batch; this rank is part of copy `replica` and of
+    stage `stage` (from 0) of `stages`. `module` is the user's, as far as it lives here.
+    """
+
+    stage, stages = 0, 1
+
+    def __init__(
+        self,
+        wrapped: torch.nn.Module,
+        module: torch.nn.Module,
+        loss: Loss,
+        micro_batches: int,
+        replica: int,
+        replicas: int,
+    ) -> None:
+        self.module = module
+        self.micro_batches = micro_batches
+        self.replica, self.replicas = replica, replicas
+        self._wrapped = wrapped
+        self._loss = loss
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Those that live on this rank, for an optimizer."""
+        return self._wrapped.parameters()
+
+    def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
+        """Forward and backward pass of this copy's share of a batch; leaves mean gradients.
+
+        `batch` is what the module is called with, `target` what the loss compares with; the first
+        dimension of both is a multiple of `micro_batches`. Returns the mean loss of the share on
+        the ranks of the last stage, and None on the others.
+        """
+        args, kwargs = call_arguments(batch)
+        losses = []
+        parts = _parts(args, kwargs, target, self.micro_batches)
+        for number, (some, named, wanted) in enumerate(parts, 1):
+            if number < self.micro_batches:
+                with self._wrapped.no_sync():
+                    losses.append(self._part(some, named, wanted))
+            else:
+                losses.append(self._part(some, named, wanted))
+        return torch.stack(losses).sum()
+
+    def _part(self, args: Any, kwargs: Any, target: Any) -> torch.Tensor:
+        loss = self._loss(self._wrapped(*args, **kwargs), target) / self.micro_batches
+        loss.backward()
+        return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self, batch: Any) -> Any:
+        """What comes out for this copy's share of a batch on the last stage's ranks; else None."""
+        args, kwargs = call_arguments(batch)
+        return self._wrapped(*args, **kwargs)
+
+
+def _parts(args: Any, kwargs: Any, target: torch.Tensor, count: int) -> Iterator[Any]:
+    """The arguments and target of every micro-batch."""
+    flat = Flat(args, kwargs)
+    _check_samples(target, count)
+    tensors = [tensor.chunk(count) for tensor in flat.tensors]
+    for number, wanted in enumerate(target.chunk(count)):
+        for i, chunks in enumerate(tensors):
+            flat.replace(i, chunks[number])
+        yield *flat.arguments(), wanted
+
+
+def _check_samples(target: torch.Tensor, count: int) -> None:
+    if target.shape[0] % count:
+        raise ValueError(
+            f"target: its first dimension, {target.shape[0]}, is not a multiple of the "
+            f"{count} micro-batches"
+        )
+
+
+class StagedPipeline(Pipeline):
+    """One stage of several, under torch.distributed.pipelining's 1F1B schedule.
+
+    In a stage, DistributedDataParallel averages gradients over the copies.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        program: Program,
+        example_batch: Any,
+        loss: Loss,
+        strategy: Sequence[Placement],
+        micro_batches: int,
+    ) -> None:
+        """The stage of this rank; all ranks make theirs together."""
+        stages = stages_of(program, strategy)
+        rank = dist.get_rank()
+        number = next(i for i, stage in enumerate(stages) if rank in stage.servers)
+        replica, replicas = stages[number].servers.index(rank), len(stages[0].servers)
+        chains = [dist.new_group([s.servers[i] for s in stages]) for i in range(replicas)]
+        spread_values(module)
+        self._program, self._placed, self._group = program, stages, chains[replica]
+        self._schedules: dict[int, Any] = {}
+        part: torch.nn.Module = StageModule(
+            module, program, stages[number], _placeholder(program, example_batch)
+        )
+        if replicas > 1:
+            copies = [dist.new_group(list(stage.servers)) for stage in stages]
+            if any(parameter.requires_grad for parameter in part.parameters()):
+                part = DistributedDataParallel(part, process_group=copies[number])
+        super().__init__(part, module, loss, micro_batches, replica, replicas)
+        self.stage, self.stages = number, len(stages)
+
+    def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
+        """See Pipeline.step. Only the first stage uses `batch`, and only the last `target`."""
+        _check_samples(target, self.micro_batches)
+        schedule, args = self._schedule(batch)
+        if self.stage < self.stages - 1:
+            schedule.step(*args)
+            return None
+        losses: list[torch.Tensor] = []
+        schedule.step(*args, target=target, losses=losses, return_outputs=False)
+        return torch.stack([loss.detach() for loss in losses]).mean()
+
+    @torch.no_grad()
+    def evaluate(self, batch: Any) -> Any:
+        """See Pipeline.evaluate."""
+        args, samples = self._share(batch)
+        stage = self._placed[self.stage]
+        if self.stage:
+            taken = _example(_one(self._program, stage.takes), samples).detach()
+            dist.recv(taken, self._placed[self.stage - 1].servers[self.replica])
+            args = (taken,)
+        made = self._wrapped(*args)
+        if self.stage == self.stages - 1:
+            return made
+        dist.send(made.contiguous(), self._placed[self.stage + 1].servers[self.replica])
+        return None
+
+    def _schedule(self, batch: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The schedule for batches of that size, and what to call it with."""
+        args, samples = self._share(batch)
+        samples //= self.micro_batches
+        if samples not in self._schedules:
+            self._schedules[samples] = self._made(samples)
+        return self._schedules[samples], () if self.stage else args
+
+    def _share(self, batch: Any) -> tuple[tuple[Any, ...], int]:
+        """The tensors of a batch, and its samples."""
+        args, kwargs = call_arguments(batch)
+        if kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
+            raise ValueError("batch: stages take positional tensors, a single one or a tuple")
+        rows = [
+            int(tensor.shape[0]) // argument.shape.rows
+            for tensor, argument in zip(args, self._program.batch, strict=True)
+            if argument.shape is not None
+        ]
+        return tuple(args), rows[0]
+
+    def _made(self, samples: int) -> Any:
+        """A schedule for micro-batches of that many samples, whose shapes need no messages."""
+        stage, program = self._placed[self.stage], self._program
+        comes = [_one(program, stage.takes)] if stage.takes else list(program.batch)
+        goes = [_one(program, stage.gives)] if stage.gives else list(program.results)
+        made = PipelineStage(
+            self._wrapped,
+            self.stage,
+            self.stages,
+            torch.device("cpu"),
+            input_args=tuple(_example(argument, samples) for argument in comes),
+            output_args=tuple(_example(argument, samples) for argument in goes),
+            group=self._group,
+        )
+        made.stage_index_to_group_rank = {  # a group sorts its ranks, stages have their own order
+            i: dist.get_group_rank(self._group, placed.servers[self.replica])
+            for i, placed in enumerate(self._placed)
+        }
+        kind = Schedule1F1B if self.micro_batches >= self.stages else ScheduleGPipe
+        return kind(made, self.micro_batches, loss_fn=self._loss)
+
+
+def _one(program: Program, operator: str) -> Argument:
+    return next(step.outputs[0] for step in program.steps if step.operator == operator)
+
+
+def _example(argument: Argument, samples: int) -> torch.Tensor:
+    if argument.shape is None:
+        return torch.empty(argument.empty, dtype=argument.dtype)
+    shape = (argument.shape.rows * samples, *argument.shape.tail)
+    return torch.empty(shape, dtype=argument.dtype, requires_grad=argument.gradient)
+
+
+def _placeholder(program: Program, example_batch: Any) -> tuple[Any, Any]:
+    """The batch without samples."""
+    flat = Flat(*call_arguments(example_batch))
+    for i, argument in enumerate(program.batch):
+        flat.replace(i, empty_of(argument))
+    return flat.arguments()

@@ -1,0 +1,151 @@
+"""Following a program while the user's module runs: what it calls next, and what it gets for it.
+
+Leaf modules are caught by their `forward`, functions between them by a torch function mode, as the
+trace of the program did. Everything else of the user's code runs as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from torch_topoopt.tracing import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch_topoopt.parallel.program import Argument, Program, Step
+
+
+class Walk:
+    """One forward pass through a program. Subclasses say what a step does."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.inside = False
+        self._steps = steps
+        self._position = 0
+
+    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+        """What the model gets for its next call; `name` is empty for a leaf module."""
+        index = self._next(name)
+        self.inside = True
+        try:
+            return self.take(index, self._steps[index], function, args, kwargs)
+        finally:
+            self.inside = False
+
+    def take(
+        self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Does one step."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """To be called when the model has returned; raises RuntimeError if it called too little."""
+        if self._position != len(self._steps):
+            self._next("return")
+
+    def _next(self, name: str) -> int:
+        step = self._steps[self._position] if self._position < len(self._steps) else None
+        if step is None or (not step.leaf if not name else step.leaf or step.name != name):
+            wanted = repr(step.name) if step else "its end"
+            raise RuntimeError(
+                f"topoopt: the model called {name or 'a module'!r} where it came to {wanted} with "
+                "the example batch; what it calls must not depend on the batch or on the step"
+            )
+        self._position += 1
+        return self._position - 1
+
+
+class Functions(TorchFunctionMode):  # type: ignore[misc]
+    """Shows each outermost call of a PyTorch function to a walk."""
+
+    def __init__(self, walk: Walk) -> None:
+        super().__init__()
+        self._walk = walk
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._walk.inside:
+            return func(*args, **(kwargs or {}))
+        kind = getattr(func, "__name__", type(func).__name__).strip("_")
+        return self._walk.call(func, kind, args, kwargs or {})
+
+
+def call_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a module is called with: a tensor, a tuple or list of them, or a dict of keywords."""
+    if isinstance(batch, dict):
+        return (), batch
+    if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
+        return tuple(batch), {}
+    return (batch,), {}
+
+
+class Flat:
+    """The arguments of a call, taken apart: `tensors[i]` is the i-th tensor among them."""
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self._leaves, self._shape = tree_flatten((args, kwargs))
+        self._places = [i for i, v in enumerate(self._leaves) if isinstance(v, torch.Tensor)]
+
+    def resize(self, step: Step, samples: int) -> None:
+        """Numbers that grow with the batch become those of `samples` samples."""
+        for i, multiple in step.sizes.items():
+            self._leaves[i] = multiple * samples
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self._leaves[place] for place in self._places]
+
+    def replace(self, index: int, tensor: torch.Tensor) -> None:
+        """Puts another tensor in place of the i-th."""
+        self._leaves[self._places[index]] = tensor
+
+    def arguments(self) -> tuple[Any, Any]:
+        """Positional and keyword arguments."""
+        args, kwargs = tree_unflatten(self._leaves, self._shape)
+        return args, kwargs
+
+
+def empty_of(result: Argument) -> torch.Tensor:
+    """`result` where there are no samples."""
+    return torch.empty(result.empty, dtype=result.dtype)
+
+
+def filled(step: Step, tensors: Sequence[torch.Tensor]) -> Any:
+    """What `step` returns, with these tensors in it."""
+    return tree_map_only(Slot, lambda slot: tensors[slot.index], step.structure)
+
+
+def catch_leaves(
+    module: torch.nn.Module, program: Program, walk: Callable[[], Walk | None]
+) -> None:
+    """From now on, calls of the program's leaf modules go through the walk, while there is one."""
+
+    def leaf_call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        current = walk()
+        if current is None or current.inside:
+            return forward(*args, **kwargs)
+        return current.call(forward, "", args, kwargs)
+
+    for path in dict.fromkeys(program.modules.values()):
+        leaf = module.get_submodule(path)
+        leaf.forward = functools.partial(leaf_call, leaf.forward)
+
+
+def drop(module: torch.nn.Module, names: Sequence[str]) -> None:
+    """Gives back the memory of parameters that live on other servers.
+
+    A shape stays in place of each, for code that only passes it on.
+    """
+    for name in names:
+        path, _, last = name.rpartition(".")
+        owner = module.get_submodule(path)
+        shape = owner._parameters.pop(last)
+        if shape is not None:
+            owner.__dict__[last] = torch.empty(shape.shape, dtype=shape.dtype, device="meta")
