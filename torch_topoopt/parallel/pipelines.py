@@ -85,7 +85,7 @@ class Pipeline:
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Those that live on this rank, for an optimizer."""
-        return self._wrapped.parameters()
+        yield from self._wrapped.parameters()
 
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """Forward and backward pass of this copy's share of a batch; leaves mean gradients.
@@ -110,11 +110,11 @@ class Pipeline:
         loss.backward()
         return loss.detach()
 
-    @torch.no_grad()
     def evaluate(self, batch: Any) -> Any:
         """What comes out for this copy's share of a batch on the last stage's ranks; else None."""
         args, kwargs = call_arguments(batch)
-        return self._wrapped(*args, **kwargs)
+        with torch.no_grad():
+            return self._wrapped(*args, **kwargs)
 
 
 def _parts(args: Any, kwargs: Any, target: torch.Tensor, count: int) -> Iterator[Any]:
@@ -181,7 +181,6 @@ class StagedPipeline(Pipeline):
         schedule.step(*args, target=target, losses=losses, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).mean()
 
-    @torch.no_grad()
     def evaluate(self, batch: Any) -> Any:
         """See Pipeline.evaluate."""
         args, samples = self._share(batch)
@@ -190,7 +189,8 @@ class StagedPipeline(Pipeline):
             taken = _example(_one(self._program, stage.takes), samples).detach()
             dist.recv(taken, self._placed[self.stage - 1].servers[self.replica])
             args = (taken,)
-        made = self._wrapped(*args)
+        with torch.no_grad():
+            made = self._wrapped(*args)
         if self.stage == self.stages - 1:
             return made
         dist.send(made.contiguous(), self._placed[self.stage + 1].servers[self.replica])
