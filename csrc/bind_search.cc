@@ -98,13 +98,14 @@ void bindSearch(py::module_& module) {
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const PySpaces& spaces, const std::vector<int>& space_of_operator,
                        const std::vector<PyStrategy>& starts, int64_t memory_limit_bytes,
-                       uint64_t seed, double beta) {
+                       int64_t max_transfers, uint64_t seed, double beta) {
              return std::make_unique<StrategySearch>(
                  std::move(job), std::move(network), toSpace(spaces, space_of_operator),
-                 toStrategies(starts), memory_limit_bytes, seed, beta);
+                 toStrategies(starts), memory_limit_bytes, max_transfers, seed, beta);
            }),
            py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
-           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("seed"), py::arg("beta"))
+           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
+           py::arg("seed"), py::arg("beta"))
       .def("step", &StrategySearch::step, py::arg("evaluations"), released)
       .def("best", [](const StrategySearch& search) { return fromStrategy(search.best()); })
       .def_property_readonly("evaluations", &StrategySearch::evaluations)
@@ -117,13 +118,14 @@ void bindSearch(py::module_& module) {
       .def(py::init([](std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network,
                        const PySpaces& spaces, const std::vector<int>& space_of_operator,
                        const std::vector<PyStrategy>& starts, int64_t memory_limit_bytes,
-                       uint64_t seed, double beta) {
+                       int64_t max_transfers, uint64_t seed, double beta) {
              return std::make_unique<CoarseChain>(
                  std::move(job), *network, toSpace(spaces, space_of_operator), toStrategies(starts),
-                 memory_limit_bytes, seed, beta);
+                 memory_limit_bytes, max_transfers, seed, beta);
            }),
            py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
-           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("seed"), py::arg("beta"))
+           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
+           py::arg("seed"), py::arg("beta"))
       .def("step", &CoarseChain::step, py::arg("evaluations"), released)
       .def(
           "best",

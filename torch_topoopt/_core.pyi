@@ -82,6 +82,7 @@ class StrategySearch:
         space_of_operator: Sequence[int],
         starts: Sequence[Sequence[_Placement]],
         memory_limit_bytes: int,
+        max_transfers: int,
         seed: int,
         beta: float,
     ) -> None: ...
@@ -111,6 +112,7 @@ class CoarseChain:
         space_of_operator: Sequence[int],
         starts: Sequence[Sequence[_Placement]],
         memory_limit_bytes: int,
+        max_transfers: int,
         seed: int,
         beta: float,
     ) -> None: ...

@@ -27,11 +27,12 @@ double slowestAccepted(double current_s, double chance, double beta) {
 CoarseChain::CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& network,
                          const SearchSpace& space,
                          const std::vector<std::vector<Placement>>& starts,
-                         int64_t memory_limit_bytes, uint64_t seed, double beta)
+                         int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
+                         double beta)
     : job_(job),
       simulator_(job, network),
       moves_(simulator_.costs(), space),
-      memory_(simulator_.costs(), memory_limit_bytes),
+      limits_(simulator_.costs(), memory_limit_bytes, max_transfers),
       beta_(beta),
       random_(seed) {
   if (!(beta > 0) || !std::isfinite(beta)) {
@@ -45,7 +46,7 @@ CoarseChain::CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& ne
     for (const Placement& placement : start) {
       state.push_back(simulator_.costs().placements().intern(placement));
     }
-    if (!memory_.start(state)) continue;
+    if (!limits_.start(state)) continue;
     const double seconds = simulator_.run(state);
     if (current_.empty() || seconds < current_s_) {
       current_ = std::move(state);
@@ -54,7 +55,7 @@ CoarseChain::CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& ne
   }
   if (current_.empty()) throw std::invalid_argument("starts: no start fits into memory");
   simulator_.run(current_);
-  memory_.start(current_);
+  limits_.start(current_);
   proposal_ = current_;
   best_s_ = current_s_;
   milestones_.emplace_back(best_s_, current_);
@@ -87,14 +88,14 @@ void CoarseChain::remember() {
 void CoarseChain::judge() {
   const double limit_s = slowestAccepted(current_s_, 1 - random_.unit(), beta_);
   bool accepted = false;
-  if (!changed_.empty() && memory_.fits(proposal_, changed_)) {
+  if (!changed_.empty() && limits_.fits(proposal_, changed_)) {
     ++simulations_;
     const double seconds = simulator_.propose(proposal_, changed_, limit_s);
     accepted = seconds <= limit_s;
     if (accepted) {
       ++accepted_;
       simulator_.accept();
-      memory_.accept();
+      limits_.accept();
       for (int op : changed_) current_[op] = proposal_[op];
       current_s_ = seconds;
       if (seconds < best_s_) {
@@ -120,7 +121,7 @@ void CoarseChain::step(int evaluations) {
     if (evaluations_ - best_at_ >= kReturnAfter && current_s_ > best_s_) {
       current_ = proposal_ = milestones_.back().second;
       current_s_ = simulator_.run(current_);
-      memory_.start(current_);
+      limits_.start(current_);
       best_at_ = evaluations_;
     }
   }

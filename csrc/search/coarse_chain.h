@@ -18,11 +18,11 @@ namespace topoopt {
 class CoarseChain {
  public:
   // Starts at the cheapest of `starts` that fits (each a placement per operator).
-  // `memory_limit_bytes` is that of one accelerator. Throws std::invalid_argument if a start or
-  // the space does not match the job, or if no start fits.
+  // `memory_limit_bytes` is that of one accelerator; `max_transfers` as in Limits. Throws
+  // std::invalid_argument if a start or the space does not match the job, or if no start fits.
   CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& network,
               const SearchSpace& space, const std::vector<std::vector<Placement>>& starts,
-              int64_t memory_limit_bytes, uint64_t seed, double beta);
+              int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed, double beta);
 
   // Proposes and judges `evaluations` strategies.
   void step(int evaluations);
@@ -45,7 +45,7 @@ class CoarseChain {
   std::shared_ptr<const Job> job_;
   CoarseSimulator simulator_;
   Moves moves_;
-  MemoryUse memory_;
+  Limits limits_;
   double beta_;
   Random random_;
   Strategy current_, proposal_;

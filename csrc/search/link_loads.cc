@@ -4,12 +4,13 @@
 #include <limits>
 
 #include "search/lanes.h"
+#include "search/limits.h"
 
 namespace topoopt {
 
 namespace {
 
-constexpr size_t kRememberedEdges = 4096;  // of which one takes some 10 kB for 512 links
+constexpr size_t kRememberedEdges = 2048;  // of which one takes some 10 kB for 512 links
 constexpr size_t kListedShare = 8;         // a list where fewer than 1 in 8 links is loaded
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -48,15 +49,16 @@ LinkLoads LinkLoadTable::collect(double latency_s) {
 }
 
 std::shared_ptr<const EdgeLoads> LinkLoadTable::edge(int op, int producer, int consumer) {
-  const OperatorCost& cost = costs_.job().operators[op];
-  const auto kind = static_cast<size_t>(costs_.placements()[consumer].degrees.kind);
-  const uint64_t whole = (cost.whole_operands[kind] ? 1 : 0) | (cost.whole_positions ? 2 : 0);
+  const WholeOperands whole = wholeOperands(costs_, op, consumer);
   const uint64_t key =
-      ((static_cast<uint64_t>(producer) << 31 | static_cast<uint64_t>(consumer)) << 2) | whole;
+      ((static_cast<uint64_t>(producer) << 31 | static_cast<uint64_t>(consumer)) << 2) |
+      (whole.parameter ? 1 : 0) | (whole.attribute ? 2 : 0);
   const auto known = edges_.find(key);
   if (known != edges_.end()) return known->second;
   if (edges_.size() >= kRememberedEdges) edges_.clear();
-  return edges_[key] = makeEdge(costs_.transfers(op, producer, consumer));
+  const Placements& placements = costs_.placements();
+  return edges_[key] =
+             makeEdge(transfersBetween(placements[producer], placements[consumer], whole));
 }
 
 std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Transfer>& transfers) {

@@ -1,4 +1,4 @@
-// How a search changes a strategy, and whether the result fits into memory.
+// How a search changes a strategy.
 
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/random.h"
+#include "search/limits.h"
 #include "sim/job.h"
 
 namespace topoopt {
@@ -20,8 +21,6 @@ struct SearchSpace {
   std::vector<PlacementGroups> spaces;
   std::vector<int> space_of_operator;  // index into `spaces`
 };
-
-using Strategy = std::vector<int>;  // per operator: number of a placement
 
 // Proposals as in FlexFlow's search (Jia et al. 2019): one operator gets another placement, one
 // spreads along edges, two operators swap theirs; and, beyond it, a run of operators that follow
@@ -47,32 +46,6 @@ class Moves {
   std::vector<int> space_of_operator_;
   std::vector<std::vector<int>> neighbours_;  // per operator: producers and consumers
   std::vector<std::pair<int, int>> before_;   // operators touched by the proposal, what they had
-};
-
-// The memory that a strategy needs, kept while it changes.
-class MemoryUse {
- public:
-  MemoryUse(PlacementCosts& costs, int64_t limit_bytes);
-
-  // Whether `strategy` fits; it is the one that changes are counted from.
-  bool start(const Strategy& strategy);
-
-  // Whether the last strategy would fit if each operator of `changed` had its placement of
-  // `strategy`. A pipeline whose stages wait for each other fits nowhere.
-  bool fits(const Strategy& strategy, const std::vector<int>& changed);
-
-  // The last proposal that `fits` was asked about is the strategy now.
-  void accept();
-
- private:
-  void add(int op, int id, int64_t times);
-  bool wholeFits(const Strategy& strategy);
-
-  PlacementCosts& costs_;
-  int64_t limit_bytes_;
-  Strategy strategy_;
-  std::vector<std::pair<int, int>> proposed_;  // operator, placement
-  std::vector<int64_t> held_bytes_;            // per server, proposal included
 };
 
 }  // namespace topoopt

@@ -18,11 +18,12 @@ constexpr size_t kRemembered = 1 << 15;  // strategies whose price is kept
 StrategySearch::StrategySearch(std::shared_ptr<const Job> job,
                                std::shared_ptr<RoutedNetwork> network, const SearchSpace& space,
                                const std::vector<std::vector<Placement>>& starts,
-                               int64_t memory_limit_bytes, uint64_t seed, double beta)
+                               int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
+                               double beta)
     : job_(job),
       model_(job, std::move(network)),
       moves_(model_.costs(), space),
-      memory_(model_.costs(), memory_limit_bytes),
+      limits_(model_.costs(), memory_limit_bytes, max_transfers),
       beta_(beta),
       random_(seed) {
   if (!(beta > 0) || !std::isfinite(beta)) {
@@ -30,7 +31,7 @@ StrategySearch::StrategySearch(std::shared_ptr<const Job> job,
   }
   for (const auto& start : starts) addStart(start);
   if (current_.empty()) throw std::invalid_argument("starts: no start fits into memory");
-  memory_.start(current_);
+  limits_.start(current_);
   best_ = current_;
   best_s_ = current_s_;
 }
@@ -43,7 +44,7 @@ void StrategySearch::addStart(const std::vector<Placement>& start) {
   for (const Placement& placement : start) {
     strategy.push_back(model_.placements().intern(placement));
   }
-  if (!memory_.start(strategy)) return;
+  if (!limits_.start(strategy)) return;
   const double seconds = price(strategy);
   if (current_.empty() || seconds < current_s_) {
     current_ = std::move(strategy);
@@ -68,11 +69,11 @@ double StrategySearch::price(const Strategy& strategy) {
 }
 
 void StrategySearch::judge(const Strategy& proposal) {
-  if (changed_.empty() || !memory_.fits(proposal, changed_)) return;
+  if (changed_.empty() || !limits_.fits(proposal, changed_)) return;
   const double seconds = price(proposal);
   if (random_.unit() >= acceptanceProbability(current_s_, seconds, beta_)) return;
   ++accepted_;
-  memory_.accept();
+  limits_.accept();
   current_ = proposal;
   current_s_ = seconds;
   if (seconds < best_s_) {
@@ -95,7 +96,7 @@ void StrategySearch::step(int evaluations) {
     if (evaluations_ - best_at_ >= kReturnAfter) {
       current_ = best_;
       current_s_ = best_s_;
-      memory_.start(current_);
+      limits_.start(current_);
       best_at_ = evaluations_;
     }
   }

@@ -17,11 +17,11 @@ namespace topoopt {
 class StrategySearch {
  public:
   // Starts at the cheapest of `starts` that fits (each a placement per operator).
-  // `memory_limit_bytes` is that of one accelerator. Throws std::invalid_argument if a start or
-  // the space does not match the job, or if no start fits.
+  // `memory_limit_bytes` is that of one accelerator; `max_transfers` as in Limits. Throws
+  // std::invalid_argument if a start or the space does not match the job, or if no start fits.
   StrategySearch(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
                  const SearchSpace& space, const std::vector<std::vector<Placement>>& starts,
-                 int64_t memory_limit_bytes, uint64_t seed, double beta);
+                 int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed, double beta);
 
   // Proposes and judges `evaluations` strategies.
   void step(int evaluations);
@@ -42,7 +42,7 @@ class StrategySearch {
   std::shared_ptr<const Job> job_;
   IterationModel model_;
   Moves moves_;
-  MemoryUse memory_;
+  Limits limits_;
   double beta_;
   Random random_;
   Strategy current_, best_;

@@ -18,6 +18,7 @@ from torch_topoopt.search.chains import ChainProgress, ThreadedChains, budgets
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel, starting_strategies
+from torch_topoopt.search.traffic import transfers
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import predict
 
@@ -94,6 +95,20 @@ def test_proposals_too_large_for_memory_are_never_taken() -> None:
         assert max(held) <= memory_limit(cluster)
     with pytest.raises(ValueError, match="no start fits into memory"):
         ThreadedChains(replace(problem, starts=(data_parallel(op_graph, 4),)))
+
+
+def test_no_strategy_makes_more_transfers_than_the_limit() -> None:
+    problem = replace(tables(), max_transfers=20, beta=1e-9)
+    for result in (ThreadedChains(problem).run(2000), ThreadedChains(replace(problem)).run(3000)):
+        for candidate in result.candidates:
+            count = sum(
+                len(transfers(op, candidate.strategy[o.producer], candidate.strategy[i]))
+                for i, op in enumerate(problem.op_graph.operators)
+                for o in op.operands
+            )
+            assert count <= 20
+    free = ThreadedChains(replace(problem, max_transfers=10**6)).run(3000)
+    assert free.candidates[0].seconds < result.candidates[0].seconds
 
 
 def test_micro_batches_are_searched_too() -> None:

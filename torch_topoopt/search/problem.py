@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.lowering import LoweredPlacement
     from torch_topoopt.search.strategies import Executable, Strategy
 
+MAX_TRANSFERS = 40_000  # which the flow level simulates in about a second
 DEFAULT_BETA = 50.0  # a strategy 2 % slower is accepted with probability 1/e
 
 
@@ -38,8 +39,9 @@ class SearchProblem:
     servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only
     what is `executable` is proposed; the starts are taken as they are. The batch is worked on in
     `micro_batches` equal parts, and the optimizer keeps `optimizer_factor` bytes for each byte of
-    gradients. `beta` is how cold the chains are: a strategy slower by a fraction
-    f is accepted with probability exp(-beta f).
+    gradients. `beta` is how cold the chains are: a strategy slower by a fraction f is accepted with
+    probability exp(-beta f). Nothing is proposed that makes more than `max_transfers` transfers
+    between servers, one way, unless it is less than before.
     """
 
     op_graph: OpGraph
@@ -51,6 +53,7 @@ class SearchProblem:
     dimensions: tuple[SplitDimension, ...] = ()
     micro_batches: int = 1
     optimizer_factor: float = 0.0
+    max_transfers: int = MAX_TRANSFERS
 
     def lowered(self, seed: int) -> dict[str, Any]:
         """The arguments of a chain of _core with that seed; the same objects every time.
@@ -85,6 +88,7 @@ class SearchProblem:
             "space_of_operator": space.kind,
             "starts": [[lower_placement(p) for p in start] for start in self.starts],
             "memory_limit_bytes": memory_limit(cluster),
+            "max_transfers": self.max_transfers,
             "beta": self.beta,
         }
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 CANDIDATES = 8  # of the chains, priced at flow level
-_REFINING_TASKS = 1_000_000  # of flow-level simulations; 1 s or 2 on one processor
+_REFINING_TASKS = 300_000  # of flow-level simulations: what a dozen strategies of DLRM have
 _REFINING_EVALUATIONS = 2_000
-_REFINING_SLICE = 10
+_REFINING_SLICE = 2
 
 
 @dataclass(frozen=True)
