@@ -24,44 +24,83 @@ from torch_topoopt.plan import (
     GroupDemand,
     Network,
     PairDemand,
+    Plan,
     Ring,
     Route,
     cables,
     validate_failures,
     validate_network,
 )
-from torch_topoopt.topology.failures import plan_failures
+from torch_topoopt.topology.failures import degraded, plan_failures
+from torch_topoopt.topology.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.load_checks import validate_link_bytes, validate_loads
+from torch_topoopt.topology.loads import link_load_bytes
+from torch_topoopt.topology.single_ring import single_ring
 from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MODES: tuple[Any, ...] = ("paper", "released", "best")
-BUDGETS: dict[str, Any] = {"best": {"budget_s": 0.001}}
+PRODUCERS = ("paper", "released", "best", "optimal routes", "single ring", "fixed cables")
+
+
+def produce(by: str, cluster: Cluster, demand: Demand) -> Network:
+    """A network from one of those that make them; ValueError for what the artifact cannot wire."""
+    if by == "single ring":
+        return single_ring(cluster, demand)
+    if by == "optimal routes":
+        return find_network(cluster, demand, routing="optimal")
+    if by == "best":
+        return find_network(cluster, demand, mode="best", budget_s=0.001)
+    if by == "released":
+        return find_network(cluster, demand, mode="released")
+    network = find_network(cluster, demand)
+    if by == "paper":
+        return network
+    rates = {pair: 10.0 + 5 * (sum(pair) % 3) for pair in _pairs(network)}  # of unequal cables
+    plugged = [
+        Cable((link.source, link.target), (f"p{link.source_port}", f"p{link.target_port}"), rate)
+        for link in network.links
+        for rate in [rates.get((link.source, link.target), 0.0)]
+        if rate
+    ]
+    return network_of_cables(cluster.servers, network.links, plugged)
+
+
+def _pairs(network: Network) -> set[tuple[int, int]]:
+    return {(link.source, link.target) for link in network.links if link.source < link.target}
 
 
 @st.composite
 def wired(draw: st.DrawFn) -> tuple[Cluster, Network, random.Random]:
     """A random cluster, a network for a random demand, and a source of corruptions."""
+    cluster, _, network, chance = draw(demanded())
+    return cluster, network, chance
+
+
+@st.composite
+def demanded(draw: st.DrawFn) -> tuple[Cluster, Demand, Network, random.Random]:
     servers = draw(st.integers(4, 10))
+    mode = draw(st.sampled_from(PRODUCERS))
     ports: Any = draw(st.sampled_from(["duplex", "simplex"]))
+    if mode == "fixed cables":
+        ports = "duplex"
     degrees = range(2, servers, 2) if ports == "duplex" else range(1, servers)
-    mode = draw(st.sampled_from(MODES))
     cluster = Cluster(servers, draw(st.sampled_from(degrees)), 10.0, ports)
     everyone = GroupDemand(tuple(range(servers)), 1000)
     some = draw(st.sets(st.integers(0, servers - 1), min_size=2, max_size=servers - 1))
     groups = [everyone]
     pairs = []
-    if mode != "released" and draw(st.booleans()):
+    if mode not in ("released", "fixed cables") and draw(st.booleans()):
         groups.append(GroupDemand(tuple(sorted(some)), 500))
         pairs.append(PairDemand(min(some), max(some), 2000))
     demand = Demand(tuple(groups), tuple(pairs))
     try:
-        network = find_network(cluster, demand, mode=mode, **BUDGETS.get(mode, {}))
+        network = produce(mode, cluster, demand)
     except ValueError:  # what the artifact cannot wire
         assert mode == "released"
         assume(False)
-    return cluster, network, random.Random(draw(st.integers(0, 99)))
+    return cluster, demand, network, random.Random(draw(st.integers(0, 99)))
 
 
 def _refused(cluster: Cluster, network: Network, message: str) -> None:
@@ -212,6 +251,41 @@ def test_a_valid_network_passes_and_one_corruption_is_named(
     cluster, network, chance = made
     assert validate_network(cluster, network) is network
     corrupted(cluster, network, chance)
+
+
+@settings(max_examples=25, deadline=None)
+@given(made=demanded())
+def test_bytes_on_links_add_up_whoever_made_the_network(
+    made: tuple[Cluster, Demand, Network, random.Random],
+) -> None:
+    cluster, demand, network, chance = made
+    assert validate_loads(cluster.servers, network, demand) is network
+    load = list(link_load_bytes(network, demand))
+    load[chance.randrange(len(load))] += 10**6
+    with pytest.raises(DocumentError, match=r"prediction\.link_bytes"):
+        validate_link_bytes(cluster.servers, network, demand, load)
+
+
+@settings(max_examples=15, deadline=None)
+@given(made=demanded())
+def test_every_loss_leaves_a_valid_network_or_is_said_to_part_it(
+    made: tuple[Cluster, Demand, Network, random.Random],
+) -> None:
+    """`plan_failures` and `degraded` validate what they return; here one entry is corrupted."""
+    cluster, demand, network, chance = made
+    failures = plan_failures(cluster, network, demand)
+    plan = Plan.of_network(cluster, network, demand, model="", mode="fixed")
+    plan = replace(plan, failures=failures)
+    for of_kind, name in ((failures.links, "link"), (failures.servers, "server")):
+        failure = chance.choice(of_kind)
+        if failure.connected:
+            lost: dict[str, Any] = {name: failure.lost}
+            without = failure.lost if name == "server" else None
+            validate_network(cluster, degraded(plan, **lost), without=without)
+        wrong = replace(failure, connected=not failure.connected)
+        entries = tuple(wrong if entry is failure else entry for entry in of_kind)
+        with pytest.raises(DocumentError, match=rf"failures\.{name}s\["):
+            validate_failures(cluster, network, replace(failures, **{f"{name}s": entries}))
 
 
 def _failures(servers: int, degree: int) -> tuple[Cluster, Network, FailurePlan]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan import Network, validate_demand
 from torch_topoopt.topology.best_candidates import candidates
 from torch_topoopt.topology.hop_counts import hop_summary
+from torch_topoopt.topology.load_checks import validate_loads
 from torch_topoopt.topology.loads import link_load_bytes
 from torch_topoopt.topology.ring_unions import WORK_PER_S
 from torch_topoopt.topology.routing_policies import routed_by
@@ -74,7 +75,7 @@ def find_best_network(
         cost = _cost(cluster, demand, routed, price)
         if cost < best_cost:
             best, best_cost = routed, cost
-    return best
+    return validate_loads(cluster.servers, best, demand)
 
 
 def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[float, float, float]:

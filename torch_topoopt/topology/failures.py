@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import DroppedRings, Failure, FailurePlan, cables
+from torch_topoopt.plan import (
+    DroppedRings,
+    Failure,
+    FailurePlan,
+    cables,
+    validate_failures,
+    validate_network,
+)
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.topology.degraded import degraded_network, links_left
 from torch_topoopt.topology.failure_loads import LoadModel, Loss, ring_hops
@@ -39,13 +46,15 @@ class FailureFigures:
 
 
 def plan_failures(cluster: Cluster, network: Network, demand: Demand) -> FailurePlan:
-    """The failure plans of a valid network; the same arguments give the same result."""
+    """The failure plans of a valid network, validated; the same arguments give the same result."""
     model = LoadModel(cluster, network, demand)
     servers = range(cluster.servers if cluster.servers > 1 else 0)
-    return FailurePlan(
+    failures = FailurePlan(
         tuple(_choose(model, lost[0], server=False) for lost in cables(cluster, network)),
         tuple(_choose(model, lost, server=True) for lost in servers),
     )
+    validate_failures(cluster, network, failures)
+    return failures
 
 
 def degraded(plan: Plan, *, link: int | None = None, server: int | None = None) -> Network:
@@ -76,7 +85,8 @@ def degraded(plan: Plan, *, link: int | None = None, server: int | None = None) 
     else:
         entries = plan.failures.links if server is None else plan.failures.servers
         failure = entries[position]
-    return degraded_network(cluster, network, failure, server=server is not None)
+    left = degraded_network(cluster, network, failure, server=server is not None)
+    return validate_network(cluster, left, without=server)
 
 
 def failure_figures(plan: Plan) -> tuple[FailureFigures, list[FailureFigures]]:

@@ -10,8 +10,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Link, Network, Ring, Route, shared_by_slowest_link
+from torch_topoopt.plan import (
+    Cluster,
+    Group,
+    Link,
+    Network,
+    Ring,
+    Route,
+    shared_by_slowest_link,
+    validate_network,
+)
+from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.topology.multi_hop_rings import short_ring
+from torch_topoopt.topology.port_rates import LoadWithBytes, path_weights
 from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
 
 if TYPE_CHECKING:
@@ -38,23 +49,37 @@ def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) 
 
     The one group is everybody. Its rings take cables only, and the fastest, where there is such an
     order of the servers; cables that leave over as much again carry further rings. Elsewhere one
-    short walk, with relays, is the ring. Shares are in proportion to the slowest link of each ring.
+    short walk, with relays, is the ring. Shares are in proportion to the slowest link of each ring,
+    and so are the bytes of a pair to the slowest link of each of its paths. Raises DocumentError if
+    the network breaks a rule, as when links do not connect all servers.
     """
     adjacent = {(link.source, link.target) for link in links}
-    rings, routes = _rings(count, cables, adjacent), _routes(count, adjacent)
-    table = Network(links, (), routes).routes_by_pair()
     of_pair: dict[Pair, list[float]] = {}
     for cable in cables:
         for pair in (cable.servers, cable.servers[::-1]):
             of_pair.setdefault(pair, []).append(cable.gbps)
     # parallel cables share evenly, so the slowest of them decides
     rates = {pair: len(gbps) * min(gbps) for pair, gbps in of_pair.items()}
-    rings = shared_by_slowest_link(rings, table, rates)
-    return Network(links, (Group(tuple(range(count)), rings),), routes)
+    groups: tuple[Group, ...] = ()
+    routes: tuple[Route, ...] = ()
+    if unreachable(range(count), adjacent) is None:
+        alike = len({gbps for cable_gbps in of_pair.values() for gbps in cable_gbps}) < 2
+        routes = _routes(count, adjacent, None if alike else rates)
+        table = Network(links, (), routes).routes_by_pair()
+        rings = shared_by_slowest_link(_rings(count, cables, adjacent), table, rates)
+        groups = (Group(tuple(range(count)), rings),)
+    ports = 1 + max((link.source_port for link in links), default=0)
+    network = Network(links, groups, routes)
+    return validate_network(Cluster(count, ports, UNKNOWN_GBPS), network)
 
 
-def _routes(count: int, adjacent: set[Pair]) -> tuple[Route, ...]:
-    """For every pair without a link its shortest paths, up to four, the least used ones."""
+def _routes(
+    count: int, adjacent: set[Pair], rates: Mapping[Pair, float] | None
+) -> tuple[Route, ...]:
+    """For every pair without a link its shortest paths, up to four, the least busy ones.
+
+    Each pair counts as much; with `rates`, for links that are not alike, over the rate of a link.
+    """
     table = neighbours(count, adjacent)
     load = dict.fromkeys(adjacent, 0.0)
     routes = []
@@ -66,11 +91,14 @@ def _routes(count: int, adjacent: set[Pair]) -> tuple[Route, ...]:
             if target == source or (source, target) in adjacent:
                 continue
             # Cables carry both directions, so what a server reaches also reaches it.
-            paths = least_loaded_paths(table, distance, target, _PATHS, load)
-            for path in paths:
-                routes.append(Route(path, 1 / len(paths)))
+            seen: Mapping[Pair, float] = load
+            if rates is not None:
+                seen = LoadWithBytes(load, rates, 1.0)
+            paths = least_loaded_paths(table, distance, target, _PATHS, seen)
+            for path, weight in zip(paths, path_weights(paths, rates), strict=True):
+                routes.append(Route(path, weight))
                 for hop in pairwise(path):
-                    load[hop] += 1 / len(paths)
+                    load[hop] += weight / (1.0 if rates is None else rates[hop])
     return tuple(routes)
 
 

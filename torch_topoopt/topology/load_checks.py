@@ -8,7 +8,7 @@ import numpy as np
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.topology.loads import link_bytes as bytes_on_links
-from torch_topoopt.topology.loads import traffic_matrix
+from torch_topoopt.topology.loads import link_load_bytes, traffic_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,6 +26,16 @@ def validate_matching(pairs: Iterable[tuple[int, int]], *, directed: bool) -> No
             other = taken.setdefault((server, end if directed else 0), pair)
             if other is not pair:
                 raise ValueError(f"matching: server {server} is in both {other} and {pair}")
+
+
+def validate_loads(servers: int, network: Network, demand: Demand) -> Network:
+    """Returns `network`, or raises DocumentError unless it carries `demand` as it should.
+
+    Rings and routes put bytes on its links (`link_load_bytes`), and these pass
+    `validate_link_bytes`. Raises ValueError if rings or routes for the demand are missing.
+    """
+    validate_link_bytes(servers, network, demand, link_load_bytes(network, demand))
+    return network
 
 
 def validate_link_bytes(

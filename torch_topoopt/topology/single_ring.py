@@ -12,6 +12,7 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.topology.group_rings import merge_groups
+from torch_topoopt.topology.load_checks import validate_loads
 from torch_topoopt.topology.routing import plan_routes
 from torch_topoopt.topology.wiring import Wiring
 
@@ -38,4 +39,5 @@ def single_ring(cluster: Cluster, demand: Demand) -> Network:
         for g in sorted(demanded, key=lambda g: len(g.servers) < cluster.servers)
     )
     routes = plan_routes(cluster.servers, wiring.links, {}, {})
-    return validate_network(cluster, Network(tuple(wiring.links), groups, routes))
+    network = validate_network(cluster, Network(tuple(wiring.links), groups, routes))
+    return validate_loads(cluster.servers, network, demand)

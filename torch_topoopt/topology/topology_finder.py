@@ -25,6 +25,7 @@ from torch_topoopt.topology.group_rings import (
     wire_repeated_strides,
     wire_rings,
 )
+from torch_topoopt.topology.load_checks import validate_loads
 from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
@@ -128,7 +129,8 @@ def find_network(
     network = Network(tuple(wiring.links), groups, routes)
     if cluster.port_gbps is not None:
         network = weighed_by_rate(cluster, network, demand, paths if mode == "paper" else 1)
-    return routed_by(cluster, demand, network, routing, paths=paths)
+    network = routed_by(cluster, demand, network, routing, paths=paths)
+    return validate_loads(cluster.servers, network, demand)
 
 
 def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
