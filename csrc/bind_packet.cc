@@ -66,6 +66,7 @@ const std::map<std::string, Setter>& setters() {
       {"spread", choice(&Options::spread, {{"ecmp", Spread::kEcmp}, {"spray", Spread::kSpray}})},
       {"start_order", choice(&Options::start_order, {{"drawn", packet::StartOrder::kDrawn},
                                                      {"numbered", packet::StartOrder::kNumbered}})},
+      {"control_first", TOPOOPT_FIELD(control_first)},
       {"mtu_bytes", TOPOOPT_FIELD(payload_bytes)},
       {"header_bytes", TOPOOPT_FIELD(header_bytes)},
       {"full_last_packet", TOPOOPT_FIELD(full_last_packet)},

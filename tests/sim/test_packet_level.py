@@ -101,20 +101,21 @@ def _all_to_all(hosts: int) -> tuple[list[FlowLink], list[Flow]]:
 
 # csg-htsim on the same workload: RoCE 5.0884 ms, DCTCP 5.6189 ms, NDP 5.37 to 5.68 ms with its
 # flows in five random orders.
+# There acknowledgements of DCTCP wait behind the data in the queue of their host.
 @pytest.mark.parametrize(
-    ("transport", "start_order", "published_s", "tolerance"),
+    ("transport", "options", "published_s", "tolerance"),
     [
-        ("roce", "drawn", 5.0884e-3, 0.02),
-        ("roce", "numbered", 5.0884e-3, 0.02),
-        ("dctcp", "numbered", 5.6189e-3, 0.05),
-        ("ndp", "drawn", 5.50e-3, 0.05),
+        ("roce", {}, 5.0884e-3, 0.002),
+        ("roce", {"start_order": "numbered"}, 5.0884e-3, 0.02),
+        ("dctcp", {"acks": "links", "control_first": False}, 5.6189e-3, 0.02),
+        ("ndp", {}, 5.50e-3, 0.05),
     ],
 )
 def test_all_to_all_agrees_with_published_values(
-    transport: str, start_order: str, published_s: float, tolerance: float
+    transport: str, options: dict[str, Any], published_s: float, tolerance: float
 ) -> None:
     links, flows = _all_to_all(64)
-    result = _packet(links, flows, transport=transport, start_order=start_order, hosts=64)
+    result = _packet(links, flows, transport=transport, hosts=64, **options)
     assert result.completion_s == pytest.approx(published_s, rel=tolerance)
 
 
@@ -415,6 +416,7 @@ def test_a_run_can_be_ended_early() -> None:
         ({"colour": "red"}, "colour: is no option of the packet level"),
         ({"relay_queue_bytes": 10}, "relay_queue_bytes: 10 is not 0"),
         ({"lossless": True, "transport": "ndp"}, "lossless"),
+        ({"lossless": True, "control_first": False}, "control_first: 0 is not possible where"),
         ({"acks": "links", "transport": "roce"}, "acks: links: link 0 from node 0 to 1 has no"),
         ({"paths": {0: [(1,)]}}, "paths: link 1 is not in 0..0"),
         ({"paths": {4: [(0,)]}}, "paths: 4 is not a flow"),

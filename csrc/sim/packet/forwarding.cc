@@ -81,7 +81,12 @@ void PacketNetwork::enqueueControl(uint32_t number, const Packet& packet) {
     drop(packet);
     return;
   }
-  port.control.push(packet);
+  if (options_.control_first) {
+    port.control.push(packet);
+  } else {
+    if (port.data.empty()) port.turns.push(kTransit);
+    port.data.push(packet);
+  }
   if (!port.busy) serve(number, false);
 }
 

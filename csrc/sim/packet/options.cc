@@ -45,6 +45,10 @@ void Options::validate() const {
     check(resume_below_bytes >= 0 && resume_below_bytes <= pause_above_bytes, "resume_below_bytes",
           static_cast<double>(resume_below_bytes), "in 0..pause_above_bytes");
   }
+  if (!control_first) {
+    check(!lossless && transport != TransportKind::kNdp, "control_first", 0,
+          "possible where links are paused or packets trimmed");
+  }
   check(dctcp.initial_window_packets >= 1, "dctcp_initial_window_packets",
         dctcp.initial_window_packets, "at least 1");
   checkPart("dctcp_gain", dctcp.gain);

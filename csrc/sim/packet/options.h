@@ -32,6 +32,8 @@ struct Options {
   bool full_last_packet = false;
   Spread spread = Spread::kSpray;
   StartOrder start_order = StartOrder::kDrawn;
+  // Else acknowledgements and the like wait behind data, in the same queue.
+  bool control_first = true;
   uint64_t seed = 0;
 
   // Buffers: of one output queue in a switch (a node that is no host), in a host that relays.
