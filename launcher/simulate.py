@@ -152,12 +152,16 @@ def _program(arguments: argparse.Namespace) -> tuple[FlowProgram, object]:
 
     topology = architecture(arguments.architecture)(plan.cluster, plan.demand, seed=plan.seed)
     what = (topology, graph, plan.cluster, plan.strategy)
+    parts = plan.micro_batches
     if topology.reconfiguration is not None and arguments.level == "packet":
         from torch_topoopt.architecture_packets import MovingCircuits
 
-        moving = MovingCircuits(*what, seed=plan.seed, iterations=iterations)
+        moving = MovingCircuits(*what, micro_batches=parts, seed=plan.seed, iterations=iterations)
         return moving.program, moving.control
-    return architecture_program(*what, seed=plan.seed, iterations=iterations), None
+    program = architecture_program(
+        *what, micro_batches=parts, seed=plan.seed, iterations=iterations
+    )
+    return program, None
 
 
 def _write_files(arguments: argparse.Namespace, program: FlowProgram, result: FlowsResult) -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import random
 
 import pytest
-from small_op_graphs import one_all_reduce, random_graph, random_strategy
+from small_op_graphs import (
+    chain,
+    one_all_reduce,
+    random_graph,
+    random_hybrid_strategy,
+    random_strategy,
+)
 
 from torch_topoopt import _core
+from torch_topoopt.architecture_program import architecture_program
 from torch_topoopt.architecture_sim import demand_bytes, pairs_of, predict_on
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree, ideal_switch, topoopt
 from torch_topoopt.architectures.routing import Routes
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.search.pipelines import pipeline
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.sim import predict, predict_ideal_switch
+from torch_topoopt.sim import predict, predict_ideal_switch, run_program
 from torch_topoopt.topology.topology_finder import find_network
 
 
@@ -34,6 +42,27 @@ def test_the_planners_network_and_ideal_switch_give_the_planners_prediction(seed
     ideal_s = predict_ideal_switch(op_graph, cluster, strategy).iteration_s
     assert switch.iteration_s == pytest.approx(ideal_s, rel=1e-9)
     assert switch.bandwidth_tax == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_split_operators_and_micro_batches_are_predicted_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = Cluster(8, 4, 25.0)
+    op_graph = random_graph(rng, 6, splits=True)
+    strategy = random_hybrid_strategy(rng, op_graph, 8)
+    network = find_network(cluster, demand(op_graph, strategy, 8))
+    ours = predict_on(topoopt.build(cluster, network=network), op_graph, cluster, strategy)
+    planned = predict(op_graph, cluster, network, strategy)
+    assert ours.iteration_s == pytest.approx(planned.iteration_s, rel=1e-9)
+    layers = chain(8)
+    stages = pipeline(layers, cluster, 4, 8)
+    assert stages is not None
+    switch = ideal_switch.build(cluster)
+    piped = predict_on(switch, layers, cluster, stages, micro_batches=8)
+    expected = predict_ideal_switch(layers, cluster, stages, micro_batches=8)
+    assert piped.iteration_s == pytest.approx(expected.iteration_s, rel=1e-9)
+    program = architecture_program(switch, layers, cluster, stages, micro_batches=8)
+    assert run_program(program).completion_s == pytest.approx(expected.iteration_s, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -52,6 +52,7 @@ class MovingCircuits:
         cluster: Cluster,
         strategy: Strategy,
         *,
+        micro_batches: int = 1,
         seed: int = 0,
         iterations: int = ITERATIONS,
     ) -> None:
@@ -59,7 +60,7 @@ class MovingCircuits:
             raise ValueError(f"topology: {topology.architecture} does not change its circuits")
         if iterations < 1:
             raise ValueError(f"iterations: {iterations} is not at least 1")
-        check_strategy(op_graph, cluster.servers, strategy)
+        check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
         self.policy = topology.reconfiguration
         self.cluster = cluster
         self.servers = topology.servers
@@ -71,7 +72,7 @@ class MovingCircuits:
         self._pairs = [(a, b) for a in everyone for b in everyone if a != b]
         self._link = {pair: i for i, pair in enumerate(self._pairs)}
         rings = lower_topology(Routes(topology), ()).network.rings
-        once = iteration_tasks(op_graph, cluster, strategy, rings)
+        once = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
         self._asked = sorted({(t.source, t.target) for t in once if t.kind == "flow"})
         paths = self._paths()
         tasks, self.ends = repeated_tasks(once, iterations, lambda a, b: paths[a, b])

@@ -35,6 +35,7 @@ def architecture_program(
     cluster: Cluster,
     strategy: Strategy,
     *,
+    micro_batches: int = 1,
     seed: int = 0,
     iterations: int = 1,
 ) -> _core.FlowProgram:
@@ -54,10 +55,10 @@ def architecture_program(
         raise ValueError(
             f"topology: has {topology.servers} servers, and the cluster {cluster.servers}"
         )
-    check_strategy(op_graph, cluster.servers, strategy)
+    check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
     rings = lower_topology(routes, ()).network.rings
-    once = iteration_tasks(op_graph, cluster, strategy, rings)
+    once = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
     picker = PathPicker(routes, random.Random(seed))
     tasks, _ = repeated_tasks(once, iterations, picker.links)
     links = [

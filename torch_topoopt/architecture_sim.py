@@ -35,7 +35,12 @@ class ArchitectureEstimate:
 
 
 def predict_on(
-    topology: Topology, op_graph: OpGraph, cluster: Cluster, strategy: Strategy
+    topology: Topology,
+    op_graph: OpGraph,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    micro_batches: int = 1,
 ) -> ArchitectureEstimate:
     """Simulates one iteration of `op_graph` split by `strategy` on `topology`.
 
@@ -43,7 +48,7 @@ def predict_on(
     their accelerators matter. Raises ValueError for an unknown accelerator, a strategy that does
     not fit `op_graph` or the cluster, another number of servers, or servers without a path.
     """
-    check_strategy(op_graph, cluster.servers, strategy)
+    check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     if topology.servers != cluster.servers:
         raise ValueError(
             f"topology: has {topology.servers} servers, and the cluster {cluster.servers}"
@@ -51,7 +56,7 @@ def predict_on(
     routes = Routes(topology)
     asked = demand(op_graph, strategy, cluster.servers)
     folded = lower_topology(routes, pairs_of(routes, asked))
-    job = lower_job(op_graph, cluster, degrees_of([strategy]))
+    job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
     iteration_s, compute_s, simulated, _ = _core.simulate_iteration(
         job, folded.network, [lower_placement(placement) for placement in strategy]
     )
@@ -84,7 +89,13 @@ def demand_bytes(asked: Demand) -> float:
 
 
 def predict_architecture(
-    topology: Topology, op_graph: OpGraph, cluster: Cluster, strategy: Strategy, *, seed: int = 0
+    topology: Topology,
+    op_graph: OpGraph,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    micro_batches: int = 1,
+    seed: int = 0,
 ) -> ArchitectureEstimate:
     """One iteration on what an entry of ARCHITECTURES built, also where circuits move during it.
 
@@ -92,9 +103,11 @@ def predict_architecture(
     is for circuits that no demand asks for.
     """
     if topology.reconfiguration is None:
-        return predict_on(topology, op_graph, cluster, strategy)
-    check_strategy(op_graph, cluster.servers, strategy)
-    changing = simulate_reconfiguring(topology, op_graph, cluster, strategy, seed=seed)
+        return predict_on(topology, op_graph, cluster, strategy, micro_batches=micro_batches)
+    check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
+    changing = simulate_reconfiguring(
+        topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed
+    )
     needed = demand_bytes(demand(op_graph, strategy, cluster.servers))
     return ArchitectureEstimate(
         changing.iteration_s,

@@ -20,6 +20,7 @@ from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, t
 from torch_topoopt.cost import capital_cost, equal_cost_gbps
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import starting_strategies
+from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
@@ -101,7 +102,8 @@ def compare(
     )
     starts = starting_strategies(op_graph, cluster)
     switch = TwoLevelSearch(
-        SearchProblem(op_graph, cluster, None, (plan.strategy, *starts)), seed=seed
+        SearchProblem(op_graph, cluster, None, (plan.strategy, *starts), dimensions=DIMENSIONS),
+        seed=seed,
     )
     budget = rounds * evaluations
 

@@ -58,6 +58,7 @@ def simulate_reconfiguring(
     cluster: Cluster,
     strategy: Strategy,
     *,
+    micro_batches: int = 1,
     seed: int = 0,
     iterations: int = ITERATIONS,
 ) -> ReconfiguredEstimate:
@@ -69,7 +70,7 @@ def simulate_reconfiguring(
     if iterations < 1:
         raise ValueError(f"iterations: {iterations} is not at least 1")
     rings = lower_topology(Routes(topology), ()).network.rings
-    tasks = iteration_tasks(op_graph, cluster, strategy, rings)
+    tasks = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
     engine = _Engine(topology, cluster, seed)
     for _ in range(iterations):
         engine.run(tasks)
