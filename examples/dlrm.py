@@ -1,7 +1,7 @@
 """Trains a small DLRM on clicks made from a seed, as its job's plan says.
 
-    topoopt run --servers 8 --degree 2 --bandwidth 20Mbps --strategy-space full examples/dlrm.py
-    topoopt run --servers 8 --degree 2 --bandwidth 20Mbps examples/dlrm.py    # data parallel
+    topoopt run --servers 8 --degree 4 --bandwidth 20Mbps --strategy-space full examples/dlrm.py
+    topoopt run --servers 8 --degree 4 --bandwidth 20Mbps examples/dlrm.py    # data parallel
 
 Everyone has a hidden taste, and so has every item; a click is likely where they agree. The network
 sees who and which items, and a few numbers, and learns the tastes in its tables. One line follows
@@ -18,8 +18,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import torch_topoopt
 
-TABLES, ROWS, WIDTH, DENSE = 8, 2000, 32, 16
-BATCH = 512  # samples of all ranks together
+TABLES, ROWS, WIDTH, DENSE = 8, 4000, 64, 16
+BATCH = 1024  # samples of all ranks together
 
 
 class DLRM(nn.Module):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Cluster, Network, Plan
     from torch_topoopt.search.strategies import Executable
 
 
@@ -22,8 +25,8 @@ def is_data_parallel(plan: Plan) -> bool:
     return all(p.servers == everyone and p.sample == len(everyone) for p in plan.strategy)
 
 
-def graph_and_program(model: str) -> tuple[OpGraph, Program]:
-    """The OpGraph of MODEL, batch and output included, and how to run it.
+def graph_and_program(model: str, *, boundary: bool = True) -> tuple[OpGraph, Program]:
+    """The OpGraph of MODEL, with batch and output if `boundary`, and how to run it.
 
     Raises InputError for a saved OpGraph, no such model, or one that cannot be traced.
     """
@@ -37,7 +40,7 @@ def graph_and_program(model: str) -> tuple[OpGraph, Program]:
         )
     try:
         build, example_batch, name = profiling.load_model(model)
-        graph = profiling.profile(build, example_batch, name=name, boundary=True)
+        graph = profiling.profile(build, example_batch, name=name, boundary=boundary)
         return graph, Program.of(build, example_batch)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
@@ -66,7 +69,7 @@ def show(terminal: Terminal, program: Program) -> None:
 
 def check_plan(plan: Plan, path: str, model: str) -> None:
     """Raises InputError if `topoopt run` cannot execute the plan's strategy for MODEL."""
-    from torch_topoopt.parallel import StrategyError
+    from torch_topoopt.parallel import StrategyError, stages_of
     from torch_topoopt.parallel.api import placed
 
     if is_data_parallel(plan):
@@ -84,8 +87,69 @@ def check_plan(plan: Plan, path: str, model: str) -> None:
             f"{path}: strategy: not data parallel, and how to execute it is not known: {error}"
         ) from None
     try:
-        placed(program, plan.strategy, plan.cluster.servers)
+        if plan.micro_batches > 1:
+            stages_of(program, plan.strategy)
+        else:
+            placed(program, plan.strategy, plan.cluster.servers)
     except StrategyError as error:
         raise InputError(
-            f"{path}: {error}; plan with `topoopt run --strategy-space full`"
+            f"{path}: {error}; `topoopt run --strategy-space` plans what can be executed"
         ) from None
+
+
+def plan_pipeline(
+    graph: OpGraph,
+    program: Program,
+    cluster: Cluster,
+    *,
+    stages: int | None,
+    micro_batches: int | None,
+    seed: int,
+    progress: Callable[[float | None, str], None],
+    network: Network | None,
+) -> Plan:
+    """The pipeline that is predicted to be fastest, of those that can be executed for the model.
+
+    Considered are all numbers of stages, or `stages`; and 2, 4, ... 32 micro-batches, as far as
+    they divide the batch, or `micro_batches`. Each is cut into stages that compute equally long and
+    gets a network of its own. Raises InputError where there is none.
+    """
+    from torch_topoopt.parallel import StrategyError, handed_over_once, stages_of
+    from torch_topoopt.search.pipelines import pipelines
+
+    counts = [micro_batches] if micro_batches else [2**i for i in range(1, 6)]
+    why = "too few samples, too little memory, or no place where a single tensor passes"
+    plans = []
+    try:
+        found = pipelines(graph, cluster, counts)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    for candidate in found:
+        placements = frozenset(candidate.strategy)
+        if stages and len({p.servers for p in placements}) != stages:
+            continue
+        try:
+            stages_of(program, candidate.strategy)
+        except StrategyError as error:
+            why = str(error).removeprefix("strategy: ")
+            continue
+        plan = documents.make_plan(
+            handed_over_once(graph, candidate.strategy),
+            cluster,
+            seed=seed,
+            strategy_space="full",
+            progress=progress,
+            evaluations=0,
+            network=network,
+            executable=placements.__contains__,
+            strategy=candidate.strategy,
+            micro_batches=candidate.micro_batches,
+        )
+        plans.append(plan)
+    if not plans:
+        wanted = f" of {stages} stages" if stages else ""
+        raise InputError(
+            f"strategy-space: there is no pipeline{wanted} for {graph.model} on {cluster.servers} "
+            f"servers that can be executed: {why}"
+        )
+    return min(plans, key=lambda plan: plan.prediction.iteration_s)

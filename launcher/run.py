@@ -136,8 +136,12 @@ class Job:
         with self.stage("profile") as stage:
             stage.progress(None, self.options.model)
             program = None
-            if self.options.strategy_space == "full":
-                graph, program = hybrid.graph_and_program(self.options.model)
+            space = self.options.strategy_space
+            if space != "data-parallel":
+                # what a pipeline's first stage reads, and its last makes, is there already
+                graph, program = hybrid.graph_and_program(
+                    self.options.model, boundary=space == "full"
+                )
             else:
                 graph = documents.op_graph_of(self.options.model)
             documents.save(graph, str(self.folder / "opgraph.json"))
@@ -146,9 +150,10 @@ class Job:
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
         cluster = self.options.cluster
-        if program is not None:
+        space = self.options.strategy_space
+        if program is not None and space == "full":
             hybrid.show(self.terminal, program)
-        else:
+        elif space == "data-parallel":
             self.terminal.line(
                 f"      data parallelism over all {cluster.servers} servers; --strategy-space full "
                 "also considers tables and operators on some of them"
@@ -171,15 +176,27 @@ class Job:
                 "links as fast as this machine"
             )
         with self.stage("co-optimise") as stage:
-            plan = documents.make_plan(
-                graph,
-                cluster,
-                seed=self.options.seed,
-                strategy_space=self.options.strategy_space,
-                progress=stage.progress,
-                network=network,
-                executable=hybrid.executable(program, cluster.servers) if program else None,
-            )
+            if program is not None and space == "pipeline":
+                plan = hybrid.plan_pipeline(
+                    graph,
+                    program,
+                    cluster,
+                    stages=self.options.stages,
+                    micro_batches=self.options.micro_batches,
+                    seed=self.options.seed,
+                    progress=stage.progress,
+                    network=network,
+                )
+            else:
+                plan = documents.make_plan(
+                    graph,
+                    cluster,
+                    seed=self.options.seed,
+                    strategy_space="data-parallel" if program is None else "full",
+                    progress=stage.progress,
+                    network=network,
+                    executable=hybrid.executable(program, cluster.servers) if program else None,
+                )
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
         return plan

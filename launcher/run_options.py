@@ -44,7 +44,9 @@ class RunOptions:
     """
 
     cluster: Cluster
-    strategy_space: Literal["data-parallel", "full"]
+    strategy_space: Literal["data-parallel", "full", "pipeline"]
+    stages: int | None
+    micro_batches: int | None
     site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None
@@ -79,6 +81,8 @@ def parse(argv: list[str]) -> RunOptions:
     return RunOptions(
         cluster=cluster,
         strategy_space=arguments.strategy_space or "data-parallel",
+        stages=arguments.stages,
+        micro_batches=arguments.micro_batches,
         site=site,
         plan=plan,
         gbps=gbps,
@@ -137,10 +141,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--strategy-space",
-        choices=["data-parallel", "full"],
-        help="what is planned: data parallelism over all servers (default), or also operators and "
-        "tables on some of the servers, for a script that calls torch_topoopt.parallelize; only "
-        "what can be executed for the model is considered",
+        choices=["data-parallel", "full", "pipeline"],
+        help="what is planned: data parallelism over all servers (default); full: also operators "
+        "and tables on some of the servers, for a script that calls torch_topoopt.parallelize; "
+        "pipeline: stages and micro-batches, for one that calls torch_topoopt.pipeline; only what "
+        "can be executed for the model is considered",
+    )
+    group.add_argument(
+        "--stages", type=int, metavar="S", help="of a pipeline (default: any number)"
+    )
+    group.add_argument(
+        "--micro-batches",
+        type=int,
+        metavar="M",
+        help="of a pipeline (default: 2, 4, 8, 16 or 32, whatever is predicted to be fastest)",
     )
     cluster_options.add_options(group)
     group.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
@@ -279,9 +293,20 @@ def _check_strategy_space(
         if not hybrid.is_data_parallel(plan):
             hybrid.check_plan(plan, arguments.plan, _model(arguments))
         return
-    if arguments.strategy_space == "full" and cluster.accelerators_per_server > 1:
+    space = arguments.strategy_space
+    for option in ("stages", "micro_batches"):
+        value, name = getattr(arguments, option), option.replace("_", "-")
+        if value is not None and space != "pipeline":
+            raise InputError(f"{name}: --{name} is for --strategy-space pipeline")
+        if value is not None and value < 2:
+            raise InputError(f"{name}: {value} is not at least 2")
+    if arguments.stages is not None and cluster.servers % arguments.stages:
         raise InputError(
-            "strategy-space: full is executed with one rank per server, not "
+            f"stages: {arguments.stages} does not divide {cluster.servers} servers evenly"
+        )
+    if space in ("full", "pipeline") and cluster.accelerators_per_server > 1:
+        raise InputError(
+            f"strategy-space: {space} is executed with one rank per server, not "
             f"{cluster.accelerators_per_server}; leave --ranks-per-server out"
         )
 

@@ -121,6 +121,18 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
             "strategy-space: full is executed with one rank per server, not 2",
         ),
         (
+            "--servers 4 --strategy-space full --stages 2",
+            "stages: --stages is for --strategy-space pipeline",
+        ),
+        (
+            "--servers 4 --strategy-space pipeline --stages 3",
+            "stages: 3 does not divide 4 servers evenly",
+        ),
+        (
+            "--servers 4 --strategy-space pipeline --micro-batches 1",
+            "micro-batches: 1 is not at least 2",
+        ),
+        (
             "--servers 4 --strategy-space full --model graph.json",
             "model: graph.json is a saved OpGraph; whether a strategy can be executed is decided",
         ),
@@ -136,3 +148,41 @@ def test_options_that_exclude_each_other(
     ring_plan(4).save(script / "plan.json")
     assert main(["run", "--run-dir", "here", *arguments.split(), "tables.py"]) == 2
     assert message in capsys.readouterr().err
+
+
+STAGES = """
+import torch, torch.distributed as dist, torch_topoopt
+
+def build_model():
+    return torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+
+def example_batch():
+    return torch.zeros(64, 64)
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    torch.manual_seed(0)
+    pipe = torch_topoopt.pipeline(build_model(), example_batch(), torch.nn.functional.mse_loss)
+    assert (pipe.stages, pipe.replicas, pipe.micro_batches) == (2, 2, 4)
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    for step in range(8):
+        optimizer.zero_grad()
+        pipe.step(torch.randn(32, 64), torch.zeros(32, 64))
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, script: Path) -> None:
+    (script / "stages.py").write_text(STAGES)
+    cluster = ("--servers", "4", "--degree", "2", "--bandwidth", "200Mbps")
+    space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "4")
+    done = launcher.run("run", *cluster, *space, "--json", "--run-dir", "here", "stages.py")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    plan = Plan.load(script / "here" / "plan.json")
+    assert plan.micro_batches == 4
+    assert sorted({p.servers for p in plan.strategy}) == [(0, 1), (2, 3)]
+    total = sum(link["iteration_bytes"] for link in figures["links"])
+    assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=0.01)
+    assert main(["run", "--plan", "here/plan.json", "tables.py"]) == 2, "another module"

@@ -11,8 +11,16 @@ import torch.distributed as dist
 from ranks import make_plan, run_ranks, values
 from torch import nn
 
-from torch_topoopt.parallel import Program, StrategyError, pipeline, stages_of
+from torch_topoopt.parallel import (
+    Program,
+    StrategyError,
+    handed_over_once,
+    pipeline,
+    stages_of,
+)
 from torch_topoopt.plan import Placement
+from torch_topoopt.profiling import profile
+from torch_topoopt.search.traffic import demand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,6 +161,20 @@ def test_what_cannot_be_cut_says_why(
     program = Program.of(build(), batch(8)[0])
     with pytest.raises(StrategyError, match=message):
         stages_of(program, strategy(program, *blocks))
+
+
+def test_what_two_operators_of_a_stage_read_is_handed_over_once() -> None:
+    program = Program.of(build(), batch(8)[0])
+    graph = profile(build(), batch(8)[0], name="blocks")
+    placed = strategy(program, ("embed", (0, 1)), ("first.1", (2, 3)))
+    crossing = 8 * 5 * 8 * 8  # samples, length, width, bytes of a float64
+    twice = demand(graph, placed, 4)
+    assert sum(pair.size_bytes for pair in twice.pairs) == 2 * 2 * crossing, "read by two"
+    once = demand(handed_over_once(graph, placed), placed, 4)
+    assert [(p.source, p.target, p.size_bytes) for p in once.pairs] == [
+        (source, target, crossing // 2) for source, target in ((0, 2), (1, 3), (2, 0), (3, 1))
+    ]
+    assert once.groups == twice.groups
 
 
 def test_stages_share_no_parameter_and_only_the_first_reads_the_batch() -> None:
