@@ -11,6 +11,7 @@
 #include "sim/packet/delay_lines.h"
 #include "sim/packet/packet_network.h"
 #include "sim/packet/received.h"
+#include "sim/packet/reconfigurer.h"
 #include "sim/task_runner.h"
 
 namespace topoopt::packet {
@@ -265,6 +266,51 @@ TEST(PacketNetwork, AReroutedFlowGoesTheOtherWay) {
     const Outcome outcome = run(program, network);
     EXPECT_GE(outcome.link_bytes[5], 2.5e6) << static_cast<int>(transport);
     EXPECT_LT(outcome.makespan_s, 5e-3);
+  }
+}
+
+// Every 100 us the circuits swap: clockwise links that are there go, those of the other way come,
+// and the flow is sent the other way round. Packets that relays hold by then are drained first.
+TEST(PacketNetwork, NothingIsLostWhenCircuitsMove) {
+  for (TransportKind transport : kAll) {
+    for (bool queue_at_sender : {true, false}) {
+      FlowProgram program = ringProgram(4);
+      for (int source = 0; source < 4; ++source) addFlow(program, source, 2, 4e6);
+      for (int link = 4; link < 8; ++link) {
+        program.addChange({0, link, 0}, [] { return std::string("change"); });
+      }
+      Options given = optionsOf(transport);
+      given.dctcp.queue_at_sender = queue_at_sender;
+      PacketNetwork network(program, given);
+      int moves = 0;
+      const auto choose = [&](double, const std::vector<Reconfigurer::Demand>& demand) {
+        EXPECT_LE(demand.size(), 4u);
+        for (const Reconfigurer::Demand& pair : demand) EXPECT_GT(pair.size_bytes, 0);
+        const bool clockwise = ++moves % 2 == 0;
+        Reconfigurer::Move move;
+        for (int link = 0; link < 8; ++link) {
+          move.rates.emplace_back(link, (link < 4) == clockwise ? kRate : 0);
+        }
+        for (int from = 0; from < 4; ++from) {
+          const int to = (from + 2) % 4;
+          const std::vector<int> there{from, (from + 1) % 4};
+          const std::vector<int> back{4 + (from + 3) % 4, 4 + to};
+          move.paths.push_back({{from, to}, clockwise ? there : back});
+        }
+        return std::optional(move);
+      };
+      TaskRunner runner(program.hosts());
+      RunOptions options;
+      options.changes = program.changes();
+      options.control_at_s = 1e-4;
+      options.control = Reconfigurer(network, program.routeCount(), 1e-4, 2e-5, choose);
+      const Outcome outcome = runner.run(program.graph(), network, options);
+      EXPECT_GT(moves, 3) << static_cast<int>(transport);
+      EXPECT_EQ(network.dropped(), 0) << static_cast<int>(transport);
+      EXPECT_EQ(network.dataInside(), 0);
+      EXPECT_GT(outcome.link_bytes[0], 0);
+      EXPECT_GT(outcome.link_bytes[4], 0);
+    }
   }
 }
 
