@@ -27,8 +27,8 @@ _EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 _RUN_LIMIT_S = 600.0
 
 CASES: dict[str, tuple[str, ...]] = {
-    "dlrm": ("--strategy-space", "full"),
-    "pipeline": ("--strategy-space", "pipeline", "--stages", "2"),
+    "dlrm": ("--strategy-space", "full", "--measure"),
+    "pipeline": ("--strategy-space", "pipeline", "--stages", "2", "--measure"),
 }
 COLUMNS = ("case", "strategy", "predicted", "compute", "measured", "apart", "links apart", "all")
 

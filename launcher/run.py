@@ -24,6 +24,7 @@ from torch_topoopt.launcher import (
     profile,
     ranks,
     report,
+    run_costs,
     run_options,
     signals,
     switch_verbs,
@@ -144,8 +145,19 @@ class Job:
                 )
             else:
                 graph = documents.op_graph_of(self.options.model)
+            measured = ""
+            if self.options.measure:
+                graph, measured = run_costs.measured(
+                    graph,
+                    self.options.model,
+                    self.options.cluster,
+                    stage.progress,
+                    emulated=self.options.site is None,
+                )
             documents.save(graph, str(self.folder / "opgraph.json"))
             stage.result = profile.summary(graph)
+        if measured:
+            self.terminal.line(f"      {measured}")
         return graph, program
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:

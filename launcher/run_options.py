@@ -47,6 +47,7 @@ class RunOptions:
     strategy_space: Literal["data-parallel", "full", "pipeline"]
     stages: int | None
     micro_batches: int | None
+    measure: bool
     site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None
@@ -83,6 +84,7 @@ def parse(argv: list[str]) -> RunOptions:
         strategy_space=arguments.strategy_space or "data-parallel",
         stages=arguments.stages,
         micro_batches=arguments.micro_batches,
+        measure=arguments.measure,
         site=site,
         plan=plan,
         gbps=gbps,
@@ -155,6 +157,12 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="M",
         help="of a pipeline (default: 2, 4, 8, 16 or 32, whatever is predicted to be fastest)",
+    )
+    group.add_argument(
+        "--measure",
+        action="store_true",
+        help="before planning, measure on this machine what the operators of the model take, "
+        "instead of estimating it; emulated servers share the processors, which is counted",
     )
     cluster_options.add_options(group)
     group.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
@@ -290,9 +298,13 @@ def _check_strategy_space(
                 "strategy-space: --strategy-space and --plan exclude each other; the plan has its "
                 "strategy"
             )
+        if arguments.measure:
+            raise InputError("measure: --measure and --plan exclude each other; the plan is made")
         if not hybrid.is_data_parallel(plan):
             hybrid.check_plan(plan, arguments.plan, _model(arguments))
         return
+    if arguments.measure and not _model(arguments):
+        raise InputError("measure: --model none leaves nothing to measure")
     space = arguments.strategy_space
     for option in ("stages", "micro_batches"):
         value, name = getattr(arguments, option), option.replace("_", "-")

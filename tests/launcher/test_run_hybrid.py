@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from torch_topoopt.launcher.main import main
+from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Placement, Plan
 from torch_topoopt.report.run_folder import read_run
 
@@ -121,6 +122,10 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
             "strategy-space: full is executed with one rank per server, not 2",
         ),
         (
+            "--plan plan.json --measure",
+            "measure: --measure and --plan exclude each other",
+        ),
+        (
             "--servers 4 --strategy-space full --stages 2",
             "stages: --stages is for --strategy-space pipeline",
         ),
@@ -176,12 +181,15 @@ if __name__ == "__main__":
 def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, script: Path) -> None:
     (script / "stages.py").write_text(STAGES)
     cluster = ("--servers", "4", "--degree", "2", "--bandwidth", "200Mbps")
-    space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "4")
+    space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "4", "--measure")
     done = launcher.run("run", *cluster, *space, "--json", "--run-dir", "here", "stages.py")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     plan = Plan.load(script / "here" / "plan.json")
     assert plan.micro_batches == 4
+    assert "4 operators measured on " in done.stderr
+    graph = OpGraph.load(script / "here" / "opgraph.json")
+    assert all(operator.measured for operator in graph.operators)
     assert sorted({p.servers for p in plan.strategy}) == [(0, 1), (2, 3)]
     total = sum(link["iteration_bytes"] for link in figures["links"])
     assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=0.01)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Placement
 
 
+_PIECE_S = 4e-3
+_LEAST_PIECE_BYTES = 4 << 10
+
+
 def parallelize(
     module: torch.nn.Module,
     example_batch: Any,
@@ -57,7 +61,7 @@ def parallelize(
     if all(p.servers == everyone and p.sample == ranks for p in strategy):
         return DistributedDataParallel(module)
     program = Program.of(module, example_batch)
-    return ParallelModule(module, program, placed(program, strategy, ranks))
+    return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
 
 
 def placed(
@@ -91,6 +95,14 @@ def placed(
                 f"{list(members)}: {why}"
             )
     return where
+
+
+def _piece_bytes() -> int | None:
+    """What a link of the plan carries in _PIECE_S; None where there is no plan."""
+    path = os.environ.get("TOPOOPT_PLAN")
+    if path is None:
+        return None
+    return max(_LEAST_PIECE_BYTES, round(Plan.load(path).cluster.link_bytes_per_s * _PIECE_S))
 
 
 def planned(ranks: int) -> tuple[Sequence[Placement], int]:

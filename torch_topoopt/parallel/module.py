@@ -45,15 +45,22 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, module: torch.nn.Module, program: Program, servers: Mapping[str, tuple[int, ...]]
+        self,
+        module: torch.nn.Module,
+        program: Program,
+        servers: Mapping[str, tuple[int, ...]],
+        piece_bytes: int | None = None,
     ) -> None:
-        """`servers` says where every operator of `program` runs; ranks are servers."""
+        """`servers` says where every operator of `program` runs; ranks are servers.
+
+        Samples are sent in pieces of `piece_bytes`, the same on all ranks; None: as they are.
+        """
         super().__init__()
         self.module = module
         self._program = program
         self._servers = dict(servers)
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
-        self._messages = Messages()
+        self._messages = Messages(piece_bytes)
         self._sums = GradientSums(self._ranks, self._messages.drain)
         self._anchor = torch.zeros((), requires_grad=True)
         self._run: _Run | None = None

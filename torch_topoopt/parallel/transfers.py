@@ -103,9 +103,14 @@ class Arrival:
 
 
 class Messages:
-    """What this rank has sent and not yet seen off; its memory is kept until then."""
+    """What this rank has sent and not yet seen off; its memory is kept until then.
 
-    def __init__(self) -> None:
+    What goes to one rank is cut into pieces of about `piece_bytes` (None: never), so that a server
+    between the two passes on one piece while the next one comes.
+    """
+
+    def __init__(self, piece_bytes: int | None = None) -> None:
+        self._piece_bytes = piece_bytes
         self._sent: list[tuple[Any, torch.Tensor]] = []
 
     def post(
@@ -127,16 +132,23 @@ class Messages:
             )
         result = tensor.new_empty((exchange.gets * unit, *shape.shape.tail))
         works = [
-            dist.irecv(result[part.start * unit : part.stop * unit], part.rank, tag=exchange.tag)
+            dist.irecv(piece, part.rank, tag=exchange.tag)
             for part in exchange.receives
+            for piece in self._pieces(result[part.start * unit : part.stop * unit])
         ]
         for part in exchange.sends:
-            piece = tensor[part.start * unit : part.stop * unit].contiguous()
-            self._sent.append((dist.isend(piece, part.rank, tag=exchange.tag), piece))
+            for piece in self._pieces(tensor[part.start * unit : part.stop * unit].contiguous()):
+                self._sent.append((dist.isend(piece, part.rank, tag=exchange.tag), piece))
         if exchange.kept is not None:
             start, into, length = (value * unit for value in exchange.kept)
             result[into : into + length] = tensor[start : start + length]
         return result, works
+
+    def _pieces(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self._piece_bytes is None or rows.nbytes <= self._piece_bytes:
+            return (rows,)
+        row_bytes = rows.nbytes // rows.shape[0]
+        return rows.split(max(1, self._piece_bytes // row_bytes))
 
     def drain(self) -> None:
         """Waits until all that was sent has left."""

@@ -1,0 +1,81 @@
+"""`topoopt run --measure`: what the model's operators really cost on the machine that runs them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.cost_table import CostTable
+
+_LIMIT_S = 30.0
+_MEMORY_BYTES = 1 << 30
+_PARTS = (1, 4, 16)  # of a server's samples that are measured, beside all samples of the batch
+
+
+def measured(
+    graph: OpGraph,
+    model: str,
+    cluster: Cluster,
+    progress: Callable[[float | None, str], None],
+    *,
+    emulated: bool,
+) -> tuple[OpGraph, str]:
+    """`graph` with the costs of its operators measured here, in one thread as ranks run them.
+
+    Where servers are `emulated` on this machine, they share its processors, so everything takes as
+    many times longer as there are ranks per processor. Also returns what was done, in words. Raises
+    InputError if nothing can be measured.
+    """
+    import torch
+
+    from torch_topoopt import profiling
+    from torch_topoopt.operator_timing import measure_operators
+    from torch_topoopt.search.cost_table import with_costs
+
+    ranks = cluster.servers * cluster.accelerators_per_server
+    sizes = {graph.batch_size, *(graph.batch_size // (ranks * part) for part in _PARTS)}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        build, example_batch, _ = profiling.load_model(model)
+        timing = measure_operators(
+            build,
+            example_batch,
+            sorted(size for size in sizes if size),
+            device="cpu",
+            memory_bytes=_MEMORY_BYTES,
+            limit_s=_LIMIT_S,
+            on_progress=lambda part, name: progress(part, f"measuring {name}"),
+        )
+    except profiling.ProfileError as error:
+        raise InputError(str(error)) from None
+    finally:
+        torch.set_num_threads(threads)
+    share = max(1.0, ranks / (os.cpu_count() or 1)) if emulated else 1.0
+    done = f"{counted(len(timing.table.costs), 'operator')} measured on {timing.table.device}"
+    if share > 1:
+        done += f", times {share:g} because {ranks} ranks share its processors"
+    return with_costs(graph, _times(timing.table, share)), done
+
+
+def _times(table: CostTable, factor: float) -> CostTable:
+    costs = tuple(
+        replace(
+            cost,
+            points=tuple(
+                replace(p, forward_s=p.forward_s * factor, backward_s=p.backward_s * factor)
+                for p in cost.points
+            ),
+        )
+        for cost in table.costs
+    )
+    return replace(table, costs=costs)
