@@ -148,7 +148,8 @@ class Messages:
         if self._piece_bytes is None or rows.nbytes <= self._piece_bytes:
             return (rows,)
         row_bytes = rows.nbytes // rows.shape[0]
-        return rows.split(max(1, self._piece_bytes // row_bytes))
+        pieces: tuple[torch.Tensor, ...] = rows.split(max(1, self._piece_bytes // row_bytes))
+        return pieces
 
     def drain(self) -> None:
         """Waits until all that was sent has left."""
