@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 
 #include "sim/max_min_rates.h"
 
@@ -12,18 +11,17 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Levels this close are equal: no path moves between their links.
 constexpr double kTie = 1e-12;
 // A level that is found again this close is kept, so that rounding does not spread.
 constexpr double kSame = 1e-14;
+constexpr unsigned kSolvesPerSum = 16;
 
 }  // namespace
 
 // Whether its group, if it has one, fills it, and it is not overfull.
 bool MaxMinRates::settled(const LinkState& link) const {
-  const double free = link.room - link.level * link.own;
-  return link.group > 0 ? std::abs(free) <= link.slack : link.room >= -link.slack;
+  return link.group > 0 ? std::abs(link.room - link.used) <= link.slack : link.room >= -link.slack;
 }
 
 // Opens or queues a link if what crosses it has changed. While open groups cross it, this can wait:
@@ -46,11 +44,14 @@ void MaxMinRates::review(int link) {
 void MaxMinRates::open(int link) {
   LinkState& state = link_[link];
   state.is_open = true;
+  state.used = kNone;
   closed_level_[link] = -1;
+  const double level = state.level;
+  LinkState* const links = link_.data();
   for (const LinkPairs::Cell& cell : pairs_.row(link)) {
-    LinkState& crossed = link_[cell.link];
-    crossed.room += cell.weight * state.level;
-    crossed.open += cell.weight;
+    LinkState& crossed = links[cell.link];
+    crossed.room += cell.weight * level;
+    crossed.load += cell.weight;
     ++crossed.open_pairs;
   }
   list(link);
@@ -67,8 +68,7 @@ void MaxMinRates::queue(int link, double key) {
 // Queues a link at the least level at which it can be full, given what is closed now.
 void MaxMinRates::requeue(int link) {
   const LinkState& state = link_[link];
-  const double load = state.load();
-  const double key = load > 0 ? std::max(0.0, state.room) / load : 0.0;
+  const double key = state.load > 0 ? std::max(0.0, state.room) / state.load : 0.0;
   if (!state.queued || key < key_[link]) queue(link, key);
 }
 
@@ -86,23 +86,23 @@ bool MaxMinRates::firstIsAbove(double level) {
 // anew, and groups that are closed at a higher level are opened, since it will hold their paths.
 double MaxMinRates::evaluate(int link) {
   LinkState& state = link_[link];
+  summed_at_[link] = solves_;
   while (true) {
     double room = known_capacity_[link], open_load = 0, highest = 0;
     int open_pairs = 0;
     for (const LinkPairs::Cell& cell : pairs_.column(link)) {
       const double level = closed_level_[cell.link];
-      const bool closed = level >= 0;
-      room -= closed ? cell.weight * level : 0.0;
-      open_load += closed ? 0.0 : cell.weight;
-      open_pairs += closed ? 0 : 1;
+      const int is_open = level < 0;
+      room -= cell.weight * std::max(0.0, level);
+      open_load += cell.weight * is_open;
+      open_pairs += is_open;
       highest = std::max(highest, level);
     }
     state.room = room;
-    state.open = open_load;
+    state.load = state.own + fresh_[link] + open_load;
     state.open_pairs = open_pairs;
-    const double load = state.load();
     double level = room < -state.slack ? 0.0 : kNever;
-    if (load > 0) level = std::max(0.0, room) / load;
+    if (state.load > 0) level = std::max(0.0, room) / state.load;
     if (highest <= level * (1 + kTie)) return level;
     for (const LinkPairs::Cell& cell : pairs_.column(link)) {
       if (closed_level_[cell.link] > level * (1 + kTie)) open(cell.link);
@@ -121,21 +121,32 @@ void MaxMinRates::take(Level top) {
       return;
     }
   }
-  const double load = state.load();
-  if (load > 0) {
-    const double level = std::max(0.0, state.room) / load;
+  double level = kNever;
+  if (state.load > 0) {
+    level = std::max(0.0, state.room) / state.load;
     if (level > top.level && !firstIsAbove(level)) {
       queue(top.link, level);
       return;
     }
   }
-  const double level = evaluate(top.link);
-  if (level == kNever) return;
+  if (needsEvaluation(top.link, level)) {
+    level = evaluate(top.link);
+    if (level == kNever) return;
+  }
   if (firstIsAbove(level)) {
     close(top.link, level);
   } else {
     queue(top.link, level);
   }
+}
+
+// Whether some group may be closed above `level`, or the room of `link` was added to and taken from
+// for so long that rounding may show. No group that crosses a link with a group was above its
+// level.
+bool MaxMinRates::needsEvaluation(int link, double level) const {
+  const LinkState& state = link_[link];
+  return level == kNever || level < state.level || level < highest_closed_ ||
+         solves_ - summed_at_[link] > kSolvesPerSum;
 }
 
 // Makes all open and fresh paths on `link` its group.
@@ -153,22 +164,23 @@ void MaxMinRates::move(int path, int to) {
     LinkState& link = link_[u.link];
     const double load = state.held_count * u.load;
     if (from < 0) {
-      link.fresh = --link.fresh_paths == 0 ? 0.0 : link.fresh - load;
+      fresh_[u.link] = --link.fresh_paths == 0 ? 0.0 : fresh_[u.link] - load;
     } else if (u.link == from) {
       link.own = --link.group == 0 ? 0.0 : link.own - load;
-    } else {
-      link.open -= load;
-      if (pairs_.remove(from, u.link, load) && --link.open_pairs == 0) link.open = 0;
+    } else if (pairs_.remove(from, u.link, load)) {
+      --link.open_pairs;
     }
     if (u.link == to) {
       link.own += load;
       ++link.group;
-    } else {
-      link.open += load;
-      if (pairs_.add(to, u.link, load)) ++link.open_pairs;
+    } else if (pairs_.add(to, u.link, load)) {
+      ++link.open_pairs;
     }
   }
-  if (from >= 0 && link_[from].group == 0) link_[from].is_open = false;
+  if (from >= 0 && link_[from].group == 0) {
+    link_[from].is_open = false;
+    link_[from].level = kNever;
+  }
   state.bottleneck = to;
   moved(state, path);
 }
@@ -183,34 +195,43 @@ void MaxMinRates::close(int link, double level) {
   }
   if (state.open_pairs > 0 || state.fresh_paths > 0) gather(link);
   if (std::abs(level - state.level) <= kSame * level) level = state.level;
+  const std::vector<LinkPairs::Cell>& row = pairs_.row(link);
+  if (rooms_.size() < row.size()) {
+    rooms_.resize(row.size());
+    unsettled_.resize(row.size());
+  }
   overfull_.clear();
-  unsettled_.clear();
-  rooms_.clear();
-  for (const LinkPairs::Cell& cell : pairs_.row(link)) {
-    LinkState& crossed = link_[cell.link];
-    rooms_.push_back(crossed.room);
-    crossed.room -= cell.weight * level;
-    crossed.open = --crossed.open_pairs == 0 ? 0.0 : crossed.open - cell.weight;
-    const double rest = crossed.room - level * crossed.load() * (1 - kTie);
-    if (rest < -crossed.slack) {
-      overfull_.push_back(cell.link);
-    } else if (!crossed.is_open && crossed.open_pairs == 0 && crossed.group > 0 &&
-               !settled(crossed)) {
-      unsettled_.push_back(cell.link);
-    }
+  const double least = level * (1 - kTie);
+  LinkState* const links = link_.data();
+  double* saved = rooms_.data();
+  int* unsettled = unsettled_.data();
+  for (const LinkPairs::Cell& cell : row) {
+    LinkState& crossed = links[cell.link];
+    const double room = crossed.room - cell.weight * level;
+    const double load = crossed.load - cell.weight;
+    const double slack = crossed.slack;
+    const int open_pairs = crossed.open_pairs - 1;
+    *saved++ = crossed.room;
+    crossed.room = room;
+    crossed.load = load;
+    crossed.open_pairs = open_pairs;
+    if (room - least * load < -slack) overfull_.push_back(cell.link);
+    *unsettled = cell.link;  // without a branch, which would be wrong half of the time
+    unsettled += (open_pairs == 0) & (std::abs(room - crossed.used) > slack);
   }
   if (overfull_.empty()) {
     state.is_open = false;
     state.level = level;
+    state.used = level * state.own;
     closed_level_[link] = level;
-    for (int other : unsettled_) open(other);
+    highest_closed_ = std::max(highest_closed_, level);
+    for (const int* other = unsettled_.data(); other != unsettled; ++other) open(*other);
     return;
   }
-  size_t i = 0;
-  for (const LinkPairs::Cell& cell : pairs_.row(link)) {
-    LinkState& crossed = link_[cell.link];
-    crossed.room = rooms_[i++];
-    crossed.open += cell.weight;
+  for (size_t i = 0; i < row.size(); ++i) {
+    LinkState& crossed = link_[row[i].link];
+    crossed.room = rooms_[i];
+    crossed.load += row[i].weight;
     ++crossed.open_pairs;
   }
   queue(link, level);
@@ -218,6 +239,7 @@ void MaxMinRates::close(int link, double level) {
 }
 
 void MaxMinRates::fill() {
+  highest_closed_ = 0;
   while (!heap_.empty()) {
     const Level top = heap_.front();
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());

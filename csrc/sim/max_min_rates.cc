@@ -4,13 +4,11 @@
 #include "sim/max_min_rates.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace topoopt {
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Part of a capacity that may be rounding of sums.
 constexpr double kRounding = 1e-14;
 
@@ -37,6 +35,9 @@ void MaxMinRates::reset() {
   }
   closed_level_.assign(links, 0.0);
   key_.assign(links, 0.0);
+  fresh_.assign(links, 0.0);
+  summed_at_.assign(links, 0);
+  solves_ = 0;
   pairs_.reset(links);
   changed_paths_.clear();
   changed_links_.clear();
@@ -119,11 +120,14 @@ void MaxMinRates::setCount(int path, int count) {
     const double load = (count - before) * u.load;
     touched_links_.push_back(u.link);
     if (holder < 0) {
-      link.fresh += load;
+      fresh_[u.link] += load;
+      link.load = link.own + fresh_[u.link];
       ++link.fresh_paths;
     } else if (u.link == holder) {
       link.own += load;
       if (count == 0 && --link.group == 0) link.own = 0;
+      link.load = link.own + fresh_[u.link];
+      link.used = link.group > 0 ? link.level * link.own : kNone;
     } else {
       link.room -= load * link_[holder].level;
       if (count == 0) {
@@ -135,7 +139,10 @@ void MaxMinRates::setCount(int path, int count) {
   }
   if (count > 0) return;
   detach(path);
-  if (link_[holder].group == 0) list(holder);
+  if (link_[holder].group == 0) {
+    link_[holder].level = kNever;
+    list(holder);
+  }
   state.bottleneck = -1;
   moved(state, path);
 }
@@ -170,8 +177,10 @@ void MaxMinRates::holdAlone(int path) {
     const double load = state.held_count * u.load;
     if (u.link == state.bottleneck) {
       link.own = load;
+      link.load = load;
       link.group = 1;
       link.level = level;
+      link.used = level * load;
       closed_level_[u.link] = level;
     } else {
       pairs_.add(state.bottleneck, u.link, load);
@@ -183,6 +192,7 @@ void MaxMinRates::holdAlone(int path) {
 }
 
 void MaxMinRates::solve() {
+  ++solves_;
   for (int link : solved_links_) link_[link].listed = false;
   for (int path : moved_paths_) path_[path].moved = false;
   solved_links_.clear();

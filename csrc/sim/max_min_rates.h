@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "sim/link_pairs.h"
@@ -53,6 +54,9 @@ class MaxMinRates {
   }
 
  private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
   struct Member {
     int path;
     int use;  // index of this link among the uses of all paths
@@ -68,21 +72,21 @@ class MaxMinRates {
   // During a solve a group is closed (its level is known) or open (it will be at least as high as
   // all levels that were found so far). Fresh paths have no bottleneck yet. Loads are sums of
   // count x load over paths.
-  struct LinkState {
-    double room = 0;      // capacity without what closed groups of other links use
-    double own = 0;       // load of its own group
-    double open = 0;      // load of open groups of other links
-    double fresh = 0;     // load of fresh paths
-    double level = 0;     // of its group; while that is open, what it was
-    double slack = 0;     // bytes per second that may be rounding
-    int group = 0;        // paths
-    int open_pairs = 0;   // open groups that cross it
-    int fresh_paths = 0;  // that cross it
+  struct alignas(64) LinkState {
+    double room = 0;        // capacity without what closed groups of other links use
+    double load = 0;        // of all that is not closed: own, fresh, and open groups of other links
+    double own = 0;         // load of its own group
+    double level = kNever;  // of its group; while that is open, what it was
+    double used = kNone;    // by its group if that is closed
+    double slack = 0;       // bytes per second that may be rounding
+    int group = 0;          // paths
+    int open_pairs = 0;     // open groups that cross it
+    int fresh_paths = 0;    // that cross it
     bool is_open = false;
     bool queued = false;  // with key_[link]
     bool listed = false;  // in solved_links_
-    double load() const { return own + open + fresh; }
   };
+  static_assert(sizeof(LinkState) == 64, "one cache line, of which solves touch hundreds");
   struct Level {
     double level;
     int link;
@@ -106,6 +110,7 @@ class MaxMinRates {
   void requeue(int link);
   void take(Level top);
   bool firstIsAbove(double level);
+  bool needsEvaluation(int link, double level) const;
   double evaluate(int link);
   void close(int link, double level);
   void gather(int link);
@@ -122,12 +127,17 @@ class MaxMinRates {
   std::vector<LinkState> link_;
   std::vector<double> known_capacity_;  // per link, in `room`
   std::vector<double> closed_level_;    // per link: level of its closed group, -1: open
+  std::vector<double> fresh_;           // per link: load of fresh paths
   std::vector<double> key_;             // per queued link: where it is in heap_
+  std::vector<unsigned> summed_at_;     // per link: the solve that summed up its room last
+  unsigned solves_ = 0;
+  double highest_closed_ = 0;  // level in this solve
   LinkPairs pairs_;
   std::vector<int> used_paths_, changed_paths_, changed_links_, touched_links_;
-  std::vector<int> solved_links_, moved_paths_, overfull_, unsettled_;
-  std::vector<double> rooms_;
-  std::vector<Level> heap_;  // with entries that are out of date
+  std::vector<int> solved_links_, moved_paths_, overfull_;
+  std::vector<double> rooms_;   // in close()
+  std::vector<int> unsettled_;  // in close()
+  std::vector<Level> heap_;     // with entries that are out of date
 };
 
 }  // namespace topoopt
