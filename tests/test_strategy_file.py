@@ -38,6 +38,8 @@ def test_degrees_say_how_the_servers_are_shared() -> None:
     assert (placement.sample, placement.parameter, placement.parameter_kind) == (2, 2, "experts")
     assert Placement.of("a", placement.servers, placement.degrees) == placement
     assert Placement("a", (1, 2)).degrees == Degrees(2)
+    assert str(placement.degrees) == "samples in 2, experts in 2, attribute in 2"
+    assert str(Degrees()) == "whole"
 
 
 @pytest.mark.parametrize(

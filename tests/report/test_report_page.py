@@ -21,7 +21,7 @@ from report_runs import (
     write_run,
 )
 
-from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
+from torch_topoopt.plan import Cluster, Demand, GroupDemand, Placement, Plan
 from torch_topoopt.report import summary, write_report
 from torch_topoopt.report.html import significant
 from torch_topoopt.report.svg import THEME
@@ -248,6 +248,19 @@ def test_a_data_parallel_plan_says_that_no_strategy_was_searched(tmp_path: Path)
         text, page = report(write_run(tmp_path / space, plan, make_events(plan)))
         assert ("No strategy was searched" in page.sections["search"]) == says
         assert ("Search curve" in text) != says
+
+
+def test_the_strategy_says_how_operators_are_split(tmp_path: Path) -> None:
+    plan = make_plan(4, (1,), "full")
+    first, *others = plan.strategy
+    split = Placement(first.operator, (2, 0, 3, 1), columns=2, attribute=2)
+    whole = tuple(Placement(p.operator, (1,)) for p in others)
+    several = replace(plan, strategy=(split, *whole), micro_batches=2, batch_size=64).validate()
+    _, page = report(write_run(tmp_path / "run", several, make_events(plan)))
+    rows = {row[1]: row[2] for row in page.rows["strategy"][1:]}
+    assert rows["columns in 2, attribute in 2"] == first.operator
+    assert others[0].operator in rows["whole"]
+    assert "2 micro-batches (1F1B)" in page.sections["strategy"]
 
 
 def test_the_summary_gives_the_figures_of_the_page_as_json(run: Path) -> None:

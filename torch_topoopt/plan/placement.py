@@ -21,6 +21,15 @@ class Degrees(NamedTuple):
     parameter: int = 1
     attribute: int = 1
 
+    def __str__(self) -> str:
+        """Such as "samples in 4, columns in 2"; "whole" for one part of everything."""
+        parts = (
+            ("samples", self.sample),
+            (self.kind, self.parameter),
+            ("attribute", self.attribute),
+        )
+        return ", ".join(f"{name} in {count}" for name, count in parts if count > 1) or "whole"
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -268,17 +268,20 @@ def _strategy_section(run: Run) -> Markup:
     plan = run.plan
     if not plan.strategy:
         return section("strategy", "Strategy", paragraph("The plan places no operators."))
-    by_servers: dict[tuple[int, ...], list[str]] = {}
+    by_place: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for placement in plan.strategy:
-        by_servers.setdefault(tuple(sorted(placement.servers)), []).append(placement.operator)
+        place = (tuple(sorted(placement.servers)), str(placement.degrees))
+        by_place.setdefault(place, []).append(placement.operator)
     operators = {o.name: o for o in run.graph.operators} if run.graph else {}
     rows = []
-    for servers, names in sorted(by_servers.items(), key=lambda item: (-len(item[0]), item[0])):
+    for place, names in sorted(by_place.items(), key=lambda item: (-len(item[0][0]), item[0])):
+        servers, split = place
         known = [operators[name] for name in names if name in operators]
         text = ", ".join(names)
         rows.append(
             (
                 server_list(servers),
+                split,
                 folded(f"{names[0]} … {names[-1]}", paragraph(text), is_open=False)
                 if len(names) > 8
                 else text,
@@ -287,12 +290,14 @@ def _strategy_section(run: Run) -> Markup:
                 size(sum(o.parameter_bytes for o in known)) if run.graph else MISSING,
             )
         )
-    columns = ("servers", "operators", "number", "FLOPs", "parameters")
+    columns = ("servers", "split", "operators", "number", "FLOPs", "parameters")
     caption = (
-        "Which servers share the batch of which operators; FLOPs of one iteration, forward and "
+        "Which servers share which operators, and how; FLOPs of one iteration, forward and "
         "backward, over all servers"
     )
-    return section("strategy", "Strategy", table(caption, columns, rows, numeric_from=2))
+    if plan.micro_batches > 1:
+        caption += f". The batch is worked on in {plan.micro_batches} micro-batches (1F1B)"
+    return section("strategy", "Strategy", table(caption, columns, rows, numeric_from=3))
 
 
 def _flops(operator: Operator) -> int:
