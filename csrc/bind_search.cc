@@ -127,6 +127,7 @@ void bindSearch(py::module_& module) {
            py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
            py::arg("seed"), py::arg("beta"))
       .def("step", &CoarseChain::step, py::arg("evaluations"), released)
+      .def("simulate_fully", &CoarseChain::simulateFully)
       .def(
           "best",
           [](const CoarseChain& chain, int count) {

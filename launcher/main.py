@@ -17,6 +17,7 @@ from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 VERBS = {
     "profile": "what one training iteration of a model computes and communicates",
     "plan": "how to split a model, wire the servers and route the bytes",
+    "diff": "what two plans do differently",
     "compare": "a model on many kinds of network: time, cost, bandwidth tax",
     "simulate": "how long flows with given paths, sizes and dependencies take",
     "run": "profile, plan, wire and train: a drop-in for torchrun",

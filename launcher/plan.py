@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.launcher import (
     console,
     documents,
+    explain_tables,
     failure_tables,
     parser,
     plan_tables,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.search.explain import Explanation
 
 _DESCRIPTION = """\
 Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
@@ -166,6 +168,12 @@ def _add_search_options(options: argparse.ArgumentParser) -> None:
         help="run the chains as tasks of the Ray cluster at ADDRESS, or of the one on this machine "
         "(auto); default: in threads here",
     )
+    options.add_argument(
+        "--explain",
+        action="store_true",
+        help="show how every large operator is split, and what the iteration would take with the "
+        "best other ways, by the simulator of the search",
+    )
 
 
 def main(argv: list[str]) -> int:
@@ -195,9 +203,27 @@ def main(argv: list[str]) -> int:
 
 def _keep(terminal: Terminal, graph: OpGraph, plan: Plan, arguments: argparse.Namespace) -> None:
     documents.save(plan, arguments.output)
-    _print(terminal, plan, arguments)
+    explained = _explained(graph, plan, arguments) if arguments.explain else None
+    _print(terminal, plan, arguments, explained)
     if arguments.export_strategy is not None:
         strategy_files.save_strategy(arguments.export_strategy, graph, plan)
+
+
+def _explained(
+    graph: OpGraph, plan: Plan, arguments: argparse.Namespace
+) -> tuple[Explanation, ...]:
+    from torch_topoopt.search.explain import explain
+    from torch_topoopt.search.strategy_space import DIMENSIONS
+
+    return explain(
+        graph,
+        plan.cluster,
+        plan.network,
+        plan.strategy,
+        dimensions=DIMENSIONS if plan.strategy_space == "full" else (),
+        micro_batches=plan.micro_batches,
+        optimizer_factor=arguments.optimizer_state,
+    )
 
 
 def _make_plan(
@@ -273,15 +299,24 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
     return replace(cluster_of(file), accelerator=arguments.accelerator), network_of(file)
 
 
-def _print(terminal: Terminal, plan: Plan, arguments: argparse.Namespace) -> None:
+def _print(
+    terminal: Terminal,
+    plan: Plan,
+    arguments: argparse.Namespace,
+    explained: tuple[Explanation, ...] | None,
+) -> None:
     output = arguments.output
     if arguments.json:
         figures = plan_tables.figures(plan)
         if arguments.failures and plan.failures is not None:
             figures["failures"] = failure_tables.failure_summary(plan)
+        if explained is not None:
+            figures["explain"] = explain_tables.figures(explained)
         console.print_json({**figures, "plan": output})
         return
     plan_tables.show_plan(terminal, plan)
+    if explained is not None:
+        explain_tables.show(terminal, explained)
     if arguments.failures and plan.failures is not None:
         failure_tables.show_failures(terminal, plan)
     terminal.line(f"plan: {output}")

@@ -26,7 +26,14 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
     frozenset(
-        {"architectures", "iteration_tasks", "planning_options", "repeated_layers", "model_files"}
+        {
+            "architectures",
+            "iteration_tasks",
+            "plan_difference",
+            "planning_options",
+            "repeated_layers",
+            "model_files",
+        }
     ),
     frozenset({"reconfiguration_sim"}),
     frozenset(

@@ -117,6 +117,9 @@ class CoarseChain:
         beta: float,
     ) -> None: ...
     def step(self, evaluations: int) -> None: ...
+    def simulate_fully(self) -> None:
+        """From now on, every proposal from start to end; the chain goes the same way."""
+
     @property
     def evaluations(self) -> int: ...
     @property

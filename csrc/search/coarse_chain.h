@@ -27,6 +27,9 @@ class CoarseChain {
   // Proposes and judges `evaluations` strategies.
   void step(int evaluations);
 
+  // As CoarseSimulator::simulateFully; the chain goes the same way.
+  void simulateFully() { simulator_.simulateFully(); }
+
   int64_t evaluations() const { return evaluations_; }
   int64_t accepted() const { return accepted_; }
   int64_t simulations() const { return simulations_; }  // neither unchanged nor too large

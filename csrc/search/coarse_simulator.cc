@@ -140,6 +140,7 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
     std::vector<int> in_flight = costs_.inFlight(strategy_);
     if (in_flight != base_schedule_->in_flight) schedule_ = schedule(std::move(in_flight));
   }
+  if (fully_) return proposed_s_ = simulate(0, kInfinity);
   const bool same_steps = schedule_ == base_schedule_;
   return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
 }

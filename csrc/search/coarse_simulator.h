@@ -44,6 +44,10 @@ class CoarseSimulator {
   // changes is simulated. Ends early, with some time above `limit_s`, once it is above that.
   double propose(const std::vector<int>& strategy, const std::vector<int>& changed, double limit_s);
 
+  // From now on, proposals are simulated from start to end: what is saved otherwise can be
+  // measured.
+  void simulateFully() { fully_ = true; }
+
   // The strategy last proposed, not ended early, is the base from now on.
   void accept();
 
@@ -130,6 +134,7 @@ class CoarseSimulator {
   int end_step_ = 0;
   double base_s_ = 0;
   double proposed_s_ = 0;
+  bool fully_ = false;
   int64_t steps_simulated_ = 0;
   int64_t steps_asked_ = 0;
 };

@@ -14,7 +14,7 @@ from small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search import ray_chains
-from torch_topoopt.search.chains import ChainProgress, ThreadedChains, budgets
+from torch_topoopt.search.chains import Chain, ChainProgress, ThreadedChains, budgets
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel, starting_strategies
@@ -81,6 +81,20 @@ def test_a_chain_alone_is_what_it_is_among_others() -> None:
     for number in range(3):
         alone = ray_chains.run_chain(problem, 5, number, 800)
         assert (alone == one) == (number == 0)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_chain_that_simulates_everything_goes_the_same_way(micro_batches: int) -> None:
+    # Thousands of proposals as a search makes them, many of them ended early.
+    problem = replace(problem_of(operators=30), micro_batches=micro_batches, beta=20.0)
+    quick, whole = Chain(problem, 0, 0), Chain(problem, 0, 0)
+    whole.simulate_fully()
+    for _ in range(30):
+        quick.step(100)
+        whole.step(100)
+        assert quick.progress() == whole.progress()
+    assert quick.result().candidates == whole.result().candidates
+    assert quick.result().steps_simulated < whole.result().steps_simulated
 
 
 def test_proposals_too_large_for_memory_are_never_taken() -> None:

@@ -82,6 +82,10 @@ class Chain:
         """Judges that many proposals, without the interpreter lock."""
         self._core.step(evaluations)
 
+    def simulate_fully(self) -> None:
+        """From now on, every proposal from start to end; the chain goes the same way."""
+        self._core.simulate_fully()
+
     def progress(self) -> ChainProgress:
         """Where it is."""
         core = self._core

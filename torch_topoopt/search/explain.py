@@ -1,0 +1,173 @@
+"""Why operators are split as they are: what else could be done with each, and what it would cost.
+
+Only one operator is changed at a time, at the network and with the other placements of the plan.
+Times are those of the coarse simulator, as in the search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.plan import Placement
+from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, lower_placement
+from torch_topoopt.search.shards import shard_cost
+from torch_topoopt.search.strategies import Memory
+from torch_topoopt.search.strategy_space import strategy_space
+from torch_topoopt.search.traffic import transfers
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph, SplitDimension
+    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.search.strategy_space import Move
+
+LARGE = 0.02  # of the computing, of the bytes or of the parameters
+_MOST_OPERATORS = 12
+_MOST_ARRANGEMENTS = 8  # of servers, tried for each way of splitting
+_ALTERNATIVES = 3
+_MOST_PARTS = 4096  # of the transfers that an alternative may need, one way
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another placement, the iteration's predicted seconds with it, and whether it fits into the
+    accelerators' memory."""
+
+    placement: Placement
+    iteration_s: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Of one operator: its shares of all computing, of all bytes (AllReduced and sent) and of all
+    parameters, and the best alternatives, each split another way, the cheapest first; those that do
+    not fit come last."""
+
+    placement: Placement
+    compute_share: float
+    bytes_share: float
+    parameter_share: float
+    iteration_s: float
+    alternatives: tuple[Alternative, ...]
+
+
+def explain(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    network: Network,
+    strategy: Strategy,
+    *,
+    dimensions: tuple[SplitDimension, ...] = (),
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
+) -> tuple[Explanation, ...]:
+    """The large operators, the largest first."""
+    shares = _shares(op_graph, cluster, strategy)
+    chosen = [i for i, of_operator in enumerate(shares) if max(of_operator) >= LARGE]
+    chosen.sort(key=lambda i: (-max(shares[i]), i))
+    chosen = chosen[:_MOST_OPERATORS]
+    space = strategy_space(op_graph, cluster.servers, dimensions=dimensions)
+    degrees = degrees_of([strategy])
+    degrees |= {move.degrees for i in chosen for move in space.moves_of(i)}
+    job = lower_job(
+        op_graph, cluster, degrees, micro_batches=micro_batches, optimizer_factor=optimizer_factor
+    )
+    prices = _core.StrategyPrices(job, lower_network(cluster, network))
+    iteration_s = prices.run([lower_placement(placement) for placement in strategy])
+    memory = Memory(op_graph, cluster, degrees, micro_batches, optimizer_factor=optimizer_factor)
+    changes = _Changes(op_graph, strategy, prices, memory)
+    found = []
+    for i in chosen:
+        others = [move for move in space.moves_of(i) if move.degrees != strategy[i].degrees]
+        alternatives = [best for move in others if (best := changes.best(i, move)) is not None]
+        alternatives.sort(key=_order)
+        kept = tuple(alternatives[:_ALTERNATIVES])
+        found.append(Explanation(strategy[i], *shares[i], iteration_s, kept))
+    return tuple(found)
+
+
+class _Changes:
+    """Changes of one operator of a strategy that `prices` has run."""
+
+    def __init__(
+        self,
+        op_graph: OpGraph,
+        strategy: Strategy,
+        prices: _core.StrategyPrices,
+        memory: Memory,
+    ) -> None:
+        self._op_graph = op_graph
+        self._strategy = strategy
+        self._prices = prices
+        self._memory = memory
+        self._lowered = [lower_placement(placement) for placement in strategy]
+
+    def best(self, index: int, move: Move) -> Alternative | None:
+        """Of that way of splitting; None where it would take too many transfers to price."""
+        best: Alternative | None = None
+        step = max(1, len(move.arrangements) // _MOST_ARRANGEMENTS)
+        before, lowered = self._strategy, self._lowered
+        for servers in move.arrangements[::step]:
+            placement = Placement.of(before[index].operator, servers, move.degrees)
+            if _parts(self._op_graph, before, index, placement) > _MOST_PARTS:
+                return None
+            seconds = self._prices.propose(
+                [*lowered[:index], lower_placement(placement), *lowered[index + 1 :]]
+            )
+            fits = self._memory.fits((*before[:index], placement, *before[index + 1 :]))
+            made = Alternative(placement, seconds, fits)
+            if best is None or _order(made) < _order(best):
+                best = made
+        return best
+
+
+def _order(alternative: Alternative) -> tuple[bool, float]:
+    return not alternative.fits, alternative.iteration_s
+
+
+def _parts(op_graph: OpGraph, strategy: Strategy, index: int, placement: Placement) -> int:
+    """At most as many transfers as the operator takes part in, on `placement`."""
+    mine = len(placement.servers)
+    operators = op_graph.operators
+    around = [o.producer for o in operators[index].operands]
+    around += [i for i, op in enumerate(operators) if any(o.producer == index for o in op.operands)]
+    plain = placement.parameter == placement.attribute == 1
+    total = 0
+    for i in around:
+        other = strategy[i]
+        theirs = len(other.servers)
+        samples_only = plain and other.parameter == other.attribute == 1
+        total += mine + theirs if samples_only else mine * theirs
+    return total
+
+
+def _shares(
+    op_graph: OpGraph, cluster: Cluster, strategy: Strategy
+) -> list[tuple[float, float, float]]:
+    """Per operator: of the busy time of all servers, of all bytes, and of all parameters."""
+    device = accelerator(cluster.accelerator)
+    per_server = cluster.accelerators_per_server
+    compute, moved = [], []
+    for operator, placement in zip(op_graph.operators, strategy, strict=True):
+        forward_s, backward_s, *_ = shard_cost(
+            device, operator, placement.degrees, per_server, 1, 0.0
+        )
+        compute.append((forward_s + backward_s) * len(placement.servers))
+        groups = len(placement.servers) // placement.parameter
+        reduced = operator.parameter_gradient_bytes if groups > 1 else 0
+        sent = 0.0
+        for operand in operator.operands:
+            shares = transfers(operator, strategy[operand.producer], placement)
+            part = sum(share for _, _, share in shares)
+            sent += part * (operand.size_bytes + operand.gradient_bytes)
+        moved.append(2 * reduced + sent)
+    parameters = [float(operator.parameter_bytes) for operator in op_graph.operators]
+    totals = [sum(amounts) or 1.0 for amounts in (compute, moved, parameters)]
+    return [
+        (c / totals[0], m / totals[1], p / totals[2])
+        for c, m, p in zip(compute, moved, parameters, strict=True)
+    ]
