@@ -118,6 +118,7 @@ class IterationReference:
         self.links = [SimLink(cluster.link_bytes_per_s) for _ in network.links]
         self.routes = {pair: r[0].servers for pair, r in network.routes_by_pair().items()}
         self.tasks: list[tuple[Task, list[int]]] = []
+        self.last_flow: dict[object, int] = {}
         self.strategy = strategy
         self.groups = {tuple(sorted(group.servers)): group for group in network.groups}
         self.micro_batches = micro_batches
@@ -166,10 +167,16 @@ class IterationReference:
     def hops(self, source: int, target: int) -> tuple[int, ...]:
         return tuple(self.index[hop] for hop in itertools.pairwise(self.routes[source, target]))
 
-    def move(self, source: int, target: int, size: float, before: int, after: int) -> None:
+    def move(
+        self, source: int, target: int, size: float, before: int, after: int, edge: object
+    ) -> None:
+        """What goes over one edge goes in the order of the micro-batches."""
         if size and source != target:
             flow = self.add(FlowTask(self.hops(source, target), size))
             self.tasks[flow][1].append(before)
+            if edge in self.last_flow:
+                self.tasks[flow][1].append(self.last_flow[edge])
+            self.last_flow[edge] = flow
             before = flow
         self.tasks[after][1].append(before)
 
@@ -181,10 +188,11 @@ class IterationReference:
             s, t = producer.servers[x], consumer.servers[y]
             share = float(fraction / self.micro_batches)
             size = share * operand.size_bytes
-            self.move(s, t, size, self.forward[b, p, s], self.forward[b, i, t])
+            there, back = (i, id(operand), x, y), (i, id(operand), y, x, "back")
+            self.move(s, t, size, self.forward[b, p, s], self.forward[b, i, t], there)
             if operand.gradient_bytes:
                 size = share * operand.gradient_bytes
-                self.move(t, s, size, self.backward[b, i, t], self.backward[b, p, s])
+                self.move(t, s, size, self.backward[b, i, t], self.backward[b, p, s], back)
 
     def all_reduce(self, i: int, size_bytes: int) -> None:
         placement = self.strategy[i]

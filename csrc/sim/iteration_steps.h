@@ -4,6 +4,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "sim/job.h"
@@ -23,7 +26,8 @@ namespace topoopt {
 // gradients between placements, and an AllReduce per operator and parameter part when all of its
 // gradients are there. With micro-batches, backward work goes before forward work and older
 // micro-batches before younger ones, and an operator begins a further micro-batch only while it
-// holds fewer than PlacementCosts::inFlight says: 1F1B.
+// holds fewer than PlacementCosts::inFlight says: 1F1B. What one shard sends another goes in the
+// order of the micro-batches, as messages do, and not all of it at once.
 //
 // `stand_in[s]` is the server that is simulated for server s, itself unless another one does the
 // same work at the same times and neither of them is an end of a transfer.
@@ -126,8 +130,10 @@ class IterationSteps {
     const std::vector<int>& tasks = is_backward ? backward_[batch] : forward_;
     const double size_bytes =
         (is_backward ? operand.gradient_bytes : operand.size_bytes) / job_.micro_batches;
+    int number = -1;
     for (const Transfer& transfer :
          costs_.transfers(op, strategy_[operand.producer], strategy_[op])) {
+      ++number;
       if (stand_in_[transfer.target] != transfer.target) continue;
       int before = tasks[first_shard_[operand.producer] + transfer.producer_shard];
       int after = tasks[first_shard_[op] + transfer.consumer_shard];
@@ -141,6 +147,11 @@ class IterationSteps {
       if (source != target && moved > 0) {
         const int flow = sink_.transfer(source, target, moved);
         sink_.dependency(before, flow);
+        if (job_.micro_batches > 1) {
+          const auto [last, is_first] =
+              last_transfer_.try_emplace({op, static_cast<int>(index), number, is_backward}, flow);
+          if (!is_first) sink_.dependency(std::exchange(last->second, flow), flow);
+        }
         before = flow;
       }
       sink_.dependency(before, after);
@@ -187,6 +198,8 @@ class IterationSteps {
   std::vector<int> task_of_server_;
   std::vector<int> forward_;                // per shard, of the micro-batch being built
   std::vector<std::vector<int>> backward_;  // per micro-batch and shard
+  // Of an operator's operand, a transfer and a direction: what the last micro-batch had.
+  std::map<std::array<int, 4>, int> last_transfer_;
 };
 
 }  // namespace topoopt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import parallel_models
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from ranks import make_plan, run_ranks, values
 from torch import nn
 
+from torch_topoopt.op_graph import RepeatedLayer
 from torch_topoopt.parallel import (
     Program,
     StrategyError,
@@ -175,6 +177,8 @@ def test_what_two_operators_of_a_stage_read_is_handed_over_once() -> None:
         (source, target, crossing // 2) for source, target in ((0, 2), (1, 3), (2, 0), (3, 1))
     ]
     assert once.groups == twice.groups
+    repeated = replace(graph, layers=(RepeatedLayer("Pair", 1, (5, 6)),))
+    assert handed_over_once(repeated, placed).layers == (), "they are no longer alike"
 
 
 def test_stages_share_no_parameter_and_only_the_first_reads_the_batch() -> None:

@@ -95,7 +95,7 @@ def handed_over_once(op_graph: OpGraph, strategy: Sequence[Placement]) -> OpGrap
                     operand = Operand(first, 0, 0)
             operands.append(operand)
         operators.append(replace(operator, operands=tuple(operands)))
-    return replace(op_graph, operators=tuple(operators))
+    return replace(op_graph, operators=tuple(operators), layers=())  # which are no longer alike
 
 
 def _check_parameters(program: Program, blocks: list[tuple[tuple[int, ...], list[str]]]) -> None:
