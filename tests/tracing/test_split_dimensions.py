@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from torch_topoopt.profiling import profile
+from torch_topoopt.plan import Degrees, Placement
+from torch_topoopt.profiling import load_model, profile
+from torch_topoopt.search.traffic import transfers
 
 
 def splits(model: nn.Module, *batch: Any) -> dict[str, set[tuple[str, int, str]]]:
@@ -93,7 +95,31 @@ def test_attention_splits_by_heads_and_by_queries() -> None:
         ("columns", 3, "part"),
         ("attribute", 5, "whole"),
     }
+    assert found["flatten"] == {("columns", 3, "part"), ("attribute", 5, "part")}
     assert found["built_in"] == {("rows", 3, "whole")}
+
+
+def test_the_blocks_of_a_gpt_can_be_split_without_a_gather_inside() -> None:
+    loaded = load_model("gpt:tiny")
+    graph = profile(loaded.build, loaded.example_batch, name="gpt")
+    places = {}
+    for operator in graph.operators:
+        kind = "rows" if operator.name.endswith(("attention.out", "mlp.down")) else "columns"
+        split = operator.split(kind)  # type: ignore[arg-type]
+        inside = operator.name.startswith(("blocks.0.attention", "blocks.0.mlp"))
+        degrees = Degrees(1, kind, 2) if split and inside else Degrees(2)  # type: ignore[arg-type]
+        places[operator.name] = Placement.of(operator.name, (0, 1), degrees)
+    sends = {
+        operator.name
+        for operator in graph.operators
+        for operand in operator.operands
+        if transfers(
+            operator, places[graph.operators[operand.producer].name], places[operator.name]
+        )
+    }
+    first = {name.removeprefix("blocks.0.") for name in sends if name.startswith("blocks.0.")}
+    gathers = {"attention.query", "attention.key", "attention.value", "mlp.up"}
+    assert first == gathers | {"add", "add#2"}, "which add the partial sums"
 
 
 def test_parameters_with_experts_first_split_by_experts() -> None:

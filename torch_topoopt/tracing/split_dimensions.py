@@ -29,6 +29,8 @@ _Needs = Literal["whole", "part"]
 _FEATURES_LAST = frozenset({"Linear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm"})
 _FEATURES_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")  # beginnings of names
 # Classes of modules and names of functions that treat every element alike.
+_ATTENTION = "scaled_dot_product_attention"
+_COPIES = frozenset({"flatten", "reshape", "contiguous", "clone"})
 _ELEMENTWISE_NAMES = """
     ReLU ReLU6 LeakyReLU ELU SELU CELU GELU SiLU Mish Sigmoid Tanh Softplus Softsign Hardtanh
     Hardsigmoid Hardswish Dropout
@@ -100,11 +102,26 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield "rows", module.num_heads, "whole"
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
-    elif traced.kind == "scaled_dot_product_attention" and len(shape) == 4:
+    elif traced.kind == _ATTENTION and len(shape) == 4:
         yield "columns", shape[1], "part"  # heads
         yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
+    elif traced.kind in _COPIES:
+        yield from _heads_side_by_side(traced)
     elif traced.kind in _ELEMENTWISE and _reads_its_own_shape(traced):
         yield from _elementwise(traced)
+
+
+def _heads_side_by_side(traced: TracedOperator) -> Iterator[_Found]:
+    """A copy of what attention made, (samples, heads, positions, width), with heads inside of
+    positions: they stay together."""
+    shape = traced.shapes[0]
+    makers = [r.producer for r in traced.reads.values() if r.producer is not None]
+    if len(makers) != 1 or makers[0].kind != _ATTENTION or len(makers[0].shapes[0]) != 4:
+        return
+    samples, heads, positions, width = makers[0].shapes[0]
+    if shape in ((samples, positions, heads, width), (samples, positions, heads * width)):
+        yield "columns", heads, "part"
+        yield "attribute", positions, "part"
 
 
 def _positions(shape: tuple[int, ...], has_positions: bool) -> Iterator[_Found]:
