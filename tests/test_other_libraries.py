@@ -41,6 +41,9 @@ def test_a_gpt2_of_transformers_with_tied_weights_and_its_own_loss() -> None:
     attention = 5 * 4 * 4 * 16 * 16 * 768
     assert graph.forward_flops == matrices + attention
     assert graph.backward_flops == pytest.approx(2 * graph.forward_flops, rel=0.02)
+    sums = [operator for operator in graph.operators if operator.name.endswith("add")]
+    columns = {split.max_degree for o in sums for split in o.splits if split.dimension == "columns"}
+    assert columns <= {768}, "its Conv1D is a linear layer: the features of what it makes are last"
 
 
 def test_a_bert_of_transformers_whose_mask_is_looked_at() -> None:
@@ -86,3 +89,17 @@ def test_a_detector_needs_targets_and_says_so_in_one_line() -> None:
     with pytest.raises(ProfileError, match="needs the values of tensors") as raised:
         profile(lambda: build(weights=None, weights_backbone=None), [images, boxes], name="x")
     assert "\n" not in str(raised.value)
+
+
+def test_the_products_of_a_mixture_of_experts_of_transformers_are_counted() -> None:
+    transformers = pytest.importorskip("transformers", reason=NEEDED)
+    config = transformers.MixtralConfig(
+        num_hidden_layers=2, hidden_size=64, intermediate_size=128, vocab_size=100
+    )
+    build = lambda: transformers.MixtralForCausalLM(config).to(torch.bfloat16)  # noqa: E731
+    graph = profile(build, language_batch(), name="mixtral")
+    experts = [operator for operator in graph.operators if operator.kind == "grouped_mm"]
+    tokens, top = 4 * 16, 2
+    gate_and_up, down = 2 * 64 * 128, 128 * 64
+    assert sum(o.forward_flops for o in experts) == 2 * 2 * tokens * top * (gate_and_up + down)
+    assert sum(o.backward_flops for o in experts) == 2 * sum(o.forward_flops for o in experts)

@@ -107,8 +107,8 @@ class Operator:
 class RepeatedLayer:
     """A layer that the model has several times: `length` operators from each of `starts` on.
 
-    Its occurrences are equal in everything but names, measured costs and what they read from
-    outside the layer.
+    Its occurrences are equal in everything but names, measured costs, what they read from outside
+    the layer, and splits (what is known of those may depend on that).
     `kind` is the class of the module.
     """
 
@@ -226,7 +226,7 @@ def _validate_measured(where: str, measured: tuple[MeasuredCost, ...]) -> None:
 
 
 def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
-    """What equal layers have in common: of operators begin..end - 1, all but names and outsiders.
+    """What equal layers have in common: of operators begin..end - 1, see RepeatedLayer.
 
     The result can be compared and hashed.
     """
@@ -242,7 +242,7 @@ def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
             )
             for operand in operator.operands
         )
-        form.append(replace(operator, name="", operands=read, measured=()))
+        form.append(replace(operator, name="", operands=read, splits=(), measured=()))
     return tuple(form)
 
 

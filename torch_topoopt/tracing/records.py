@@ -147,8 +147,27 @@ def only_uses_shape(operation: Any) -> bool:
 
 def flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """FLOPs of one ATen operation by PyTorch's registry; 0 for what it does not list."""
+    if func._overloadpacket in _GROUPED_PRODUCTS:
+        return _grouped_flops(args[0], args[1])
     count = flop_registry.get(func._overloadpacket)
     return int(count(*args, **kwargs, out_val=result)) if count else 0
+
+
+# The product of a mixture of experts, which PyTorch's registry does not list.
+_GROUPED_PRODUCTS = {
+    getattr(torch.ops.aten, name) for name in ("_grouped_mm",) if hasattr(torch.ops.aten, name)
+}
+
+
+def _grouped_flops(a: Any, b: Any) -> int:
+    """Of matrices whose rows, columns or inner dimension are shared out among groups.
+
+    Every group has its part of the dimension that both know only as a whole, so a factor with a
+    dimension of its own for the groups counts once.
+    """
+    if a.dim() == 3 and b.dim() == 2:
+        return 2 * int(a.shape[1] * a.shape[2] * b.shape[1])
+    return 2 * int(a.numel() * b.shape[-1])
 
 
 def one_line(error: BaseException) -> str:

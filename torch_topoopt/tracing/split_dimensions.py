@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 _Needs = Literal["whole", "part"]
 _FEATURES_LAST = frozenset({"Linear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm"})
-_FEATURES_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")  # beginnings of names
+# Beginnings of names. The Conv1D of transformers is a linear layer: its features are last.
+_FEATURES_SECOND = (
+    *("Conv1d", "Conv2d", "Conv3d", "ConvTranspose"),
+    *("BatchNorm", "InstanceNorm", "GroupNorm"),
+)
 # Classes of modules and names of functions that treat every element alike.
 _ATTENTION = "scaled_dot_product_attention"
 _COPIES = frozenset({"flatten", "reshape", "contiguous", "clone"})
