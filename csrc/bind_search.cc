@@ -94,18 +94,20 @@ class StrategyPrices {
 
 void bindSearch(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> released;
+  py::class_<SearchSpace>(module, "SearchSpace")
+      .def(py::init(&toSpace), py::arg("spaces"), py::arg("space_of_operator"));
   py::class_<StrategySearch>(module, "StrategySearch")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
-                       const PySpaces& spaces, const std::vector<int>& space_of_operator,
-                       const std::vector<PyStrategy>& starts, int64_t memory_limit_bytes,
-                       int64_t max_transfers, uint64_t seed, double beta) {
-             return std::make_unique<StrategySearch>(
-                 std::move(job), std::move(network), toSpace(spaces, space_of_operator),
-                 toStrategies(starts), memory_limit_bytes, max_transfers, seed, beta);
+                       const SearchSpace& space, const std::vector<PyStrategy>& starts,
+                       int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
+                       double beta) {
+             return std::make_unique<StrategySearch>(std::move(job), std::move(network), space,
+                                                     toStrategies(starts), memory_limit_bytes,
+                                                     max_transfers, seed, beta);
            }),
-           py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
-           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
-           py::arg("seed"), py::arg("beta"))
+           py::arg("job"), py::arg("network"), py::arg("space"), py::arg("starts"),
+           py::arg("memory_limit_bytes"), py::arg("max_transfers"), py::arg("seed"),
+           py::arg("beta"))
       .def("step", &StrategySearch::step, py::arg("evaluations"), released)
       .def("best", [](const StrategySearch& search) { return fromStrategy(search.best()); })
       .def_property_readonly("evaluations", &StrategySearch::evaluations)
@@ -116,16 +118,16 @@ void bindSearch(py::module_& module) {
       .def_property_readonly("best_s", &StrategySearch::bestSeconds);
   py::class_<CoarseChain>(module, "CoarseChain")
       .def(py::init([](std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network,
-                       const PySpaces& spaces, const std::vector<int>& space_of_operator,
-                       const std::vector<PyStrategy>& starts, int64_t memory_limit_bytes,
-                       int64_t max_transfers, uint64_t seed, double beta) {
-             return std::make_unique<CoarseChain>(
-                 std::move(job), *network, toSpace(spaces, space_of_operator), toStrategies(starts),
-                 memory_limit_bytes, max_transfers, seed, beta);
+                       const SearchSpace& space, const std::vector<PyStrategy>& starts,
+                       int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
+                       double beta) {
+             return std::make_unique<CoarseChain>(std::move(job), *network, space,
+                                                  toStrategies(starts), memory_limit_bytes,
+                                                  max_transfers, seed, beta);
            }),
-           py::arg("job"), py::arg("network"), py::arg("spaces"), py::arg("space_of_operator"),
-           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
-           py::arg("seed"), py::arg("beta"))
+           py::arg("job"), py::arg("network"), py::arg("space"), py::arg("starts"),
+           py::arg("memory_limit_bytes"), py::arg("max_transfers"), py::arg("seed"),
+           py::arg("beta"))
       .def("step", &CoarseChain::step, py::arg("evaluations"), released)
       .def("simulate_fully", &CoarseChain::simulateFully)
       .def(

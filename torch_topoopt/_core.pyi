@@ -71,6 +71,15 @@ class MaxMinRates:
     def solve(self) -> tuple[list[float], int]:
         """(rate of every path, number of paths visited)"""
 
+class SearchSpace:
+    """Placements in groups, by kind of operator, and the kind of every operator."""
+
+    def __init__(
+        self,
+        spaces: Sequence[Sequence[Sequence[_Placement]]],
+        space_of_operator: Sequence[int],
+    ) -> None: ...
+
 class StrategySearch:
     """A Markov chain over strategies, priced at flow level; csrc/search says what it does."""
 
@@ -78,8 +87,7 @@ class StrategySearch:
         self,
         job: Job,
         network: RoutedNetwork,
-        spaces: Sequence[Sequence[Sequence[_Placement]]],
-        space_of_operator: Sequence[int],
+        space: SearchSpace,
         starts: Sequence[Sequence[_Placement]],
         memory_limit_bytes: int,
         max_transfers: int,
@@ -108,8 +116,7 @@ class CoarseChain:
         self,
         job: Job,
         network: RoutedNetwork,
-        spaces: Sequence[Sequence[Sequence[_Placement]]],
-        space_of_operator: Sequence[int],
+        space: SearchSpace,
         starts: Sequence[Sequence[_Placement]],
         memory_limit_bytes: int,
         max_transfers: int,

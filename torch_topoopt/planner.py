@@ -152,6 +152,7 @@ class Planning:
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network] | None = None
+        self._problem: SearchProblem | None = None
         self._curve_s = math.inf  # the least time of all searches
 
     def run(self) -> Plan:
@@ -314,17 +315,20 @@ class Planning:
     ) -> Strategy:
         """The best strategy found on `network`; who is interrupted has it on `fallback`."""
         budget = self._options.evaluations
-        search = TwoLevelSearch(
-            SearchProblem(
+        if self._problem is None:
+            options = self._options
+            self._problem = SearchProblem(
                 self._op_graph,
                 self._cluster,
                 network,
                 starts,
-                executable=self._options.executable,
-                dimensions=self._options.dimensions,
-                micro_batches=self._options.micro_batches,
-                optimizer_factor=self._options.optimizer_factor,
-            ),
+                executable=options.executable,
+                dimensions=options.dimensions,
+                micro_batches=options.micro_batches,
+                optimizer_factor=options.optimizer_factor,
+            )
+        search = TwoLevelSearch(
+            self._problem.changed(network, starts),
             seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
             options=self._options.search,
         )

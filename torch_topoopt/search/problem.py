@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_topoopt.plan import Network
+from torch_topoopt import _core
+from torch_topoopt.plan import Degrees, Network
 from torch_topoopt.search.lowering import (
     degrees_of,
     lower_ideal_switch,
@@ -21,7 +22,6 @@ from torch_topoopt.search.strategy_space import check_strategy, strategy_space
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt import _core
     from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.lowering import LoweredPlacement
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 MAX_TRANSFERS = 40_000  # which the flow level simulates in about a second
 DEFAULT_BETA = 50.0  # a strategy 2 % slower is accepted with probability 1/e
+
+
+class _Costs(NamedTuple):
+    """Of every way of splitting, and what the search may propose."""
+
+    degrees: frozenset[Degrees]
+    job: _core.Job
+    space: _core.SearchSpace
 
 
 @dataclass(frozen=True)
@@ -63,34 +71,27 @@ class SearchProblem:
         """
         if seed < 0:
             raise ValueError(f"seed: {seed} is negative")
-        return {**self._lowered, "seed": seed % 2**64}
-
-    @cached_property
-    def _lowered(self) -> dict[str, Any]:
-        op_graph, cluster = self.op_graph, self.cluster
-        for start in self.starts:
-            check_strategy(op_graph, cluster.servers, start, micro_batches=self.micro_batches)
-        space = strategy_space(
-            op_graph, cluster.servers, self.executable, dimensions=self.dimensions
-        )
-        degrees = {move.degrees for moves in space.moves for move in moves}
-        degrees |= degrees_of(self.starts)
         return {
-            "job": lower_job(
-                op_graph,
-                cluster,
-                degrees,
-                micro_batches=self.micro_batches,
-                optimizer_factor=self.optimizer_factor,
-            ),
-            "network": self._lowered_network(),
-            "spaces": space.groups(),
-            "space_of_operator": space.kind,
-            "starts": [[lower_placement(p) for p in start] for start in self.starts],
-            "memory_limit_bytes": memory_limit(cluster),
+            "job": self._costs.job,
+            "network": self._core_network,
+            "space": self._costs.space,
+            "starts": self._core_starts,
+            "memory_limit_bytes": memory_limit(self.cluster),
             "max_transfers": self.max_transfers,
+            "seed": seed % 2**64,
             "beta": self.beta,
         }
+
+    def changed(
+        self, network: Network | _core.RoutedNetwork | None, starts: tuple[Strategy, ...]
+    ) -> SearchProblem:
+        """The same on another network or from other starts, without lowering the rest again."""
+        made = replace(self, network=network, starts=starts)
+        if degrees_of(starts) <= self._costs.degrees:
+            made.__dict__["_costs"] = self._costs
+        if network is self.network:
+            made.__dict__["_core_network"] = self._core_network
+        return made
 
     def raised(self, lowered: Sequence[LoweredPlacement]) -> Strategy:
         """A strategy of the core as everybody else knows it."""
@@ -99,7 +100,32 @@ class SearchProblem:
             for operator, placement in zip(self.op_graph.operators, lowered, strict=True)
         )
 
-    def _lowered_network(self) -> _core.RoutedNetwork:
+    @cached_property
+    def _costs(self) -> _Costs:
+        space = strategy_space(
+            self.op_graph, self.cluster.servers, self.executable, dimensions=self.dimensions
+        )
+        degrees = {move.degrees for moves in space.moves for move in moves}
+        degrees |= degrees_of(self.starts)
+        job = lower_job(
+            self.op_graph,
+            self.cluster,
+            degrees,
+            micro_batches=self.micro_batches,
+            optimizer_factor=self.optimizer_factor,
+        )
+        return _Costs(frozenset(degrees), job, _core.SearchSpace(space.groups(), space.kind))
+
+    @cached_property
+    def _core_starts(self) -> list[list[LoweredPlacement]]:
+        for start in self.starts:
+            check_strategy(
+                self.op_graph, self.cluster.servers, start, micro_batches=self.micro_batches
+            )
+        return [[lower_placement(placement) for placement in start] for start in self.starts]
+
+    @cached_property
+    def _core_network(self) -> _core.RoutedNetwork:
         if self.network is None:
             return lower_ideal_switch(self.cluster)
         if isinstance(self.network, Network):

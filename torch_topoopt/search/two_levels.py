@@ -7,7 +7,7 @@ at the best of these and has the last word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.search.chains import DEFAULT_CHAINS, ChainProgress, ChainResult, ThreadedChains
@@ -84,7 +84,9 @@ class TwoLevelSearch:
     ) -> None:
         found = [candidate.strategy for candidate in result.candidates[:CANDIDATES]]
         starts = tuple(dict.fromkeys((*found, *self._problem.starts)))
-        chain = StrategySearch(replace(self._problem, starts=starts), seed=self._seed)
+        chain = StrategySearch(
+            self._problem.changed(self._problem.network, starts), seed=self._seed
+        )
         self._refined = chain
         most_tasks = chain.tasks + _REFINING_TASKS
         left = min(evaluations, _REFINING_EVALUATIONS)
