@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <utility>
 
 namespace topoopt {
 
@@ -41,6 +42,27 @@ void FlowNetwork::reset() {
   events_ = 0;
 }
 
+void FlowNetwork::PathFlows::push(Pending flow) {
+  if (!any_) {
+    first_ = flow;
+    any_ = true;
+    return;
+  }
+  if (first_ > flow) std::swap(first_, flow);
+  later_.push_back(flow);
+  std::push_heap(later_.begin(), later_.end(), std::greater<>());
+}
+
+void FlowNetwork::PathFlows::pop() {
+  if (later_.empty()) {
+    any_ = false;
+    return;
+  }
+  std::pop_heap(later_.begin(), later_.end(), std::greater<>());
+  first_ = later_.back();
+  later_.pop_back();
+}
+
 void FlowNetwork::start(int flow, const Task& task, double now_s) {
   now_ = std::max(now_, now_s);
   const int path = task.resource;
@@ -49,10 +71,9 @@ void FlowNetwork::start(int flow, const Task& task, double now_s) {
   if (state.flows.empty()) {  // counting from 0 keeps `target` precise over long runs
     state.served = 0;
     if (state.group >= 0) state.joined = servedNow(groups_[state.group]);
-    state.flows.push_back({task.amount, task.latency_s, flow});
+    state.flows.push({task.amount, task.latency_s, flow});
   } else {
-    state.flows.push_back({servedNow(state) + task.amount, task.latency_s, flow});
-    std::push_heap(state.flows.begin(), state.flows.end(), std::greater<>());
+    state.flows.push({servedNow(state) + task.amount, task.latency_s, flow});
   }
   if (path_bytes_[path] == 0) used_paths_.push_back(path);
   path_bytes_[path] += task.amount;
@@ -107,15 +128,14 @@ void FlowNetwork::completeFlows(int path, double reach, std::vector<int>& delive
   const double path_reach = state.served + (reach - state.joined);
   int done = 0;
   do {
-    std::pop_heap(state.flows.begin(), state.flows.end(), std::greater<>());
-    const Pending& flow = state.flows.back();
+    const Pending& flow = state.flows.front();
     ++done;
     if (flow.latency_s > 0) {
       deliveries_.push(now_ + flow.latency_s, flow.flow);
     } else {
       delivered.push_back(flow.flow);
     }
-    state.flows.pop_back();
+    state.flows.pop();
   } while (!state.flows.empty() && state.flows.front().target <= path_reach);
   if (!state.flows.empty()) touchPath(path);
   rates_.change(path, -done);

@@ -39,13 +39,31 @@ class FlowNetwork : public Network {
       return target != other.target ? target > other.target : flow > other.flow;
     }
   };
+  // The flows of one path, the first one first. Mostly there is only that one, which is kept here
+  // rather than in memory of its own.
+  class PathFlows {
+   public:
+    bool empty() const { return !any_; }
+    const Pending& front() const { return first_; }
+    void push(Pending flow);
+    void pop();
+    void clear() {
+      any_ = false;
+      later_.clear();
+    }
+
+   private:
+    Pending first_{};
+    bool any_ = false;
+    std::vector<Pending> later_;  // a heap
+  };
   struct PathState {
     double served = 0;  // bytes that each flow present since `served` was 0 has sent, until..
     double joined = 0;  // ..its group had served this much
     int group = -1;     // the link that holds it back
     unsigned turn = 0;  // of the entry in its group's `next` that counts
     bool touched = false;
-    std::vector<Pending> flows;
+    PathFlows flows;
   };
   struct Turn {  // the first flow of `path` has sent all when the group has served `target` bytes
     double target;

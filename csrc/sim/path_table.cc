@@ -6,6 +6,27 @@
 
 namespace topoopt {
 
+namespace {
+
+constexpr size_t kFewUses = 32;
+
+// Stable. Most paths are short, and std::stable_sort allocates.
+void sortByLink(std::vector<LinkUse>& uses) {
+  const auto before = [](const LinkUse& a, const LinkUse& b) { return a.link < b.link; };
+  if (uses.size() > kFewUses) {
+    std::stable_sort(uses.begin(), uses.end(), before);
+    return;
+  }
+  for (size_t i = 1; i < uses.size(); ++i) {
+    const LinkUse use = uses[i];
+    size_t at = i;
+    for (; at > 0 && before(use, uses[at - 1]); --at) uses[at] = uses[at - 1];
+    uses[at] = use;
+  }
+}
+
+}  // namespace
+
 int PathTable::add(std::vector<LinkUse> uses) {
   if (uses.empty()) throw std::invalid_argument("links: a path needs at least one link");
   for (const LinkUse& use : uses) {
@@ -14,8 +35,7 @@ int PathTable::add(std::vector<LinkUse> uses) {
                                   std::to_string(use.load) + ", not above 0");
     }
   }
-  std::stable_sort(uses.begin(), uses.end(),
-                   [](const LinkUse& a, const LinkUse& b) { return a.link < b.link; });
+  sortByLink(uses);
   for (size_t i = 0; i < uses.size(); ++i) {
     if (i > 0 && uses_.back().link == uses[i].link) {
       uses_.back().load += uses[i].load;

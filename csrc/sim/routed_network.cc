@@ -66,7 +66,7 @@ RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>
                                     name(hops[h - 1], hops[h]));
       }
     }
-    const std::pair<int, int> pair{hops.front(), hops.back()};
+    const int pair = hops.front() * servers_ + hops.back();
     routes_[pair].push_back(std::move(routes[i]));
   }
   setGroups(std::move(groups));
@@ -192,42 +192,54 @@ int RoutedNetwork::edge(int source, int target) const {
 FlowPath RoutedNetwork::makePair(int source, int target) {
   if (is_switch_) return {paths_.add({{source, 1.0}, {servers_ + target, 1.0}}), 1.0, latency_s_};
   std::vector<LinkUse> uses;
-  size_t hops = 0;
-  for (const Route& route : routes(source, target)) {
-    for (size_t h = 1; h < route.servers.size(); ++h) {
-      const int used = edge(route.servers[h - 1], route.servers[h]);
-      if (used < 0) {
-        throw std::invalid_argument("routes: there is no link " +
-                                    name(route.servers[h - 1], route.servers[h]) +
-                                    " on the route " + name(source, target));
-      }
-      uses.push_back({used, route.weight});
-    }
-    hops = std::max(hops, route.servers.size() - 1);
-  }
+  const size_t hops = addRoutes(source, target, uses);
   return {paths_.add(std::move(uses)), 1.0, static_cast<double>(hops) * latency_s_};
 }
 
-// Its own routes, else those that the rules stand for, else its link.
-std::vector<Route> RoutedNetwork::routes(int source, int target) const {
-  const auto found = routes_.find({source, target});
-  if (found != routes_.end()) return found->second;
-  std::vector<Route> routes;
+// Appends what its own routes load, else those that the rules stand for, else its link. Returns the
+// links of the longest.
+size_t RoutedNetwork::addRoutes(int source, int target, std::vector<LinkUse>& uses) const {
+  size_t longest = 0;
+  const auto addHop = [&](int from, int to, double weight) {
+    const int used = edge(from, to);
+    if (used < 0) {
+      throw std::invalid_argument("routes: there is no link " + name(from, to) + " on the route " +
+                                  name(source, target));
+    }
+    uses.push_back({used, weight});
+  };
+  const auto addRoute = [&](const Route& route) {
+    for (size_t h = 1; h < route.servers.size(); ++h) {
+      addHop(route.servers[h - 1], route.servers[h], route.weight);
+    }
+    longest = std::max(longest, route.servers.size() - 1);
+  };
+  const auto found = routes_.find(source * servers_ + target);
+  if (found != routes_.end()) {
+    for (const Route& route : found->second) addRoute(route);
+    return longest;
+  }
   if (!by_offset_.empty()) {
     for (const StrideRoute& rule : by_offset_[(target - source + servers_) % servers_]) {
-      Route route{{source}, rule.weight};
+      int at = source;
       for (int stride : rule.strides) {
-        route.servers.push_back((route.servers.back() + stride) % servers_);
+        const int next = (at + stride) % servers_;
+        addHop(at, next, rule.weight);
+        at = next;
       }
-      routes.push_back(std::move(route));
+      longest = std::max(longest, rule.strides.size());
     }
   }
-  if (!routes.empty()) return routes;
-  if (!next_hops_.empty()) return {walk(source, target)};
+  if (longest > 0) return longest;
+  if (!next_hops_.empty()) {
+    addRoute(walk(source, target));
+    return longest;
+  }
   if (edge(source, target) < 0) {
     throw std::invalid_argument("routes: no link and no route " + name(source, target));
   }
-  return {{{source, target}, 1.0}};
+  uses.push_back({edge(source, target), 1.0});
+  return 1;
 }
 
 Route RoutedNetwork::walk(int source, int target) const {

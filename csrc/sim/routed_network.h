@@ -107,7 +107,7 @@ class RoutedNetwork {
   void setRules(RouteRules rules);
   void checkServer(const char* where, size_t index, int server) const;
   int edge(int source, int target) const;
-  std::vector<Route> routes(int source, int target) const;
+  size_t addRoutes(int source, int target, std::vector<LinkUse>& uses) const;
   Route walk(int source, int target) const;
   FlowPath makePair(int source, int target);
   FlowPath makeRing(const Ring& ring);
@@ -119,7 +119,7 @@ class RoutedNetwork {
   std::vector<int> parallel_;     // per edge: links
   std::vector<int> edge_of_link_;
   std::vector<int> edge_of_pair_;  // source * servers + target, -1 without a link
-  std::map<std::pair<int, int>, std::vector<Route>> routes_;
+  std::unordered_map<int, std::vector<Route>> routes_;  // of source * servers + target
   std::vector<std::vector<StrideRoute>> by_offset_;  // (target - source) modulo servers; or empty
   std::vector<int> next_hops_;
   std::vector<Group> groups_;
