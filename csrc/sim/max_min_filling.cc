@@ -149,11 +149,20 @@ bool MaxMinRates::needsEvaluation(int link, double level) const {
          solves_ - summed_at_[link] > kSolvesPerSum;
 }
 
-// Makes all open and fresh paths on `link` its group.
-void MaxMinRates::gather(int link) {
+// Makes all fresh paths on `link` its group, and those of open groups that can rise above `level`.
+// Those that can not, for all that is known now, stay where they are: if they do later, `link` is
+// overfull. So paths with several bottlenecks of equal levels do not go to and fro between them.
+void MaxMinRates::gather(int link, double level) {
+  const double tied = level * (1 + kTie);
+  const auto rises = [&](int holder) {
+    const LinkState& state = link_[holder];
+    return state.is_open && state.room > tied * state.load;
+  };
+  const auto cellRises = [&](const LinkPairs::Cell& cell) { return rises(cell.link); };
+  if (link_[link].fresh_paths == 0 && std::ranges::none_of(pairs_.column(link), cellRises)) return;
   for (const Member& member : members_[link]) {
     const int holder = path_[member.path].bottleneck;
-    if (holder != link && (holder < 0 || link_[holder].is_open)) move(member.path, link);
+    if (holder != link && (holder < 0 || rises(holder))) move(member.path, link);
   }
 }
 
@@ -193,7 +202,11 @@ void MaxMinRates::close(int link, double level) {
     open(link);
     state.queued = false;
   }
-  if (state.open_pairs > 0 || state.fresh_paths > 0) gather(link);
+  if (state.open_pairs > 0 || state.fresh_paths > 0) gather(link, level);
+  if (state.group == 0) {
+    state.is_open = false;
+    return;
+  }
   if (std::abs(level - state.level) <= kSame * level) level = state.level;
   const std::vector<LinkPairs::Cell>& row = pairs_.row(link);
   if (rooms_.size() < row.size()) {

@@ -197,6 +197,7 @@ void MaxMinRates::solve() {
   for (int path : moved_paths_) path_[path].moved = false;
   solved_links_.clear();
   moved_paths_.clear();
+  if (changed_paths_.empty() && changed_links_.empty()) return;
   touched_links_.clear();
   for (int path : changed_paths_) apply(path);
   changed_paths_.clear();

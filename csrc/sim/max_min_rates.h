@@ -113,7 +113,7 @@ class MaxMinRates {
   bool needsEvaluation(int link, double level) const;
   double evaluate(int link);
   void close(int link, double level);
-  void gather(int link);
+  void gather(int link, double level);
   void move(int path, int to);
   bool settled(const LinkState& link) const;
   void list(int link);
