@@ -56,14 +56,14 @@ def find_best_network(
     """
     from torch_topoopt.topology.topology_finder import find_network
 
+    cluster.validate()
+    validate_demand(cluster, demand)
     if seed < 0:
         raise ValueError(f"seed: {seed} is negative")
     if budget_s is None:
         budget_s = BUDGET_S_PER_SERVER * cluster.servers
     if not 0 < budget_s < math.inf:
         raise ValueError(f"budget_s: {budget_s} is not a finite number of seconds above 0")
-    cluster.validate()
-    validate_demand(cluster, demand)
     best = find_network(cluster, demand, mode="paper", paths=paths, routing=routing)
     if cluster.servers <= 2:
         return best  # one cable: there is nothing to choose
