@@ -1,0 +1,148 @@
+// The search's own simulator and its limits, on random jobs: a change costs what the whole does.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "common/random.h"
+#include "search/coarse_chain.h"
+#include "search/coarse_simulator.h"
+#include "search/limits.h"
+#include "seed.h"
+
+namespace topoopt {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Servers in a ring of duplex cables, neighbours joined directly, others by the short way round.
+RoutedNetwork ring(int servers) {
+  std::vector<std::pair<int, int>> links;
+  std::vector<Route> routes;
+  std::vector<int> order;
+  for (int s = 0; s < servers; ++s) {
+    links.emplace_back(s, (s + 1) % servers);
+    links.emplace_back((s + 1) % servers, s);
+    order.push_back(s);
+  }
+  for (int a = 0; a < servers; ++a) {
+    for (int b = 0; b < servers; ++b) {
+      if (a == b) continue;
+      const int step = (b - a + servers) % servers <= servers / 2 ? 1 : servers - 1;
+      Route route{{a}, 1.0};
+      while (route.servers.back() != b) {
+        route.servers.push_back((route.servers.back() + step) % servers);
+      }
+      routes.push_back(std::move(route));
+    }
+  }
+  return RoutedNetwork(servers, links, 1e9, 1e-6, routes, {{order, {{order, 1.0}}}});
+}
+
+std::shared_ptr<const Job> randomJob(Random& random, int operators, int servers, int batches) {
+  auto job = std::make_shared<Job>(Job{servers, batches, {}, 0, {}});
+  for (int k = 1; k <= servers; ++k) job->degrees.push_back({k, ParameterSplit::kNone, 1, 1});
+  job->degrees.push_back({1, ParameterSplit::kColumns, 2, 1});
+  for (int i = 0; i < operators; ++i) {
+    OperatorCost op{{}, random.below(2) ? 1e6 * random.unit() : 0, {}, false, {}};
+    const double seconds = 1e-3 * random.unit();
+    for (const Degrees& split : job->degrees) {
+      const int shards = split.shards();
+      op.shards.push_back({seconds / shards, 2 * seconds / shards, 1000, 1000 / shards});
+    }
+    if (i > 0) {
+      const int producer = random.below(i);
+      op.operands.push_back({producer, 1e6 * random.unit(), random.below(4) ? 1e6 : 0});
+    }
+    job->operators.push_back(std::move(op));
+  }
+  return job;
+}
+
+Placement randomPlacement(Random& random, int servers) {
+  std::vector<int> on;
+  const int begin = random.below(servers);
+  const int count = 1 + random.below(servers);
+  for (int i = 0; i < count; ++i) on.push_back((begin + i) % servers);
+  if (count == 2 && random.below(2)) return {on, {1, ParameterSplit::kColumns, 2, 1}};
+  return {on, {count, ParameterSplit::kNone, 1, 1}};
+}
+
+TEST(CoarseSimulator, ChangesCostWhatWholeStrategiesCost) {
+  for (int round = 0; round < 8; ++round) {
+    Random random(testSeed() + round);
+    const int servers = 2 + random.below(7);
+    const auto job = randomJob(random, 2 + random.below(30), servers, 1);
+    const RoutedNetwork network = ring(servers);
+    CoarseSimulator changes(job, network);
+    CoarseSimulator whole(job, network);
+    Limits limits(changes.costs(), 1 << 20, 1000);
+    Strategy current;
+    for (size_t op = 0; op < job->operators.size(); ++op) {
+      const Placement placement = randomPlacement(random, servers);
+      current.push_back(changes.costs().placements().intern(placement));
+      whole.costs().placements().intern(placement);
+    }
+    EXPECT_EQ(changes.run(current), whole.run(current));
+    limits.start(current);
+    for (int i = 0; i < 200; ++i) {
+      Strategy proposal = current;
+      std::vector<int> changed;
+      for (size_t op = 0; op < proposal.size(); ++op) {
+        if (random.below(8)) continue;
+        const Placement placement = randomPlacement(random, servers);
+        proposal[op] = changes.costs().placements().intern(placement);
+        ASSERT_EQ(whole.costs().placements().intern(placement), proposal[op]);
+        if (proposal[op] != current[op]) changed.push_back(static_cast<int>(op));
+      }
+      const double seconds = changes.propose(proposal, changed, kInfinity);
+      ASSERT_EQ(seconds, whole.run(proposal));
+      ASSERT_GT(changes.propose(proposal, changed, seconds * 0.5),
+                changed.empty() ? 0 : seconds / 2);
+      const bool fits = limits.fits(proposal, changed);
+      Limits fresh(whole.costs(), 1 << 20, 1000);
+      ASSERT_EQ(fits, fresh.start(proposal));
+      if (!fits || random.below(2)) continue;
+      changes.propose(proposal, changed, kInfinity);
+      changes.accept();
+      limits.accept();
+      current = proposal;
+    }
+    EXPECT_LE(changes.stepsSimulated(), changes.stepsAsked());
+  }
+}
+
+TEST(CoarseSimulator, TransfersAreNeverMoreThanCounted) {
+  Random random(testSeed());
+  const auto job = randomJob(random, 2, 8, 1);
+  PlacementCosts costs(job);
+  for (int i = 0; i < 500; ++i) {
+    const int a = costs.placements().intern(randomPlacement(random, 8));
+    const int b = costs.placements().intern(randomPlacement(random, 8));
+    int64_t sent = 0;
+    for (const Transfer& t : costs.transfers(1, a, b)) sent += t.source != t.target;
+    EXPECT_LE(sent, mostTransfers(costs, 1, a, b));
+  }
+}
+
+TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {
+  Random random(testSeed());
+  const auto job = randomJob(random, 12, 4, 4);
+  SearchSpace space{{{{}}}, std::vector<int>(12, 0)};
+  for (int i = 0; i < 40; ++i) space.spaces[0][0].push_back(randomPlacement(random, 4));
+  const std::vector<Placement> start(12, Placement{{0, 1, 2, 3}, {4, ParameterSplit::kNone, 1, 1}});
+  CoarseChain quick(job, ring(4), space, {start}, 1 << 30, 1000, 7, 10.0);
+  CoarseChain whole(job, ring(4), space, {start}, 1 << 30, 1000, 7, 10.0);
+  whole.simulateFully();
+  quick.step(500);
+  whole.step(500);
+  EXPECT_EQ(quick.currentSeconds(), whole.currentSeconds());
+  EXPECT_EQ(quick.bestSeconds(), whole.bestSeconds());
+  EXPECT_EQ(quick.accepted(), whole.accepted());
+  EXPECT_GT(quick.accepted(), 0);
+}
+
+}  // namespace
+}  // namespace topoopt
