@@ -1,7 +1,7 @@
 """What plans predict against what runs measure, for strategies that are more than data parallel.
 
     python benchmarks/hybrid.py
-    python benchmarks/hybrid.py --only dlrm --bandwidth 10Mbps --steps 40
+    python benchmarks/hybrid.py --only dlrm --bandwidth 5Mbps --steps 30
 
 Runs the two examples under `topoopt run` on emulated servers with links of a limited rate: a DLRM
 with its tables on servers of their own, and a GPT in two stages. Each plans first, so strategy,
@@ -40,9 +40,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--only", choices=sorted(CASES), action="append", help="default: all")
     parser.add_argument("--servers", type=int, default=8)
-    parser.add_argument("--degree", type=int, default=4)
-    parser.add_argument("--bandwidth", default="5Mbps", help="of a port, with its unit")
-    parser.add_argument("--steps", type=int, default=25, help="training iterations of each case")
+    parser.add_argument("--degree", type=int, default=6)
+    parser.add_argument("--bandwidth", default="2Mbps", help="of a port, with its unit")
+    parser.add_argument("--steps", type=int, default=12, help="training iterations of each case")
     parser.add_argument("--fabric", choices=["loopback", "netns"], default="loopback")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)

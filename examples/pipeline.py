@@ -1,8 +1,8 @@
 """Trains a small GPT on sequences made from a seed, in the stages of its job's plan.
 
-    topoopt run --servers 8 --degree 4 --bandwidth 5Mbps --strategy-space pipeline --stages 2 \\
+    topoopt run --servers 8 --degree 6 --bandwidth 2Mbps --strategy-space pipeline --stages 2 \\
         examples/pipeline.py
-    topoopt run --servers 8 --degree 4 --bandwidth 5Mbps examples/pipeline.py    # data parallel
+    topoopt run --servers 8 --degree 6 --bandwidth 2Mbps examples/pipeline.py    # data parallel
 
 A hidden table says which token follows which; one in ten follows by chance. One line follows the
 plan, `torch_topoopt.pipeline`; every copy of the model trains on its share of each batch.

@@ -1,6 +1,7 @@
 #include "transport/endpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -137,13 +138,25 @@ size_t Endpoint::chooseRoute(int peer, const std::vector<Hop>& hops) {
   return static_cast<size_t>(std::min_element(used.begin(), used.end()) - used.begin());
 }
 
+// Over parallel links to a neighbour a message goes in parts, so that it takes all of them at once.
+size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vector<Hop>& hops) {
+  const size_t most = hops[route].payload_bytes;
+  const bool parallel =
+      hops.size() > 1 && std::all_of(hops.begin(), hops.end(), [](const Hop& hop) {
+        return hop.payload_bytes == kMaxPayloadBytes;
+      });
+  if (!parallel) return most;
+  const double share = std::ceil(static_cast<double>(message_bytes) * hops[route].weight);
+  return std::min(most, std::max<size_t>(kLeastPartBytes, static_cast<size_t>(share)));
+}
+
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {
   const std::vector<Hop>& hops = hopsTo(config_.rank, id.peer);
   while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
     OutMessage& message = flow.pending.front();
     const size_t left = message.bytes - message.framed;
     const size_t route = chooseRoute(id.peer, hops);
-    const size_t payload = std::min<size_t>(left, hops[route].payload_bytes);
+    const size_t payload = std::min<size_t>(left, framePayload(message.bytes, route, hops));
     if (hops.size() > 1) {
       used_[id.peer][route] += static_cast<double>(payload + 1) / hops[route].weight;
     }

@@ -163,6 +163,7 @@ class Endpoint final : private Link::Observer {
   const std::vector<Hop>& hopsTo(int source, int target) const;
   void pump(const FlowId& id, OutFlow& flow);
   size_t chooseRoute(int peer, const std::vector<Hop>& hops);
+  static size_t framePayload(size_t message_bytes, size_t route, const std::vector<Hop>& hops);
   void onData(const FrameHeader& header, PayloadBuffer payload, bool placed);
   void onAck(const FrameHeader& header);
   void onAckRequest(const FrameHeader& header);

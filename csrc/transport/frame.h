@@ -45,6 +45,7 @@ static_assert(sizeof(FrameHeader) == 56, "the header goes to the wire as it lies
 // shorter, because a relay passes a frame on only when it has all of it.
 inline constexpr uint32_t kMaxPayloadBytes = 256 << 10;
 inline constexpr uint32_t kRelayedPayloadBytes = 64 << 10;
+inline constexpr uint32_t kLeastPartBytes = 4 << 10;  // of a message over parallel links
 
 // Channels from here on measure the network. What they carry is no payload to the counters, which
 // tell what a job has sent.
