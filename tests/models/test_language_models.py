@@ -22,8 +22,8 @@ def test_a_tiny_model_learns_what_follows(module: Any) -> None:
     torch.manual_seed(0)
     model = module.build("tiny")
     tokens = text(4, 8, 64)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses = [float(module.training_step(model, tokens, optimizer)) for _ in range(60)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    losses = [float(module.training_step(model, tokens, optimizer)) for _ in range(30)]
     assert losses[0] > 3.5
     assert losses[-1] < 0.5
 
@@ -108,7 +108,6 @@ def test_what_experts_see_depends_on_the_shapes_alone_and_is_split_with_the_samp
     ("module", "size", "parameters"),
     [
         (gpt, "gpt3-175b", 175.2e9),
-        (gpt, "gpt2-xl", 1.64e9),
         (moe, "gpt2-64e", 1.94e9),
     ],
 )
@@ -121,5 +120,5 @@ def test_large_ones_have_their_parameters_and_layers(
 
 
 def test_the_layers_of_a_gpt_are_found() -> None:
-    graph = profile(lambda: gpt.build("gpt2-xl"), gpt.example_batch(size="gpt2-xl"), name="gpt")
-    assert [(layer.kind, len(layer.starts)) for layer in graph.layers] == [("Block", 48)]
+    graph = profile(lambda: gpt.build("gpt2"), gpt.example_batch(size="gpt2"), name="gpt")
+    assert [(layer.kind, len(layer.starts)) for layer in graph.layers] == [("Block", 12)]
