@@ -8,12 +8,16 @@ import numpy as np
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.topology.loads import link_bytes as bytes_on_links
-from torch_topoopt.topology.loads import link_load_bytes, traffic_matrix
+from torch_topoopt.topology.loads import traffic_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
     from torch_topoopt.plan import Demand, Network
+
+_WHERE = "prediction.link_bytes"
 
 
 def validate_matching(pairs: Iterable[tuple[int, int]], *, directed: bool) -> None:
@@ -29,12 +33,13 @@ def validate_matching(pairs: Iterable[tuple[int, int]], *, directed: bool) -> No
 
 
 def validate_loads(servers: int, network: Network, demand: Demand) -> Network:
-    """Returns `network`, or raises DocumentError unless it carries `demand` as it should.
+    """Returns `network`, or raises DocumentError unless it carries `demand` without losing bytes.
 
-    Rings and routes put bytes on its links (`link_load_bytes`), and these pass
-    `validate_link_bytes`. Raises ValueError if rings or routes for the demand are missing.
+    What rings and routes put on its links is conserved (`validate_link_bytes`). Raises ValueError
+    if rings or routes for the demand are missing.
     """
-    validate_link_bytes(servers, network, demand, link_load_bytes(network, demand))
+    traffic = traffic_matrix(network, demand, servers)
+    _check_conserved(network, demand, traffic, bytes_on_links(network, traffic).tolist())
     return network
 
 
@@ -47,27 +52,36 @@ def validate_link_bytes(
     itself. Then that every link has what rings and routes put on it. A byte per pair and group is
     allowed for rounding. Raises ValueError if rings or routes for the demand are missing.
     """
-    where = "prediction.link_bytes"
     if len(link_bytes) != len(network.links):
-        raise DocumentError(f"{where}: {len(link_bytes)} entries for {len(network.links)} links")
+        raise DocumentError(f"{_WHERE}: {len(link_bytes)} entries for {len(network.links)} links")
     traffic = traffic_matrix(network, demand, servers)
-    rounding = len(demand.groups) + len(demand.pairs) + 1.0
-    surplus = traffic.sum(axis=0) - traffic.sum(axis=1)
-    for link, size_bytes in zip(network.links, link_bytes, strict=True):
-        if not 0 <= size_bytes < np.inf:
-            raise DocumentError(f"{where}: {size_bytes} is not at least 0 and finite")
-        surplus[link.source] += size_bytes
-        surplus[link.target] -= size_bytes
-    allowed = 2 * rounding * max(1, len(network.links)) + 1e-9 * traffic.sum()
-    for server, size_bytes in enumerate(surplus.tolist()):
-        if abs(size_bytes) > allowed:
-            raise DocumentError(
-                f"{where}: server {server} sends {abs(size_bytes):.0f} bytes "
-                f"{'more' if size_bytes > 0 else 'less'} than it receives and has to send"
-            )
+    _check_conserved(network, demand, traffic, link_bytes)
+    rounding = _rounding(demand)
     expected = bytes_on_links(network, traffic).tolist()
     for i, (size_bytes, right) in enumerate(zip(link_bytes, expected, strict=True)):
         if abs(size_bytes - right) > rounding + 1e-9 * right:
             raise DocumentError(
-                f"{where}[{i}]: {size_bytes} bytes, but the demand puts {right:.0f} on this link"
+                f"{_WHERE}[{i}]: {size_bytes} bytes, but the demand puts {right:.0f} on this link"
+            )
+
+
+def _rounding(demand: Demand) -> float:
+    return len(demand.groups) + len(demand.pairs) + 1.0
+
+
+def _check_conserved(
+    network: Network, demand: Demand, traffic: NDArray[np.float64], link_bytes: Sequence[float]
+) -> None:
+    surplus = traffic.sum(axis=0) - traffic.sum(axis=1)
+    for link, size_bytes in zip(network.links, link_bytes, strict=True):
+        if not 0 <= size_bytes < np.inf:
+            raise DocumentError(f"{_WHERE}: {size_bytes} is not at least 0 and finite")
+        surplus[link.source] += size_bytes
+        surplus[link.target] -= size_bytes
+    allowed = 2 * _rounding(demand) * max(1, len(network.links)) + 1e-9 * traffic.sum()
+    for server, size_bytes in enumerate(surplus.tolist()):
+        if abs(size_bytes) > allowed:
+            raise DocumentError(
+                f"{_WHERE}: server {server} sends {abs(size_bytes):.0f} bytes "
+                f"{'more' if size_bytes > 0 else 'less'} than it receives and has to send"
             )
