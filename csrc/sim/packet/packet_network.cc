@@ -20,6 +20,17 @@ constexpr double kMostPackets = 4e9;  // of one flow: its packets are counted in
 
 int64_t orUnlimited(int64_t bytes) { return bytes > 0 ? bytes : kUnlimited; }
 
+// Whether packets of others pass through a host. Then NDP's windows wait where those wait: taking
+// turns with each of many flows they would lose nearly all of their payloads.
+bool hostsRelay(const FlowProgram& program) {
+  for (int route = 0; route < program.routeCount(); ++route) {
+    for (int link : program.route(route).subspan(1)) {
+      if (program.links()[link].source < program.hosts()) return true;
+    }
+  }
+  return false;
+}
+
 std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const Options& options) {
   switch (options.transport) {
     case TransportKind::kDctcp:
@@ -43,7 +54,9 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
   hosts_ = program.hosts();
   full_bytes_ = static_cast<uint32_t>(options_.payload_bytes + options_.header_bytes);
   trims_ = options_.transport == TransportKind::kNdp;
-  queue_at_sender_ = options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
+  queue_at_sender_ =
+      trims_ ? hostsRelay(program)
+             : options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
   scan_interval_ =
       std::max<Picoseconds>(1, toPicoseconds(options_.retransmission_timeout_s) / kScansPerTimeout);
   for (int route = 0; route < program.routeCount(); ++route) {
