@@ -439,7 +439,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-n", "--servers", type=int, default=128, help="default: 128")
     parser.add_argument("-d", "--degrees", type=numbers, default=(4, 8), help="default: 4,8")
     parser.add_argument("--gbps", type=float, default=100.0, help="of a port (default: 100)")
-    parser.add_argument("--evaluations", type=int, default=100_000, help="of each round")
+    parser.add_argument("--evaluations", type=int, default=50_000, help="of each round")
     parser.add_argument("--samples", type=int, default=30, help="strategies priced by both levels")
     parser.add_argument("--gaps", action="store_true", help="gaps to the optimum, instead")
     parser.add_argument("--instances", type=int, default=5, help="of each shape, with --gaps")

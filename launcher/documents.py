@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.routing_policies import Policy
 
 DEFAULT_ROUNDS = 4
-DEFAULT_EVALUATIONS = 100_000
+DEFAULT_EVALUATIONS = 50_000
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.topology.routing_policies import Policy
 
-DEFAULT_EVALUATIONS = 100_000
+DEFAULT_EVALUATIONS = 50_000
 
 Ablation = Literal["both", "search-only", "topology-only"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
