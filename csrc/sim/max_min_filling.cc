@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <stdexcept>
 
 #include "sim/max_min_rates.h"
 
@@ -16,6 +17,7 @@ constexpr double kTie = 1e-12;
 // A level that is found again this close is kept, so that rounding does not spread.
 constexpr double kSame = 1e-14;
 constexpr unsigned kSolvesPerSum = 16;
+constexpr size_t kTurnsPerLink = 1000;
 
 }  // namespace
 
@@ -151,12 +153,14 @@ bool MaxMinRates::needsEvaluation(int link, double level) const {
 
 // Makes all fresh paths on `link` its group, and those of open groups that can rise above `level`.
 // Those that can not, for all that is known now, stay where they are: if they do later, `link` is
-// overfull. So paths with several bottlenecks of equal levels do not go to and fro between them.
+// overfull, and takes them all. So paths with several bottlenecks of equal levels do not go to and
+// fro between them.
 void MaxMinRates::gather(int link, double level) {
   const double tied = level * (1 + kTie);
+  const bool overfull = link_[link].overfull;
   const auto rises = [&](int holder) {
     const LinkState& state = link_[holder];
-    return state.is_open && state.room > tied * state.load;
+    return state.is_open && (overfull || state.room > tied * state.load);
   };
   const auto cellRises = [&](const LinkPairs::Cell& cell) { return rises(cell.link); };
   if (link_[link].fresh_paths == 0 && std::ranges::none_of(pairs_.column(link), cellRises)) return;
@@ -203,6 +207,7 @@ void MaxMinRates::close(int link, double level) {
     state.queued = false;
   }
   if (state.open_pairs > 0 || state.fresh_paths > 0) gather(link, level);
+  state.overfull = false;
   if (state.group == 0) {
     state.is_open = false;
     return;
@@ -248,12 +253,19 @@ void MaxMinRates::close(int link, double level) {
     ++crossed.open_pairs;
   }
   queue(link, level);
-  for (int other : overfull_) queue(other, evaluate(other));
+  for (int other : overfull_) {
+    link_[other].overfull = true;
+    queue(other, evaluate(other));
+  }
 }
 
 void MaxMinRates::fill() {
   highest_closed_ = 0;
+  size_t turns = 0;
   while (!heap_.empty()) {
+    if (++turns > kTurnsPerLink * (link_.size() + 1)) {  // a fault of ours, better than no end
+      throw std::logic_error("max-min rates do not settle");
+    }
     const Level top = heap_.front();
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     heap_.pop_back();

@@ -83,8 +83,9 @@ class MaxMinRates {
     int open_pairs = 0;     // open groups that cross it
     int fresh_paths = 0;    // that cross it
     bool is_open = false;
-    bool queued = false;  // with key_[link]
-    bool listed = false;  // in solved_links_
+    bool queued = false;    // with key_[link]
+    bool listed = false;    // in solved_links_
+    bool overfull = false;  // when another group was to be closed
   };
   static_assert(sizeof(LinkState) == 64, "one cache line, of which solves touch hundreds");
   struct Level {

@@ -153,6 +153,47 @@ TEST(MaxMinRatesTest, StaysFairAsFlowsAndCapacitiesChange) {
   }
 }
 
+// All-to-all on a circulant: the links of a stride fill at the same level, up to rounding, and most
+// paths have several bottlenecks. Distances leave one after the other, and come back.
+TEST(MaxMinRatesTest, SettlesWhereManyLinksAreEqual) {
+  constexpr int kServers = 48;
+  for (const int stride : {5, 7}) {
+    const double weight = stride == 5 ? 0.5 : 1.0 / 3;
+    const std::vector<double> capacity(2 * kServers, 12.5e9);
+    PathTable paths;
+    for (int distance = 1; distance < kServers; ++distance) {
+      for (int source = 0; source < kServers; ++source) {
+        std::vector<LinkUse> uses;
+        for (int first = 0; first < 2; ++first) {  // long strides first, or short ones
+          int at = source;
+          const auto walk = [&](int step, int link, int hops) {
+            for (; hops > 0; --hops, at = (at + step) % kServers) {
+              uses.push_back({link + at, first == 0 ? weight : 1 - weight});
+            }
+          };
+          if (first == 0) walk(stride, kServers, distance / stride);
+          walk(1, 0, distance % stride);
+          if (first == 1) walk(stride, kServers, distance / stride);
+        }
+        paths.add(uses);
+      }
+    }
+    MaxMinRates rates(capacity, paths);
+    std::vector<int> count(paths.size(), 1);
+    for (int path = 0; path < paths.size(); ++path) rates.change(path, 1);
+    for (int wave = 0; wave < 2 * (kServers - 1); ++wave) {
+      rates.solve();
+      ASSERT_NO_FATAL_FAILURE(expectFair(capacity, paths, count, rates)) << "wave " << wave;
+      for (int source = 0; source < kServers; ++source) {
+        const int path = wave * 29 % (kServers - 1) * kServers + source;
+        const int delta = count[path] > 0 ? -1 : 1;
+        count[path] += delta;
+        rates.change(path, delta);
+      }
+    }
+  }
+}
+
 // A path that is alone may keep its place while it has no flow; others must not see it.
 TEST(MaxMinRatesTest, APathWithoutFlowsTakesNothingFromOthers) {
   const std::vector<double> capacity{10, 10};
