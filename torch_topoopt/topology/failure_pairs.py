@@ -145,15 +145,15 @@ def _ranges(begins: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int
 
 def hop_matrix(adjacent: Collection[Pair], servers: int) -> NDArray[np.int64]:
     """Least hops, [source, target]; -1 where there is no path."""
-    linked = np.zeros((servers, servers), dtype=np.float32)
-    for pair in adjacent:
-        linked[pair] = 1
+    # Rows are gathered, not multiplied: threads of a matrix product spin where the machine is busy.
+    following = _neighbour_table(adjacent, servers)  # -1: the row of nobody, added below
     known = np.eye(servers, dtype=bool)
     hops = np.where(known, 0, -1)
     frontier, distance = known, 0
     while frontier.any():
         distance += 1
-        frontier = (frontier.astype(np.float32) @ linked > 0) & ~known
+        beyond = np.vstack((frontier, np.zeros((1, servers), dtype=bool)))
+        frontier = beyond[following].any(axis=1) & ~known
         hops[frontier] = distance
         known = known | frontier
     return hops
@@ -164,7 +164,7 @@ def _neighbour_table(adjacent: Collection[Pair], servers: int) -> NDArray[np.int
     rows: list[list[int]] = [[] for _ in range(servers)]
     for source, target in sorted(adjacent):
         rows[source].append(target)
-    table = np.full((servers, max(map(len, rows))), -1)
+    table = np.full((servers, max(map(len, rows), default=0)), -1)
     for server, row in enumerate(rows):
         table[server, : len(row)] = row
     return table
