@@ -22,7 +22,7 @@ STAMP := .venv/torch_topoopt-setup.stamp
 endif
 BIN := $(VENV)/bin
 # Tests wait more than they compute: several run at once, also on few cores.
-WORKERS ?= 3
+WORKERS ?= 4
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 CXX ?= c++
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

@@ -21,6 +21,7 @@ import logging
 import os
 import sys
 import time
+import weakref
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
@@ -317,7 +318,8 @@ def _open_job(extension: Any, options: Any) -> _Job:
     )
     job = _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
     if "TOPOOPT_RUN_DIR" in os.environ:
-        job.meter = IterationMeter(lambda: [link["sent_bytes"] for link in _planned_links(job)])
+        known = weakref.ref(job)  # else the meter would keep the links of a past job open
+        job.meter = IterationMeter(lambda: _sent_bytes(known()))
         job.end_meter = job.meter.install()
     return job
 
@@ -354,6 +356,10 @@ def _link_stats(job: _Job) -> list[dict[str, Any]]:
 
 def _planned_links(job: _Job) -> list[dict[str, Any]]:
     return [link for link in _link_stats(job) if link["source_port"] >= 0]
+
+
+def _sent_bytes(job: _Job | None) -> list[int]:
+    return [link["sent_bytes"] for link in _planned_links(job)] if job is not None else []
 
 
 def _on_closed(rank: int, server: int, why: str) -> None:

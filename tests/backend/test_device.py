@@ -456,7 +456,11 @@ def _abort(rank: int, world: int) -> str:
     dist.all_reduce(tensor)
     lag.hold_streams()  # the copy to the host will not come
     work = dist.all_reduce(tensor, async_op=True)
+    # Rank 0 may be done with the first operation before the others are.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"held {rank}", "")
     if rank == 0:
+        store.wait([f"held {other}" for other in range(world)])
         dist.group.WORLD.abort()
     with pytest.raises(RuntimeError) as caught:
         work.wait()

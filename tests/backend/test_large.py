@@ -43,6 +43,7 @@ def move_and_reduce(rank: int, world: int) -> list[bool]:
 @pytest.mark.skipif(
     available_bytes() < NEEDED_BYTES, reason=f"needs {NEEDED_BYTES >> 30} GiB of free memory"
 )
+@pytest.mark.exhaustive
 def test_a_tensor_above_two_gibibytes_is_reduced_and_sent_whole(tmp_path):
     outcomes = run_ranks(make_plan(2, 1), tmp_path, move_and_reduce, limit_s=280)
     assert values(outcomes) == [[True] * 4] * 2
