@@ -48,7 +48,12 @@ SETTINGS = (
         algorithm="both_ways",
         exhaustive=True,
     ),
-    Setting("5 on a duplex ring, doubling", lambda: make_plan(5, 2), algorithm="doubling"),
+    Setting(
+        "5 on a duplex ring, doubling",
+        lambda: make_plan(5, 2),
+        algorithm="doubling",
+        exhaustive=True,
+    ),
     Setting("5 on a star, trees", lambda: networks.plan_of(5, networks.star(5)), algorithm="tree"),
     Setting(
         "5 on a line, one ring",
@@ -58,7 +63,11 @@ SETTINGS = (
         exhaustive=True,
     ),
     Setting("8 on a tree", lambda: networks.plan_of(8, networks.binary_tree(8)), exhaustive=True),
-    Setting("8 on a ring with a chord", lambda: networks.plan_of(8, networks.ring_with_chord(8))),
+    Setting(
+        "8 on a ring with a chord",
+        lambda: networks.plan_of(8, networks.ring_with_chord(8)),
+        exhaustive=True,
+    ),
     Setting("4 on one server", lambda: make_plan(1, 1), 4),
     Setting("2 on each of 2 servers", lambda: make_plan(2, 1), 2),
     Setting(

@@ -30,6 +30,7 @@ def test_the_example_is_profiled_as_it_stands() -> None:
     assert all(operator.splittable for operator in graph.operators)
 
 
+@pytest.mark.exhaustive
 def test_the_example_reaches_its_target_under_torchrun_with_gloo() -> None:
     result = train(2, "--epochs", "6", "--target-accuracy", "0.9")
     assert result.returncode == 0, result.stderr
