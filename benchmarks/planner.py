@@ -22,36 +22,30 @@ x flow       the same where the flow level prices every proposal
 rank, ratio  Spearman's rank correlation of the coarse simulator's seconds with those of the flow
              level, and the median and range of their ratio, over --samples strategies
 
-With --gaps, instead: random jobs of few operators on few servers. The optimum is the least time of
-all strategies that split by samples (strategy_space without further dimensions), each on every
-network that TopologyFinder makes for any of them, with the servers in any order: with two ports per
-server these are all rings. The gap is that of `plan` to it; the exit code is 1 if the median of a
-mode is above 0 or a gap of mode best above 2 %.
+With --gaps, instead: how far plans of small jobs are from the optimum (optimality_gaps.py says of
+what); the exit code is 1 if the median of a mode is above 0 or a gap of mode best above 2 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import random
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from optimality_gaps import run_gap, summary_of_gaps
+from separate_cases import ResultFile, choice_of, in_a_process, numbers, peak_megabytes
 
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch_topoopt import _core
-    from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.plan import Plan
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
@@ -61,11 +55,6 @@ _COLUMNS += ("props/s", "simulated", "x full", "x flow", "rank", "ratio")
 _WIDTHS = (22, *(11,) * 5, *(9,) * 4, 11, 8, 8, 7, 19)
 _MEASURED = 4000  # proposals of a chain that is measured
 _FLOW_S = 5.0  # of one processor, for a chain at flow level
-
-
-def peak_megabytes() -> float:
-    """The most memory that this process had in RAM."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
@@ -179,134 +168,6 @@ def sampled(problem: SearchProblem, count: int) -> list[Strategy]:
     return found[:count]
 
 
-def run_gap(case: dict[str, Any]) -> dict[str, Any]:
-    """One small instance: the optimum of all strategies and networks, and the gap of `plan`."""
-    from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner import plan
-
-    rng = random.Random(case["seed"])
-    graph = small_job(rng, case["operators"], case["servers"])
-    cluster = Cluster(case["servers"], case["degree"], 10.0)
-    optimum = optimum_of(graph, cluster)
-    found = plan(
-        graph, cluster, mode=case["mode"], strategy_space="samples", evaluations=case["evaluations"]
-    ).prediction.iteration_s
-    return {**case, "optimum_s": optimum, "found_s": found, "gap": found / optimum - 1}
-
-
-def small_job(rng: random.Random, operators: int, servers: int) -> OpGraph:
-    """Operators in which computing, AllReduce and transfers take times of the same order."""
-    from torch_topoopt.op_graph import Operand, Operator, OpGraph
-
-    made = []
-    for i in range(operators):
-        parameters = rng.choice([0, rng.randrange(10**5, 10**7)])
-        producers = sorted(rng.sample(range(i), min(i, rng.randint(1, 2))))
-        sizes = [rng.randrange(10**5, 10**7) for _ in producers]
-        flops = rng.randrange(10**8, 10**10)
-        made.append(
-            Operator(
-                name=f"op{i}",
-                kind="linear",
-                forward_flops=flops,
-                backward_flops=2 * flops,
-                parameter_bytes=parameters,
-                parameter_gradient_bytes=parameters,
-                output_bytes=10**6,
-                saved_bytes=10**6,
-                memory_bytes=0,
-                splittable=True,
-                operands=tuple(Operand(p, s, s) for p, s in zip(producers, sizes, strict=True)),
-            )
-        )
-    return OpGraph(OpGraph.VERSION, "random", 60, tuple(made)).validate()
-
-
-def optimum_of(graph: OpGraph, cluster: Cluster) -> float:
-    """The least time of all strategies on all networks (see the top)."""
-    from torch_topoopt import _core
-    from torch_topoopt.plan import Degrees
-    from torch_topoopt.search.lowering import lower_job, lower_placement
-    from torch_topoopt.search.strategy_space import shard_counts
-
-    strategies = every_strategy(graph, cluster.servers)
-    counts = shard_counts(cluster.servers, graph.batch_size)
-    job = lower_job(graph, cluster, {Degrees(k) for k in counts})
-    lowered = [[lower_placement(p) for p in strategy] for strategy in strategies]
-    return min(
-        _core.simulate_iteration(job, network, strategy)[0]
-        for network in every_network(graph, cluster, strategies)
-        for strategy in lowered
-    )
-
-
-def every_strategy(graph: OpGraph, servers: int) -> list[Strategy]:
-    """All of strategy_space, samples only."""
-    from torch_topoopt.plan import Placement
-    from torch_topoopt.search.strategy_space import strategy_space
-
-    space = strategy_space(graph, servers)
-    choices = [
-        [
-            Placement.of(operator.name, members, move.degrees)
-            for move in space.moves_of(i)
-            for members in move.arrangements
-        ]
-        for i, operator in enumerate(graph.operators)
-    ]
-    return list(itertools.product(*choices))
-
-
-def every_network(
-    graph: OpGraph, cluster: Cluster, strategies: Sequence[Strategy]
-) -> list[_core.RoutedNetwork]:
-    """What TopologyFinder makes for any of the strategies, with the servers in any order."""
-    from torch_topoopt import _core
-    from torch_topoopt.search.traffic import demand
-    from torch_topoopt.topology.topology_finder import find_network
-
-    found: dict[Any, dict[str, Any]] = {}
-    for asked in dict.fromkeys(demand(graph, s, cluster.servers) for s in strategies):
-        network = find_network(cluster, asked)
-        routes = [route for routes in network.routes_by_pair().values() for route in routes]
-        for order in itertools.permutations(range(cluster.servers)):
-            named = {
-                "links": sorted((order[a.source], order[a.target]) for a in network.links),
-                "routes": sorted(([order[s] for s in r.servers], r.weight) for r in routes),
-                "groups": [
-                    (
-                        sorted(order[s] for s in group.servers),
-                        sorted(([order[s] for s in r.servers], r.share) for r in group.rings),
-                    )
-                    for group in network.groups
-                ],
-            }
-            found.setdefault(repr(named), named)
-    return [
-        _core.RoutedNetwork(
-            servers=cluster.servers,
-            bytes_per_s=cluster.link_bytes_per_s,
-            latency_s=cluster.link_latency_s,
-            **named,
-        )
-        for named in found.values()
-    ]
-
-
-def in_a_process(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """`case` run by a fresh interpreter; `error` says what went wrong with it."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--case", json.dumps(case)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        return {**case, "error": f"not done after {limit_s:g} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {**case, "error": lines[-1] if lines else f"exit code {done.returncode}"}
-    row: dict[str, Any] = json.loads(done.stdout)
-    return row
-
-
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What the options ask for."""
     if options.gaps:
@@ -373,69 +234,27 @@ def row_of(cells: Sequence[str]) -> str:
     )
 
 
-def known_results(path: str | None) -> list[dict[str, Any]]:
-    """What an earlier run wrote; raises ValueError for a file of something else."""
-    if path is None or not Path(path).exists():
-        return []
-    document = json.loads(Path(path).read_text())
-    if not isinstance(document, dict) or document.get("benchmark") != "planner":
-        raise ValueError(f"{path}: not a file that this benchmark wrote")
-    results: list[dict[str, Any]] = document["results"]
-    return results
-
-
 def run_all(options: argparse.Namespace) -> int:
-    results = known_results(options.json)
+    file = ResultFile(options.json, "planner", resume=True)
     titles = ("instance", "optimum", "plan", "gap")
     heading = f"{titles[0]:<28}{titles[1]:>12}{titles[2]:>12}{titles[3]:>9}"
     print(heading if options.gaps else row_of(_COLUMNS), flush=True)
     rows = []
     for case in cases(options):
-        same = (r for r in results if "error" not in r and all(r.get(k) == case[k] for k in case))
-        result = next(same, None)
+        result = file.known(case)
         if result is None:
-            result = run_gap(case) if options.gaps else in_a_process(case, options.limit)
-            results.append(result)
+            result = in_a_process(__file__, case, options.limit)
+            file.add(result)
         rows.append(result)
         print(line_of(result), flush=True)
-        if options.json:
-            document = {"benchmark": "planner", "version": 1, "results": results}
-            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
-    if options.gaps:
-        return summary_of_gaps(rows)
-    return OK
-
-
-def summary_of_gaps(rows: list[dict[str, Any]]) -> int:
-    """Prints the median and the worst gap of each mode."""
-    failed = False
-    for mode in ("paper", "best"):
-        gaps = [row["gap"] for row in rows if row["mode"] == mode]
-        print(f"{mode}: median {statistics.median(gaps):.2%}, worst {max(gaps):.2%} of {len(gaps)}")
-        failed |= statistics.median(gaps) > 1e-9 or (mode == "best" and max(gaps) > 0.02)
-    return CHECK_FAILED if failed else OK
-
-
-def names(text: str) -> tuple[str, ...]:
-    chosen = tuple(text.split(","))
-    for name in chosen:
-        if name not in MODELS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(MODELS)}")
-    return chosen
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers joined by commas") from None
+    return OK if not options.gaps or summary_of_gaps(rows) else CHECK_FAILED
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", type=names, default=MODELS, help="default: all six")
+    parser.add_argument("--models", type=choice_of(MODELS), default=MODELS, help="default: all six")
     parser.add_argument("-n", "--servers", type=int, default=128, help="default: 128")
     parser.add_argument("-d", "--degrees", type=numbers, default=(4, 8), help="default: 4,8")
     parser.add_argument("--gbps", type=float, default=100.0, help="of a port (default: 100)")
@@ -453,7 +272,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     if options.case is not None:
-        print(json.dumps(run_case(json.loads(options.case))))
+        case = json.loads(options.case)
+        print(json.dumps((run_case if "model" in case else run_gap)(case)))
         return OK
     try:
         return run_all(options)

@@ -31,18 +31,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import subprocess
 import sys
 import time
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from separate_cases import ResultFile, choice_of, in_a_process, numbers, peak_megabytes
 
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch_topoopt.op_graph import OpGraph
 
@@ -58,11 +57,6 @@ _COLUMNS = (
     *("MB", "call MB"),
 )
 _MODEL_COLUMNS = ("network", "paper s", "best s", "best/paper")
-
-
-def peak_megabytes() -> float:
-    """The most memory that this process had in RAM."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
@@ -130,22 +124,6 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def in_a_process(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """`case` run by a fresh interpreter; `error` says what went wrong with it."""
-    if "error" in case:
-        return case
-    command = [sys.executable, str(Path(__file__).resolve()), "--case", json.dumps(case)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        return {**case, "error": f"not done after {limit_s:g} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {**case, "error": lines[-1] if lines else f"exit code {done.returncode}"}
-    row: dict[str, Any] = json.loads(done.stdout)
-    return row
-
-
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What the options ask for; `error` where no network can have the shape."""
     extra = {"seed": options.seed}
@@ -206,42 +184,23 @@ def models_row_of(result: dict[str, Any]) -> tuple[str, ...]:
 
 def run_all(options: argparse.Namespace) -> int:
     results: list[dict[str, Any]] = []
-    known = known_results(options.json) if options.resume else {}
+    file = ResultFile(options.json, "topology", resume=options.resume)
     print(line_of(_MODEL_COLUMNS if options.models else _COLUMNS), flush=True)
     for case in cases(options):
-        result = known.get(key_of(case))
-        if result is None and "model" in case:  # nothing of the process is measured
-            result = case if "error" in case else run_models_case(case)
-        result = result or in_a_process(case, options.limit)
+        result = file.known(case)
+        if result is None:
+            if "model" in case:  # nothing of the process is measured
+                result = case if "error" in case else run_models_case(case)
+            else:
+                result = in_a_process(__file__, case, options.limit)
+            file.add(result)
         results.append(result)
         print(line_of_result(result), flush=True)
-        if options.json:
-            document = {"version": 1, "results": results}
-            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
     if not options.models:
         return OK
     count, worse = count_worse(results)
     print(f"best worse than paper in {worse} of {count} cases")
     return CHECK_FAILED if worse else OK
-
-
-def key_of(case: dict[str, Any]) -> str:
-    """The same for a case and for its result."""
-    parts = ("servers", "degree", "ports", "mode", "model", "options")
-    return json.dumps({part: case[part] for part in parts if part in case}, sort_keys=True)
-
-
-def known_results(path: str) -> dict[str, dict[str, Any]]:
-    """The results that an earlier run wrote to `path`, by their case; those without figures again.
-
-    Raises ValueError if the file holds something else.
-    """
-    if not Path(path).exists():
-        return {}
-    document = json.loads(Path(path).read_text())
-    if not isinstance(document, dict) or document.get("version") != 1:
-        raise ValueError(f"{path}: not a file that --json of this script wrote")
-    return {key_of(row): row for row in document["results"] if "error" not in row}
 
 
 def line_of_result(result: dict[str, Any]) -> str:
@@ -254,24 +213,6 @@ def count_worse(results: list[dict[str, Any]]) -> tuple[int, int]:
     """How many cases were compared, and in how many of them `best` is worse than `paper`."""
     good = [result for result in results if "error" not in result]
     return len(good), sum(r["best_s"] > r["paper_s"] * (1 + 1e-9) for r in good)
-
-
-def choice_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
-        return names
-
-    return parse
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers joined by commas") from None
 
 
 def parse_arguments() -> argparse.Namespace:

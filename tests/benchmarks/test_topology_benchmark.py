@@ -33,7 +33,9 @@ def test_shapes_that_no_network_can_have_are_left_out_with_a_word() -> None:
     chosen = list(topology.cases(options(degrees=(2, 3, 7, 8))))
     found = [(c["degree"], c["ports"]) for c in chosen if "error" not in c]
     assert found == [(2, "duplex"), (2, "simplex"), (3, "simplex"), (7, "simplex")]
-    left = {(c["degree"], c["ports"]): topology.in_a_process(c, 1) for c in chosen if "error" in c}
+    left = {
+        (c["degree"], c["ports"]): topology.in_a_process("", c, 1) for c in chosen if "error" in c
+    }
     assert "must be even" in left[3, "duplex"]["error"]
     line = topology.line_of_result(left[8, "simplex"])
     assert line.split(maxsplit=5)[5] == "left out: more ports than other servers"
@@ -83,20 +85,12 @@ def test_a_case_gives_a_row_of_the_table() -> None:
     assert len(row) == len(topology._COLUMNS)
 
 
-def test_a_case_in_a_process_of_its_own_or_the_reason_why_not() -> None:
-    case = {"servers": 6, "degree": 3, "ports": "simplex", "mode": "released", "options": {}}
-    result = topology.in_a_process(case, 300)
-    assert "no stride number 3 for a group of 6 servers" in result["error"]
-    late = topology.in_a_process({**case, "servers": 5}, 0.01)
-    assert late["error"] == "not done after 0.01 s"
-
-
 def test_rows_are_there_before_the_run_ends(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
 
-    def run(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def run(script: str, case: dict[str, Any], limit_s: float) -> dict[str, Any]:
         done.append(topology.name_of(case))
         if len(done) == 3:
             raise KeyboardInterrupt
@@ -120,10 +114,9 @@ def test_a_run_goes_on_with_the_cases_that_its_file_does_not_have(
 ) -> None:
     file = tmp_path / "rows.json"
     chosen = options(degrees=(2,), modes=("paper",), limit=1.0, json=str(file), resume=True)
-    assert topology.known_results(str(file)) == {}
     done: list[str] = []
 
-    def run(case: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def run(script: str, case: dict[str, Any], limit_s: float) -> dict[str, Any]:
         done.append(topology.name_of(case))
         if case["ports"] == "simplex" and len(done) == 2:
             return {**case, "error": "not done after 1 s"}
@@ -135,6 +128,3 @@ def test_a_run_goes_on_with_the_cases_that_its_file_does_not_have(
     assert done == ["8 x 2 duplex paper", "8 x 2 simplex paper", "8 x 2 simplex paper"]
     kept = json.loads(file.read_text())["results"]
     assert all("error" not in row for row in kept)
-    file.write_text("[]")
-    with pytest.raises(ValueError, match="not a file that --json of this script wrote"):
-        topology.known_results(str(file))
