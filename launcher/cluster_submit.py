@@ -174,12 +174,13 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
 
         demand = Demand((GroupDemand(tuple(range(shape.servers)), 0),), ())
         return Plan.of_network(shape, find_network(shape, demand), demand, model="")
+    from torch_topoopt.planning_options import PlanningOptions
+
     with terminal.progress("planning") as progress:
         progress(None, "profiling")
         graph = documents.op_graph_of(arguments.model or arguments.script)
-        plan = documents.make_plan(
-            graph, shape, seed=arguments.seed, strategy_space="data-parallel", progress=progress
-        )
+        options = PlanningOptions(seed=arguments.seed, strategy_space="data-parallel")
+        plan = documents.make_plan(graph, shape, options, progress)
         return documents.with_failures(plan, progress)
 
 

@@ -14,18 +14,11 @@ from torch_topoopt.launcher.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Literal
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Network, Plan, SpaceName
+    from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.planner import PlanProgress
-    from torch_topoopt.planning_options import Ablation
-    from torch_topoopt.search.strategies import Executable, Strategy
-    from torch_topoopt.search.two_levels import SearchOptions
-    from torch_topoopt.topology.routing_policies import Policy
-
-DEFAULT_ROUNDS = 4
-DEFAULT_EVALUATIONS = 50_000
+    from torch_topoopt.planning_options import PlanningOptions
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 
@@ -127,48 +120,18 @@ def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> 
 def make_plan(
     graph: OpGraph,
     cluster: Cluster,
-    *,
-    seed: int,
-    strategy_space: SpaceName,
+    options: PlanningOptions,
     progress: Callable[[float | None, str], None],
-    rounds: int = DEFAULT_ROUNDS,
-    evaluations: int = DEFAULT_EVALUATIONS,
-    mode: Literal["paper", "best"] = "paper",
-    ablation: Ablation = "both",
-    network: Network | None = None,
-    routing: Policy = "shortest",
-    search: SearchOptions | None = None,
-    strategy: Strategy | None = None,
-    micro_batches: int = 1,
-    optimizer_factor: float = 0.0,
+    *,
     keep_best: bool = False,
-    executable: Executable | None = None,
 ) -> Plan:
     """Runs the planner and reports its progress; raises InputError for what cannot be planned.
 
-    `network` is one that is there already: then only the strategy is planned. With `keep_best`, a
-    signal raises StoppedEarly where there is a plan to keep, else Interrupted as always. With
-    `executable`, only samples are split, and only as it accepts.
+    With `keep_best`, a signal raises StoppedEarly where there is a plan to keep, else Interrupted
+    as always.
     """
     from torch_topoopt.planner import Planning
-    from torch_topoopt.planning_options import PlanningOptions
-    from torch_topoopt.search.two_levels import SearchOptions
 
-    options = PlanningOptions(
-        seed=seed,
-        rounds=rounds,
-        evaluations=evaluations,
-        strategy_space=strategy_space,
-        mode=mode,
-        ablation=ablation,
-        network=network,
-        routing=routing,
-        executable=executable,
-        search=search or SearchOptions(),
-        strategy=strategy,
-        micro_batches=micro_batches,
-        optimizer_factor=optimizer_factor,
-    )
     try:
         planning = Planning(graph, cluster, options, _shown(progress))
         try:

@@ -115,6 +115,7 @@ def plan_pipeline(
     gets a network of its own. Raises InputError where there is none.
     """
     from torch_topoopt.parallel import StrategyError, handed_over_once, stages_of
+    from torch_topoopt.planning_options import PlanningOptions
     from torch_topoopt.search.pipelines import pipelines
 
     counts = [micro_batches] if micro_batches else [2**i for i in range(1, 6)]
@@ -133,19 +134,16 @@ def plan_pipeline(
         except StrategyError as error:
             why = str(error).removeprefix("strategy: ")
             continue
-        plan = documents.make_plan(
-            handed_over_once(graph, candidate.strategy),
-            cluster,
+        options = PlanningOptions(
             seed=seed,
-            strategy_space="full",
-            progress=progress,
             evaluations=0,
             network=network,
             executable=placements.__contains__,
             strategy=candidate.strategy,
             micro_batches=candidate.micro_batches,
         )
-        plans.append(plan)
+        once = handed_over_once(graph, candidate.strategy)
+        plans.append(documents.make_plan(once, cluster, options, progress))
     if not plans:
         wanted = f" of {stages} stages" if stages else ""
         raise InputError(

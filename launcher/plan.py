@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch_topoopt import planning_defaults
 from torch_topoopt.launcher import (
     console,
     documents,
@@ -86,13 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--rounds",
         type=int,
-        default=documents.DEFAULT_ROUNDS,
+        default=planning_defaults.DEFAULT_ROUNDS,
         help="most rounds of the alternation (default: %(default)s)",
     )
     options.add_argument(
         "--evaluations",
         type=int,
-        default=documents.DEFAULT_EVALUATIONS,
+        default=planning_defaults.DEFAULT_EVALUATIONS,
         help="strategies tried in each round (default: %(default)s)",
     )
     options.add_argument(
@@ -233,6 +234,7 @@ def _make_plan(
     network: Network | None,
     progress: Callable[[float | None, str], None],
 ) -> Plan:
+    from torch_topoopt.planning_options import PlanningOptions
     from torch_topoopt.search.two_levels import SearchOptions
 
     strategy = None
@@ -241,12 +243,9 @@ def _make_plan(
         strategy, micro_batches = strategy_files.load_strategy(
             arguments.strategy, graph, cluster.servers, arguments.micro_batches
         )
-    plan = documents.make_plan(
-        graph,
-        cluster,
+    options = PlanningOptions(
         seed=arguments.seed,
         strategy_space=arguments.strategy_space,
-        progress=progress,
         rounds=arguments.rounds,
         evaluations=arguments.evaluations,
         mode=arguments.mode,
@@ -257,8 +256,8 @@ def _make_plan(
         strategy=strategy,
         micro_batches=micro_batches,
         optimizer_factor=arguments.optimizer_state,
-        keep_best=True,
     )
+    plan = documents.make_plan(graph, cluster, options, progress, keep_best=True)
     if arguments.failures is not False:
         plan = documents.with_failures(plan, progress)
     return plan

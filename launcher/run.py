@@ -200,15 +200,15 @@ class Job:
                     network=network,
                 )
             else:
-                plan = documents.make_plan(
-                    graph,
-                    cluster,
+                from torch_topoopt.planning_options import PlanningOptions
+
+                options = PlanningOptions(
                     seed=self.options.seed,
                     strategy_space="data-parallel" if program is None else "full",
-                    progress=stage.progress,
                     network=network,
                     executable=hybrid.executable(program, cluster.servers) if program else None,
                 )
+                plan = documents.make_plan(graph, cluster, options, stage.progress)
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
         return plan

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 # From the bottom up. A unit is a module or a package of torch_topoopt; units on one line are
 # siblings and do not import each other.
 PYTHON_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"data_model", "metrics", "rates", "_core", "_backend"}),
+    frozenset({"data_model", "metrics", "planning_defaults", "rates", "_core", "_backend"}),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
     frozenset(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
-from torch_topoopt.planning_options import DEFAULT_EVALUATIONS, PlanningOptions
+from torch_topoopt.planning_defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
+from torch_topoopt.planning_options import PlanningOptions
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel
@@ -71,7 +72,7 @@ def plan(
     cluster: Cluster,
     *,
     seed: int = 0,
-    rounds: int = 4,
+    rounds: int = DEFAULT_ROUNDS,
     evaluations: int = DEFAULT_EVALUATIONS,
     strategy_space: SpaceName = "full",
     mode: Literal["paper", "best"] = "paper",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import SpaceName
+from torch_topoopt.planning_defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
 from torch_topoopt.topology.routing_policies import POLICIES
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.topology.routing_policies import Policy
 
-DEFAULT_EVALUATIONS = 50_000
-
 Ablation = Literal["both", "search-only", "topology-only"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
@@ -28,7 +27,7 @@ class PlanningOptions:
     """Checked by `validate`."""
 
     seed: int = 0
-    rounds: int = 4
+    rounds: int = DEFAULT_ROUNDS
     evaluations: int = DEFAULT_EVALUATIONS
     strategy_space: SpaceName = "full"
     mode: Literal["paper", "best"] = "paper"
