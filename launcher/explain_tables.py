@@ -14,34 +14,45 @@ if TYPE_CHECKING:
 
 
 def show(terminal: Terminal, explained: tuple[Explanation, ...]) -> None:
-    """A row for each operator, and one for each of its alternatives."""
+    """A row for each operator, one for how it is split, and one for each alternative."""
     if not explained:
         terminal.line("no operator has a large share of the computing, bytes or parameters")
         return
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for entry in explained:
-        shares = [
-            f"{share:.1%}"
-            for share in (entry.compute_share, entry.bytes_share, entry.parameter_share)
+        shares = (entry.compute_share, entry.bytes_share, entry.parameter_share)
+        rows.append((_names(entry), *(f"{share:.1%}" for share in shares), "", ""))
+        rows.append((f"  {_split(entry)}", "", "", "", format_seconds(entry.iteration_s), ""))
+        rows += [
+            (f"  or {placement_text(other.placement)}", "", "", "", *_cost(entry, other))
+            for other in entry.alternatives
         ]
-        mine = placement_text(entry.placement)
-        rows.append((entry.placement.operator, *shares, mine, format_seconds(entry.iteration_s)))
-        rows += [("", "", "", "", *_cells(entry, other)) for other in entry.alternatives]
     terminal.table(
-        "Large operators, and the best other ways to split each",
-        ("operator", "compute", "bytes", "parameters", "split", "iteration"),
+        "Large operators, how each is split, and the best other ways",
+        ("operator", "compute", "bytes", "parameters", "iteration", ""),
         rows,
     )
+    if any(entry.alike for entry in explained):
+        terminal.line("shares are those of all alike; the other ways are the first one's alone")
 
 
-def _cells(entry: Explanation, other: Alternative) -> tuple[str, str]:
+def _names(entry: Explanation) -> str:
+    name = entry.placement.operator
+    return f"{name} and {len(entry.alike)} alike" if entry.alike else name
+
+
+def _split(entry: Explanation) -> str:
+    if entry.alike and len(entry.placement.servers) == 1:
+        (server,) = entry.placement.servers
+        return f"whole on one server each, {entry.placement.operator} on server {server}"
+    return placement_text(entry.placement)
+
+
+def _cost(entry: Explanation, other: Alternative) -> tuple[str, str]:
     if not other.fits:
-        return f"or {placement_text(other.placement)}", "does not fit into memory"
+        return "no memory", ""
     change = other.iteration_s / entry.iteration_s - 1
-    return (
-        f"or {placement_text(other.placement)}",
-        f"{format_seconds(other.iteration_s)} ({change:+.1%})",
-    )
+    return format_seconds(other.iteration_s), f"{change:+.1%}"
 
 
 def figures(explained: tuple[Explanation, ...]) -> list[dict[str, Any]]:

@@ -58,8 +58,8 @@ def test_explain_shows_large_operators_and_their_alternatives(
     output = tmp_path / "plan.json"
     planned(op_graph_file, output, "--degree", "2", "--explain")
     out = capsys.readouterr().out
-    assert "best other ways to split" in out
-    assert "or " in out
+    assert "best other ways" in out
+    assert "    or " in out
     planned(op_graph_file, output, "--degree", "2", "--explain", "--json")
     entries = json.loads(capsys.readouterr().out)["explain"]
     plan = Plan.load(output)

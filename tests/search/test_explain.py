@@ -31,21 +31,31 @@ def test_a_whole_table_beats_a_shared_one_and_explain_says_by_how_much() -> None
 
 
 def test_the_largest_come_first_and_the_small_are_left_out() -> None:
-    op_graph = chain(60)
     cluster = Cluster(4, 2, 10.0)
-    strategy = data_parallel(op_graph, 4)
-    assert explain(op_graph, cluster, wired(op_graph, cluster), strategy) == ()
-    few = chain(5)
-    found = explain(few, cluster, wired(few, cluster), data_parallel(few, 4))
-    assert len(found) == 5
-    shares = [max(e.compute_share, e.bytes_share, e.parameter_share) for e in found]
-    assert shares == sorted(shares, reverse=True)
-    assert min(shares) >= LARGE
-    assert sum(entry.compute_share for entry in found) == pytest.approx(1)
-    for entry in found:
+    sizes = [1, 40, 3, 20, 1.5, 34.5]  # the first and the fifth are too small
+    op_graph = graph(*(operator(f"op{i}", flops=int(n * 1e9)) for i, n in enumerate(sizes)))
+    found = explain(op_graph, cluster, wired(op_graph, cluster), data_parallel(op_graph, 4))
+    assert [entry.placement.operator for entry in found] == ["op1", "op5", "op3", "op2"]
+    for entry, size in zip(found, (40, 34.5, 20, 3), strict=True):
+        assert entry.compute_share == pytest.approx(size / 100, rel=0.01)
+        assert entry.compute_share >= LARGE
+        assert not entry.alike
         times = [other.iteration_s for other in entry.alternatives]
         assert times == sorted(times)
         assert len({other.placement.degrees for other in entry.alternatives}) == len(times)
+
+
+def test_operators_that_are_alike_are_explained_together() -> None:
+    op_graph = chain(60)
+    cluster = Cluster(4, 2, 10.0)
+    strategy = list(data_parallel(op_graph, 4))
+    strategy[7] = Placement("layer7", (2,))
+    found = explain(op_graph, cluster, wired(op_graph, cluster), tuple(strategy))
+    first, *_ = found
+    assert first.placement.operator == "layer1"  # layer0 reads nothing
+    assert len(first.alike) == 57
+    assert not {"layer0", "layer1", "layer7"} & set(first.alike)
+    assert first.parameter_share == pytest.approx(58 / 60)
 
 
 def test_what_does_not_fit_comes_last_and_says_so() -> None:
@@ -53,10 +63,12 @@ def test_what_does_not_fit_comes_last_and_says_so() -> None:
     cluster = Cluster(4, 2, 10.0)
     strategy = whole_operators(op_graph, cluster, {1, 2, 3, 4})
     found = explain(op_graph, cluster, wired(op_graph, cluster), strategy)
+    assert sum(1 + len(entry.alike) for entry in found) == len(op_graph.operators)
     tables = [entry for entry in found if entry.placement.operator.startswith("table")]
     assert tables
     for entry in tables:
         assert not any(other.fits for other in entry.alternatives)
+        assert any(other.placement.sample == 4 for other in entry.alternatives)
 
 
 def test_other_dimensions_are_alternatives_where_they_are_asked_for() -> None:

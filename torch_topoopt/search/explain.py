@@ -1,12 +1,13 @@
 """Why operators are split as they are: what else could be done with each, and what it would cost.
 
 Only one operator is changed at a time, at the network and with the other placements of the plan.
-Times are those of the coarse simulator, as in the search.
+Times are those of the coarse simulator, as in the search. Operators that are alike (equal
+in all but name and neighbours) and split alike are explained once, by the first of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
@@ -19,7 +20,9 @@ from torch_topoopt.search.strategy_space import strategy_space
 from torch_topoopt.search.traffic import transfers
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import OpGraph, SplitDimension
+    from collections.abc import Sequence
+
+    from torch_topoopt.op_graph import Operator, OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.search.strategy_space import Move
@@ -28,6 +31,7 @@ LARGE = 0.02  # of the computing, of the bytes or of the parameters
 _MOST_OPERATORS = 12
 _MOST_ARRANGEMENTS = 8  # of servers, tried for each way of splitting
 _ALTERNATIVES = 3
+_Shares = tuple[float, float, float]  # of the computing, the bytes and the parameters
 _MOST_PARTS = 4096  # of the transfers that an alternative may need, one way
 
 
@@ -43,11 +47,12 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of one operator: its shares of all computing, of all bytes (AllReduced and sent) and of all
-    parameters, and the best alternatives, each split another way, the cheapest first; those that do
-    not fit come last."""
+    """Of one operator and those `alike`: their shares of all computing, all bytes (AllReduced and
+    sent) and of all parameters; and the best alternatives for that one, each split another way, the
+    cheapest first and those that do not fit last; data parallelism is always among them."""
 
     placement: Placement
+    alike: tuple[str, ...]
     compute_share: float
     bytes_share: float
     parameter_share: float
@@ -65,11 +70,15 @@ def explain(
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
 ) -> tuple[Explanation, ...]:
-    """The large operators, the largest first."""
-    shares = _shares(op_graph, cluster, strategy)
-    chosen = [i for i, of_operator in enumerate(shares) if max(of_operator) >= LARGE]
-    chosen.sort(key=lambda i: (-max(shares[i]), i))
-    chosen = chosen[:_MOST_OPERATORS]
+    """The large operators, and the many that are large together; the largest first."""
+    of_operator = _shares(op_graph, cluster, strategy)
+    groups = _alike(op_graph, strategy)
+    shares = {group[0]: _summed([of_operator[i] for i in group]) for group in groups}
+    chosen = sorted(
+        (i for i, of_group in shares.items() if max(of_group) >= LARGE),
+        key=lambda i: (-max(shares[i]), i),
+    )[:_MOST_OPERATORS]
+    names = {group[0]: tuple(strategy[i].operator for i in group[1:]) for group in groups}
     space = strategy_space(op_graph, cluster.servers, dimensions=dimensions)
     degrees = degrees_of([strategy])
     degrees |= {move.degrees for i in chosen for move in space.moves_of(i)}
@@ -85,9 +94,32 @@ def explain(
         others = [move for move in space.moves_of(i) if move.degrees != strategy[i].degrees]
         alternatives = [best for move in others if (best := changes.best(i, move)) is not None]
         alternatives.sort(key=_order)
-        kept = tuple(alternatives[:_ALTERNATIVES])
-        found.append(Explanation(strategy[i], *shares[i], iteration_s, kept))
+        kept = [
+            other
+            for rank, other in enumerate(alternatives)
+            if rank < _ALTERNATIVES or other.placement.sample == cluster.servers
+        ]
+        found.append(Explanation(strategy[i], names[i], *shares[i], iteration_s, tuple(kept)))
     return tuple(found)
+
+
+def _alike(op_graph: OpGraph, strategy: Strategy) -> list[list[int]]:
+    """Groups of operators that are alike and split alike, by their positions."""
+    groups: dict[object, list[int]] = {}
+    for i, (operator, placement) in enumerate(zip(op_graph.operators, strategy, strict=True)):
+        form = (_nameless(operator), placement.degrees, len(placement.servers))
+        groups.setdefault(form, []).append(i)
+    return list(groups.values())
+
+
+def _summed(shares: Sequence[_Shares]) -> _Shares:
+    compute, moved, parameters = zip(*shares, strict=True)
+    return sum(compute), sum(moved), sum(parameters)
+
+
+def _nameless(operator: Operator) -> Operator:
+    operands = tuple(replace(operand, producer=0) for operand in operator.operands)
+    return replace(operator, name="", operands=operands, measured=())
 
 
 class _Changes:
@@ -145,9 +177,7 @@ def _parts(op_graph: OpGraph, strategy: Strategy, index: int, placement: Placeme
     return total
 
 
-def _shares(
-    op_graph: OpGraph, cluster: Cluster, strategy: Strategy
-) -> list[tuple[float, float, float]]:
+def _shares(op_graph: OpGraph, cluster: Cluster, strategy: Strategy) -> list[_Shares]:
     """Per operator: of the busy time of all servers, of all bytes, and of all parameters."""
     device = accelerator(cluster.accelerator)
     per_server = cluster.accelerators_per_server
