@@ -159,6 +159,24 @@ py::list linkCounters(Session& session) {
   return list;
 }
 
+// Of this rank's own messages, and by link, in the order of linkCounters.
+py::tuple iterationBytes(Session& session, uint64_t first, size_t count) {
+  std::vector<std::pair<LinkSpec, LinkCounters>> links;
+  std::vector<std::vector<uint64_t>> sent;
+  std::vector<uint64_t> own;
+  {
+    py::gil_scoped_release no_gil;
+    links = session.endpoint()->counters();
+    sent = session.endpoint()->iterationBytes(first, count);
+    own = session.endpoint()->ownIterationBytes(first, count);
+  }
+  py::list list;
+  for (size_t i = 0; i < links.size(); ++i) {
+    if (links[i].first.sends) list.append(py::cast(sent[i]));
+  }
+  return py::make_tuple(own, list);
+}
+
 }  // namespace
 }  // namespace topoopt
 
@@ -179,6 +197,12 @@ PYBIND11_MODULE(_backend, module) {
       .def(py::init(&topoopt::makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
            py::arg("routes"), py::arg("window_bytes"), py::arg("closed"))
       .def("link_counters", &topoopt::linkCounters)
+      .def(
+          "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
+          "What is sent from now on belongs to the next iteration; returns its number.")
+      .def("iteration_bytes", &topoopt::iterationBytes, py::arg("first"), py::arg("count"),
+           "Bytes of the messages of each iteration from `first` on: those of this rank, and what "
+           "each link has sent of all that pass it.")
       .def("measure_cost", &topoopt::measuredCost, py::arg("rank"), py::arg("ranks"),
            py::arg("servers"), py::arg("rings"), py::arg("hops"), py::arg("seconds_per_byte"),
            py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),

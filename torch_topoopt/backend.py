@@ -319,7 +319,10 @@ def _open_job(extension: Any, options: Any) -> _Job:
     job = _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
     if "TOPOOPT_RUN_DIR" in os.environ:
         known = weakref.ref(job)  # else the meter would keep the links of a past job open
-        job.meter = IterationMeter(lambda: _sent_bytes(known()))
+        job.meter = IterationMeter(
+            lambda: _begin_iteration(known()),
+            lambda first, count: _iteration_bytes(known(), first, count),
+        )
         job.end_meter = job.meter.install()
     return job
 
@@ -358,8 +361,17 @@ def _planned_links(job: _Job) -> list[dict[str, Any]]:
     return [link for link in _link_stats(job) if link["source_port"] >= 0]
 
 
-def _sent_bytes(job: _Job | None) -> list[int]:
-    return [link["sent_bytes"] for link in _planned_links(job)] if job is not None else []
+def _begin_iteration(job: _Job | None) -> int:
+    return int(job.session.begin_iteration()) if job is not None else 0
+
+
+def _iteration_bytes(job: _Job | None, first: int, count: int) -> tuple[list[int], list[list[int]]]:
+    """Of this rank's own messages, and of the planned links, in their order."""
+    if job is None:
+        return [0] * count, []
+    own, of_links = job.session.iteration_bytes(first, count)
+    links = zip(_link_stats(job), of_links, strict=True)
+    return own, [sent for link, sent in links if link["source_port"] >= 0]
 
 
 def _on_closed(rank: int, server: int, why: str) -> None:

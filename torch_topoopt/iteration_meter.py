@@ -1,10 +1,16 @@
 """What one training iteration takes on this rank: seconds, and bytes per link.
 
-An iteration ends when the optimizer has stepped (of several, the first that ever did). At each end
-the counters of the links are read; what is summed up over a run would also hold what is sent only
-once. So the figures are means of the middle half of all iterations, which leaves out what a test
-or a checkpoint between two of them adds. The first two are not counted: memory is still being
-taken, and buckets are made.
+An iteration ends when the optimizer has stepped (of several, the first that ever did). From then on
+every message carries the number of the next one, and links count bytes by that number. So the bytes
+of an iteration are those that its operations sent, wherever a relay still holds them at its end;
+what a reading of plain counters would give depends on how far the servers are apart.
+
+What is summed up over a run would also hold what is sent only once, or in a test or checkpoint
+between two iterations. So bytes are means over the iterations in which this rank did not itself
+send far more than usual. The mean, and nothing left out by what a link carried: where a pair has
+several routes, each message takes one of them, and only several iterations together load the links
+evenly. Seconds are the mean of the middle half. The first two iterations are not counted: memory is
+still being taken, and buckets are made.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_LEFT_OUT = 2
+_LEFT_OUT = 2  # and not less than 1: what came before the first end is no iteration
 _MOST = 20_000  # iterations that are remembered: the last ones
 
 
@@ -32,15 +38,24 @@ class Iterations:
 
 
 class IterationMeter:
-    """Notes the end of every iteration; `counters` gives the bytes that every link has sent."""
+    """Notes the end of every iteration.
+
+    `begin()` begins the next one for all that is sent, and returns its number. `sent(first, count)`
+    gives the bytes of each of `count` iterations from `first` on: of this rank's own messages, and
+    for every link of all that it sent.
+    """
 
     def __init__(
-        self, counters: Callable[[], list[int]], clock: Callable[[], float] = time.perf_counter
+        self,
+        begin: Callable[[], int],
+        sent: Callable[[int, int], tuple[list[int], list[list[int]]]],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._counters = counters
+        self._begin = begin
+        self._sent = sent
         self._clock = clock
         self._optimizer: Any = None
-        self._ends: list[tuple[float, list[int]]] = []
+        self._ends: list[tuple[float, int]] = []  # when, and the number of what begins there
 
     def install(self) -> Callable[[], None]:
         """Watches all optimizers of this process; returns what ends that."""
@@ -56,19 +71,33 @@ class IterationMeter:
             self._optimizer = weakref.ref(optimizer)
             self._ends.clear()
         if self._optimizer() is optimizer:
-            self._ends.append((self._clock(), self._counters()))
+            self._ends.append((self._clock(), self._begin()))
             del self._ends[:-_MOST]
 
     def result(self) -> Iterations | None:
-        """None if fewer iterations ended than one can be measured by."""
+        """None if fewer iterations ended than one can be measured by.
+
+        To be called when all links have come to rest.
+        """
         ends = self._ends[_LEFT_OUT:]
         if len(ends) < 2:
             return None
-        pairs = list(itertools.pairwise(ends))
-        seconds = [after - before for (before, _), (after, _) in pairs]
-        links = len(ends[0][1])
-        sent = [[after[i] - before[i] for (_, before), (_, after) in pairs] for i in range(links)]
-        return Iterations(len(pairs), _middle(seconds), tuple(map(_middle, sent)))
+        seconds = [after - before for (before, _), (after, _) in itertools.pairwise(ends)]
+        own, links = self._sent(ends[0][1], len(seconds))
+        most = _fence(own)
+        usual = [i for i, size in enumerate(own) if size <= most]
+        link_bytes = tuple(sum(of_link[i] for i in usual) / len(usual) for of_link in links)
+        return Iterations(len(seconds), _middle(seconds), link_bytes)
+
+
+def _fence(values: Sequence[int]) -> int:
+    """What is above is far out: three times the distance of the quartiles above the upper one.
+
+    Source: Tukey, "Exploratory Data Analysis" (1977), section 2C, outer fences.
+    """
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
+    return high + 3 * (high - low)
 
 
 def _middle(values: Sequence[float]) -> float:

@@ -97,6 +97,11 @@ void Endpoint::buildRoutes() {
       hop.link = found->second[hops.size() % found->second.size()];
     }
     hops.push_back(hop);
+    if (hops.size() > UINT16_MAX) {
+      throw std::invalid_argument("more than 65535 routes from rank " +
+                                  std::to_string(route.ranks.front()) + " to rank " +
+                                  std::to_string(route.ranks.back()));
+    }
   }
   for (const auto& [neighbour, links] : neighbours) {
     auto& hops = hops_[{config_.rank, neighbour}];
@@ -122,10 +127,12 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t
   if (hopsTo(config_.rank, flow.peer).empty()) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
+  const auto iteration = static_cast<uint16_t>(iteration_.load());
+  if (flow.channel < kFirstProbeChannel) own_iterations_.add(iteration, bytes);
   OutFlow& out = out_[flow];
   auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done)});
   out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
-                         fingerprint, std::move(progress)});
+                         fingerprint, iteration, std::move(progress)});
   pump(flow, out);
 }
 
@@ -165,7 +172,8 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     frame.header.target = static_cast<uint16_t>(id.peer);
     frame.header.channel = id.channel;
     frame.header.stream = id.stream;
-    frame.header.route = static_cast<uint32_t>(route);
+    frame.header.route = static_cast<uint16_t>(route);
+    frame.header.iteration = message.iteration;
     frame.header.message = message.number;
     frame.header.message_bytes = message.bytes;
     frame.header.offset = message.framed;

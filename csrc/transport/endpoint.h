@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -95,6 +96,15 @@ class Endpoint final : private Link::Observer {
   // Not on the loop: one entry per link, in the order of the configuration.
   std::vector<std::pair<LinkSpec, LinkCounters>> counters();
 
+  // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
+  // first one is 0.
+  uint64_t beginIteration() { return ++iteration_; }
+
+  // Not on the loop: what each link has sent of each iteration from `first` on, own and relayed.
+  std::vector<std::vector<uint64_t>> iterationBytes(uint64_t first, size_t count);
+  // The same of what this rank has sent by itself, over whatever link.
+  std::vector<uint64_t> ownIterationBytes(uint64_t first, size_t count);
+
  private:
   struct OutMessage {
     const std::byte* data;
@@ -102,6 +112,7 @@ class Endpoint final : private Link::Observer {
     size_t framed = 0;
     uint64_t number;
     uint32_t fingerprint;
+    uint16_t iteration;
     std::shared_ptr<SendProgress> progress;
   };
   struct OutFlow {
@@ -201,6 +212,8 @@ class Endpoint final : private Link::Observer {
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
   std::string failure_;                               // of the whole endpoint; empty while it lives
   std::unique_ptr<Leaving> leaving_;
+  std::atomic<uint64_t> iteration_{0};
+  IterationBytes own_iterations_;
   bool stopped_ = false;
 };
 

@@ -233,4 +233,18 @@ std::vector<std::pair<LinkSpec, LinkCounters>> Endpoint::counters() {
   return list;
 }
 
+std::vector<std::vector<uint64_t>> Endpoint::iterationBytes(uint64_t first, size_t count) {
+  std::vector<std::vector<uint64_t>> list;
+  reactor_.run([&] {
+    for (const auto& link : links_) list.push_back(link->iterations().from(first, count));
+  });
+  return list;
+}
+
+std::vector<uint64_t> Endpoint::ownIterationBytes(uint64_t first, size_t count) {
+  std::vector<uint64_t> list;
+  reactor_.run([&] { list = own_iterations_.from(first, count); });
+  return list;
+}
+
 }  // namespace topoopt

@@ -31,7 +31,8 @@ struct FrameHeader {
   uint16_t source = 0;  // rank that sent the message
   uint16_t target = 0;  // rank it is for
   uint32_t channel = 0;
-  uint32_t route = 0;  // index among the routes from source to target
+  uint16_t route = 0;      // index among the routes from source to target
+  uint16_t iteration = 0;  // of the source when it sent the message, its low 16 bits
   uint64_t stream = 0;
   uint64_t message = 0;  // number of the message in its flow
   uint64_t message_bytes = 0;

@@ -16,6 +16,31 @@ size_t sizeOf(const FrameHeader& header) { return sizeof header + header.payload
 
 }  // namespace
 
+void IterationBytes::add(uint16_t iteration, uint64_t bytes) {
+  const uint64_t newest = first_ + bytes_.size() - 1;
+  const auto ahead = static_cast<int16_t>(iteration - static_cast<uint16_t>(newest));
+  if (ahead > 0) {
+    bytes_.resize(bytes_.size() + static_cast<size_t>(ahead), 0);
+    const size_t over = bytes_.size() - std::min(bytes_.size(), kMost);
+    bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<ptrdiff_t>(over));
+    first_ += over;
+  } else if (static_cast<size_t>(-ahead) >= bytes_.size()) {
+    return;  // forgotten
+  }
+  bytes_[bytes_.size() - 1 - static_cast<size_t>(ahead > 0 ? 0 : -ahead)] += bytes;
+}
+
+std::vector<uint64_t> IterationBytes::from(uint64_t first, size_t count) const {
+  std::vector<uint64_t> list(count, 0);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t iteration = first + i;
+    if (iteration >= first_ && iteration - first_ < bytes_.size()) {
+      list[i] = bytes_[iteration - first_];
+    }
+  }
+  return list;
+}
+
 void FrameQueue::startBusy() {
   if (std::exchange(busy_, true)) return;
   busy_since_ = Clock::now();
@@ -127,6 +152,7 @@ int FrameQueue::gather(iovec* parts, size_t batch_bytes) {
 void FrameQueue::account(const FrameHeader& header) {
   const bool payload = countsAsPayload(header);
   counters_.sent_bytes += payload ? header.payload_bytes : 0;
+  if (payload) iterations_.add(header.iteration, header.payload_bytes);
   counters_.overhead_bytes += payload ? sizeof header : sizeOf(header);
   if (header.type == FrameType::kData && relayed(header)) {
     counters_.relayed_bytes += payload ? header.payload_bytes : 0;

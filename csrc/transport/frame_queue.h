@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "transport/frame.h"
 #include "transport/payload_buffer.h"
@@ -29,6 +30,22 @@ struct LinkCounters {
   uint64_t overhead_bytes = 0;    // headers and control frames sent
   uint64_t relay_peak_bytes = 0;  // most payload of other ranks that ever waited here at a time
   double busy_s = 0;              // time with something to send
+};
+
+// The payload that left by the iteration in which its source sent it, whenever it passed here: what
+// a relay sends late still counts for the iteration that it belongs to.
+class IterationBytes {
+ public:
+  static constexpr size_t kMost = 20'000;  // iterations that are remembered: the last ones
+
+  // `iteration` is the low half of a number that is less than 2^15 away from the highest seen.
+  void add(uint16_t iteration, uint64_t bytes);
+  // Of the iterations from `first` on; 0 for those of which nothing is known.
+  std::vector<uint64_t> from(uint64_t first, size_t count) const;
+
+ private:
+  uint64_t first_ = 0;  // the iteration of the first entry
+  std::deque<uint64_t> bytes_{0};
 };
 
 // nullptr on success, else what happened.
@@ -76,6 +93,7 @@ class FrameQueue {
   void clear();
 
   LinkCounters counters() const;
+  const IterationBytes& iterations() const { return iterations_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -109,6 +127,7 @@ class FrameQueue {
   size_t waiting_ = 0;        // frames in flows_
   uint64_t relay_bytes_ = 0;  // payload of other ranks that waits here
   LinkCounters counters_;
+  IterationBytes iterations_;
   bool busy_ = false;
   Clock::time_point busy_since_{};
 };

@@ -107,6 +107,7 @@ class Link : public Reactor::Handler {
   virtual bool delivered() const { return idle(); }
   const LinkName& name() const { return name_; }
   LinkCounters counters() const;
+  const IterationBytes& iterations() const { return queue_.iterations(); }
 
   void onTurn() final;
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 
+import networks
 import torch
 import torch.distributed as dist
 from ranks import make_plan, run_ranks, values
@@ -44,6 +45,44 @@ def test_every_ring_counts_its_share_of_the_bytes(tmp_path):
         links = counters["links"]
         assert {link["source"] for link in links} == {rank}
         assert sum(link["sent_bytes"] for link in links) == sum(expected)
+
+
+STEPS = 7
+
+
+def relay_out_of_step(rank: int, world: int) -> int:
+    """Rank 1 of a line has taken all its steps before anything passes through it."""
+    dist.init_process_group("topoopt")
+    store = dist.distributed_c10d._get_default_store()
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    for step in range(STEPS):
+        parameter.grad = torch.ones(2)
+        if rank != 1:
+            store.wait(["stepped"])
+            tensor = torch.full((ELEMENTS,), float(step))
+            if rank == 0:
+                dist.send(tensor, 2)
+            else:
+                dist.recv(tensor, 0)
+        optimizer.step()
+    if rank == 1:
+        store.set("stepped", "yes")
+    dist.destroy_process_group()
+    return ELEMENTS * 4
+
+
+def test_what_a_relay_sends_late_counts_for_the_iteration_that_it_belongs_to(tmp_path):
+    """The optimizer of the relay stands still, or has run ahead, while bytes pass: all the same."""
+    plan = networks.plan_of(3, networks.line(3))
+    (size, *_) = values(run_ranks(plan, tmp_path, relay_out_of_step))
+    for rank in (0, 1):
+        document = json.loads((tmp_path / f"links-rank{rank}.json").read_text())
+        assert document["iterations"]["count"] == STEPS - 3
+        for link in document["links"]:
+            forward = link["target"] > rank
+            assert link["sent_bytes"] == (size * STEPS if forward else 0)
+            assert link["iteration_bytes"] == (size if forward else 0)
 
 
 def create_and_end(rank: int, world: int) -> list[dict]:

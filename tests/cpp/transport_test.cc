@@ -354,6 +354,55 @@ TEST(Endpoints, ADisagreementIsAMismatchOnWhicheverEndComesSecond) {
   }
 }
 
+// The relay is far ahead of the ranks whose messages pass through it, or far behind.
+TEST(Endpoints, CountBytesForTheIterationInWhichTheirSourceSentThem) {
+  for (const int ahead : {0, 1, 40}) {
+    SCOPED_TRACE(ahead);
+    constexpr size_t kIterations = 6;
+    TestRandom random(219);
+    std::vector<Traffic> traffic(kIterations);
+    Network network({.size = 3, .cables = lineOf(3), .routes = 1}, random);
+    for (int i = 0; i < ahead; ++i) network.at(1)->beginIteration();
+    std::vector<uint64_t> sizes;
+    for (size_t i = 0; i < kIterations; ++i) {
+      sizes.push_back(100'000 * i + 7);
+      traffic[i].add(0, 2, 0, i, sizes[i], random);
+      traffic[i].startSends(network, random);
+      network.at(0)->reactor().run([] {});  // until the endpoint has them
+      for (int rank : {0, 2}) EXPECT_EQ(network.at(rank)->beginIteration(), i + 1);
+    }
+    for (Traffic& part : traffic) part.startReceives(network, random);
+    for (Traffic& part : traffic) part.check();
+    EXPECT_EQ(network.at(0)->ownIterationBytes(0, kIterations), sizes);
+    EXPECT_EQ(network.at(1)->ownIterationBytes(0, 60), std::vector<uint64_t>(60, 0));
+    for (int rank : {0, 1}) {
+      const auto counters = network.at(rank)->counters();
+      for (size_t link = 0; link < counters.size(); ++link) {
+        if (counters[link].first.name.target < rank) continue;
+        EXPECT_EQ(network.at(rank)->iterationBytes(0, kIterations)[link], sizes);
+        EXPECT_EQ(network.at(rank)->iterationBytes(4, 4)[link],
+                  (std::vector<uint64_t>{sizes[4], sizes[5], 0, 0}));
+      }
+    }
+  }
+}
+
+TEST(IterationBytes, CountInAnyOrderPastTheRangeOfTheirNumberAndForgetTheOldest) {
+  IterationBytes counted;
+  constexpr uint64_t kLast = 70'000;
+  for (uint64_t i = 0; i < kLast; i += 2) {
+    counted.add(static_cast<uint16_t>(i + 1), 10);
+    counted.add(static_cast<uint16_t>(i), static_cast<uint32_t>(i % 7));
+  }
+  const uint64_t first = kLast - IterationBytes::kMost;
+  for (uint64_t i = first; i < kLast; i += 997) {
+    EXPECT_EQ(counted.from(i, 1)[0], i % 2 == 1 ? 10u : i % 7) << i;
+  }
+  EXPECT_EQ(counted.from(first - 2, 2), (std::vector<uint64_t>{0, 0}));
+  counted.add(static_cast<uint16_t>(first - 1), 10);  // too late to be counted
+  EXPECT_EQ(counted.from(first - 1, 1)[0], 0u);
+}
+
 TEST(Endpoints, AWindowOfNothingIsRefused) {
   EndpointConfig config;
   config.window_bytes = 0;

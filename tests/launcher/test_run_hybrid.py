@@ -78,7 +78,8 @@ def test_tables_are_placed_and_links_carry_what_was_predicted(launcher: Any, scr
     assert iterations["count"] == 5
     assert iterations["measured_s"] > 0
     total = sum(link["iteration_bytes"] for link in figures["links"])
-    assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=0.02)
+    # Four bytes are not reduced around a ring, so a few more of them are sent than predicted.
+    assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=1e-4)
     run = read_run(script / "here")
     assert run.metrics is not None
     assert run.metrics.iterations is not None
@@ -192,5 +193,5 @@ def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, scr
     assert all(operator.measured for operator in graph.operators)
     assert sorted({p.servers for p in plan.strategy}) == [(0, 1), (2, 3)]
     total = sum(link["iteration_bytes"] for link in figures["links"])
-    assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=0.01)
+    assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=1e-4)
     assert main(["run", "--plan", "here/plan.json", "tables.py"]) == 2, "another module"
