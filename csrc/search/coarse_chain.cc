@@ -89,7 +89,6 @@ void CoarseChain::judge() {
   const double limit_s = slowestAccepted(current_s_, 1 - random_.unit(), beta_);
   bool accepted = false;
   if (!changed_.empty() && limits_.fits(proposal_, changed_)) {
-    ++simulations_;
     const double seconds = simulator_.propose(proposal_, changed_, limit_s);
     accepted = seconds <= limit_s;
     if (accepted) {

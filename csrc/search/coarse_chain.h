@@ -32,7 +32,8 @@ class CoarseChain {
 
   int64_t evaluations() const { return evaluations_; }
   int64_t accepted() const { return accepted_; }
-  int64_t simulations() const { return simulations_; }  // neither unchanged nor too large
+  // Others were unchanged, too large or too busy.
+  int64_t simulations() const { return simulator_.simulations(); }
   double currentSeconds() const { return current_s_; }
   double bestSeconds() const { return best_s_; }
   const CoarseSimulator& simulator() const { return simulator_; }
@@ -58,7 +59,6 @@ class CoarseChain {
   std::vector<std::pair<double, Strategy>> milestones_;  // bests, each well below the one before
   int64_t evaluations_ = 0;
   int64_t accepted_ = 0;
-  int64_t simulations_ = 0;
   int64_t best_at_ = 0;  // evaluation at which the best was found or returned to
 };
 

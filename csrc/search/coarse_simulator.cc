@@ -13,7 +13,8 @@ namespace topoopt {
 
 namespace {
 
-constexpr int kSpacing = 8;  // steps between two saved states
+constexpr int kSpacing = 8;           // steps between two saved states
+constexpr int64_t kSumUpAgain = 512;  // accepted proposals between two sums from nothing
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -22,6 +23,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
     : job_(std::move(job)),
       costs_(job_),
       loads_(network, costs_),
+      busy_(costs_, loads_),
       operators_(static_cast<int>(job_->operators.size())),
       server_lanes_(padded(job_->servers)),
       link_lanes_(padded(network.capacity().size())),
@@ -55,6 +57,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
     side.saved.assign(which_.size() / kSpacing + 1, state_);
   }
   base_loads_.resize(edges_.size());
+  edge_proposal_.assign(edges_.size(), 0);
 }
 
 // What may happen at the same time is issued together: behind all transfers of one tower of layers,
@@ -113,12 +116,10 @@ double CoarseSimulator::run(const std::vector<int>& strategy) {
   changed_.clear();
   changed_edges_.clear();
   base_ = strategy_ = strategy;
-  for (size_t edge = 0; edge < edges_.size(); ++edge) {
-    const Edge& ends = edges_[edge];
-    base_loads_[edge] =
-        loads_.edge(ends.consumer, strategy[ends.producer], strategy[ends.consumer]);
-  }
-  edge_loads_ = base_loads_;
+  edge_loads_.resize(edges_.size());
+  for (size_t edge = 0; edge < edges_.size(); ++edge) priceEdge(static_cast<int>(edge));
+  base_loads_ = edge_loads_;
+  sumUp();
   if (schedule_ == nullptr || job_->micro_batches > 1) {
     schedule_ = base_schedule_ = schedule(costs_.inFlight(strategy));
   }
@@ -131,10 +132,15 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
                                 double limit_s) {
   if (base_.empty()) throw std::logic_error("a proposal needs a base");
   choose(strategy, changed);
-  if (changed.empty()) {
-    first_step_ = end_step_ = 0;
-    return proposed_s_ = base_s_;
+  first_step_ = end_step_ = 0;
+  if (changed.empty()) return proposed_s_ = base_s_;
+  if (fully_) {
+    for (int edge : changed_edges_) priceEdge(edge);
+  } else if (tooBusy(limit_s)) {
+    steps_asked_ += stepCount();
+    return busy_.bound();
   }
+  ++simulations_;
   schedule_ = base_schedule_;
   if (job_->micro_batches > 1) {
     std::vector<int> in_flight = costs_.inFlight(strategy_);
@@ -145,27 +151,67 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
   return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
 }
 
-// Makes `strategy` the one that is simulated: undoes the last proposal, then prices the edges
-// around `changed`.
+// Makes `strategy` the one that is simulated, and undoes the last proposal. The edges around
+// `changed` are still to be priced.
 void CoarseSimulator::choose(const std::vector<int>& strategy, const std::vector<int>& changed) {
   for (int op : changed_) strategy_[op] = base_[op];
   for (int edge : changed_edges_) edge_loads_[edge] = base_loads_[edge];
   changed_ = changed;
   changed_edges_.clear();
+  ++proposals_;
   for (int op : changed) {
     costs_.shard(op, strategy[op]);  // throws
     strategy_[op] = strategy[op];
-  }
-  for (int op : changed) {
     for (const auto* around : {&in_edges_[op], &out_edges_[op]}) {
       for (int edge : *around) {
-        const Edge& ends = edges_[edge];
-        edge_loads_[edge] =
-            loads_.edge(ends.consumer, strategy_[ends.producer], strategy_[ends.consumer]);
+        if (edge_proposal_[edge] == proposals_) continue;
+        edge_proposal_[edge] = proposals_;
         changed_edges_.push_back(edge);
       }
     }
   }
+}
+
+void CoarseSimulator::priceEdge(int edge) {
+  const Edge& ends = edges_[edge];
+  edge_loads_[edge] =
+      loads_.edge(ends.consumer, strategy_[ends.producer], strategy_[ends.consumer]);
+}
+
+void CoarseSimulator::addBusy(int edge, const std::shared_ptr<const EdgeLoads>& loads,
+                              double times) {
+  busy_.send(loads.get(), edges_[edge].size_bytes, edges_[edge].gradient_bytes, times);
+}
+
+// Whether a server or a link is busy for longer than `limit_s`; what is quickly known comes first.
+// Prices the edges that change, or as many as it takes to know.
+bool CoarseSimulator::tooBusy(double limit_s) {
+  busy_.propose();
+  for (int op : changed_) busy_.compute(op, base_[op], -1);
+  for (int op : changed_) busy_.compute(op, strategy_[op], 1);
+  if (busy_.bound() > limit_s) return true;
+  for (int op : changed_) busy_.reduce(op, base_[op], -1);
+  for (int edge : changed_edges_) addBusy(edge, base_loads_[edge], -1);
+  for (int op : changed_) busy_.reduce(op, strategy_[op], 1);
+  for (int edge : changed_edges_) {
+    if (busy_.bound() > limit_s) return true;
+    priceEdge(edge);
+    addBusy(edge, edge_loads_[edge], 1);
+  }
+  return busy_.bound() > limit_s;
+}
+
+// How busy the base keeps everything. Sums that proposals change drift by their rounding errors.
+void CoarseSimulator::sumUp() {
+  busy_.clear();
+  for (int op = 0; op < operators_; ++op) {
+    busy_.compute(op, base_[op], 1);
+    busy_.reduce(op, base_[op], 1);
+  }
+  for (size_t edge = 0; edge < edges_.size(); ++edge) {
+    addBusy(static_cast<int>(edge), base_loads_[edge], 1);
+  }
+  busy_.accept();
 }
 
 void CoarseSimulator::accept() {
@@ -173,10 +219,14 @@ void CoarseSimulator::accept() {
   for (int op : changed_) base_[op] = strategy_[op];
   for (int edge : changed_edges_) base_loads_[edge] = edge_loads_[edge];
   base_schedule_ = schedule_;
+  base_s_ = proposed_s_;
+  first_step_ = end_step_ = 0;
+  if (!changed_.empty() && !fully_) {
+    busy_.accept();
+    if (++accepted_ % kSumUpAgain == 0) sumUp();
+  }
   changed_.clear();
   changed_edges_.clear();
-  first_step_ = end_step_ = 0;
-  base_s_ = proposed_s_;
 }
 
 // The first step that is another one: that of a changed operator, or of one that sends to it.

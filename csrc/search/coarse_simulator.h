@@ -20,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "search/busy_times.h"
 #include "search/link_loads.h"
 #include "sim/job.h"
 
@@ -41,17 +42,20 @@ class CoarseSimulator {
   double run(const std::vector<int>& strategy);
 
   // The same for a strategy that differs from the base in the operators `changed`; only what that
-  // changes is simulated. Ends early, with some time above `limit_s`, once it is above that.
+  // changes is simulated. Ends early, with some time above `limit_s`, once it is above that;
+  // nothing is simulated where a server or a link is busy for longer.
   double propose(const std::vector<int>& strategy, const std::vector<int>& changed, double limit_s);
 
   // From now on, proposals are simulated from start to end: what is saved otherwise can be
   // measured.
   void simulateFully() { fully_ = true; }
 
-  // The strategy last proposed, not ended early, is the base from now on.
+  // The strategy last proposed, at most its `limit_s` slow, is the base from now on.
   void accept();
 
-  // Of all runs and proposals: tasks simulated, and those that a full simulation would have had.
+  // Proposals that were simulated. Of all runs and proposals: tasks simulated, and those that a
+  // full simulation of every one would have had.
+  int64_t simulations() const { return simulations_; }
   int64_t stepsSimulated() const { return steps_simulated_; }
   int64_t stepsAsked() const { return steps_asked_; }
 
@@ -102,6 +106,10 @@ class CoarseSimulator {
   std::shared_ptr<const Schedule> schedule(std::vector<int> in_flight) const;
   double simulate(int first_step, double limit_s);
   void choose(const std::vector<int>& strategy, const std::vector<int>& changed);
+  void priceEdge(int edge);
+  void addBusy(int edge, const std::shared_ptr<const EdgeLoads>& loads, double times);
+  bool tooBusy(double limit_s);
+  void sumUp();
   int firstStep(const std::vector<int>& changed) const;
   void run(const Step& step);
   void compute(double* done, int id, double seconds);
@@ -116,6 +124,7 @@ class CoarseSimulator {
   std::shared_ptr<const Job> job_;
   PlacementCosts costs_;
   LinkLoadTable loads_;
+  BusyTimes busy_;
   int operators_;
   size_t server_lanes_, link_lanes_;  // padded numbers
   size_t slots_ = 1;                  // most edges into or out of an operator
@@ -126,6 +135,9 @@ class CoarseSimulator {
   std::vector<std::shared_ptr<const EdgeLoads>> base_loads_, edge_loads_;
   std::shared_ptr<const Schedule> base_schedule_, schedule_;
   std::vector<int> changed_, changed_edges_;
+  std::vector<int64_t> edge_proposal_;  // per edge: the last proposal that changed it
+  int64_t proposals_ = 0;
+  int64_t accepted_ = 0;
   std::vector<char> which_;  // per step
   Side sides_[2];
   State state_;
@@ -135,6 +147,7 @@ class CoarseSimulator {
   double base_s_ = 0;
   double proposed_s_ = 0;
   bool fully_ = false;
+  int64_t simulations_ = 0;
   int64_t steps_simulated_ = 0;
   int64_t steps_asked_ = 0;
 };

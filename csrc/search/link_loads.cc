@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/lanes.h"
 #include "search/limits.h"
 
 namespace topoopt {

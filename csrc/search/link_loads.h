@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "search/lanes.h"
 #include "sim/job.h"
 #include "sim/routed_network.h"
 
@@ -41,6 +42,9 @@ class LinkLoadTable {
 
   // AllReduces of one byte in each parameter group of placement `id`, all at once.
   const LinkLoads& reductions(int id);
+
+  // Links, padded for lanes.h.
+  size_t lanes() const { return padded(s_per_byte_.size()); }
 
   // 0 or infinity per server: whether it has a shard of placement `id`.
   const std::vector<double>& members(int id);

@@ -99,6 +99,7 @@ TEST(CoarseSimulator, ChangesCostWhatWholeStrategiesCost) {
       }
       const double seconds = changes.propose(proposal, changed, kInfinity);
       ASSERT_EQ(seconds, whole.run(proposal));
+      ASSERT_EQ(seconds, changes.propose(proposal, changed, seconds));  // not above what it may be
       ASSERT_GT(changes.propose(proposal, changed, seconds * 0.5),
                 changed.empty() ? 0 : seconds / 2);
       const bool fits = limits.fits(proposal, changed);
@@ -111,6 +112,38 @@ TEST(CoarseSimulator, ChangesCostWhatWholeStrategiesCost) {
       current = proposal;
     }
     EXPECT_LE(changes.stepsSimulated(), changes.stepsAsked());
+  }
+}
+
+TEST(BusyTimes, NoIterationIsShorterThanItsBusiestServerOrLink) {
+  for (int batches : {1, 3}) {
+    Random random(testSeed() + batches);
+    const auto job = randomJob(random, 10, 5, batches);
+    CoarseSimulator simulator(job, ring(5));
+    const Placement everywhere{{0, 1, 2, 3, 4}, {5, ParameterSplit::kNone, 1, 1}};
+    const Strategy start(10, simulator.costs().placements().intern(everywhere));
+    simulator.run(start);
+    int refused = 0;
+    for (int i = 0; i < 300; ++i) {
+      Strategy proposal = start;
+      std::vector<int> changed;
+      for (int op = 0; op < 10; ++op) {
+        if (random.below(2)) continue;
+        // With micro-batches, one stage: any other could wait for itself.
+        const Placement placement = batches > 1 ? Placement{{4, 3, 2, 1, 0}, everywhere.degrees}
+                                                : randomPlacement(random, 5);
+        proposal[op] = simulator.costs().placements().intern(placement);
+        if (proposal[op] != start[op]) changed.push_back(op);
+      }
+      const double seconds = simulator.propose(proposal, changed, kInfinity);
+      const int64_t before = simulator.simulations();
+      const double limit_s = seconds * (0.5 + 0.5 * random.unit());
+      const double early_s = simulator.propose(proposal, changed, limit_s);
+      ASSERT_GT(early_s, changed.empty() ? 0 : limit_s);
+      ASSERT_LE(early_s, seconds);
+      refused += !changed.empty() && simulator.simulations() == before;
+    }
+    EXPECT_GT(refused, 0);
   }
 }
 

@@ -51,9 +51,10 @@ class ChainProgress:
 class ChainResult:
     """What a chain, or several together, has done. Candidates are in ascending order of time.
 
-    `simulations` are the evaluations that were simulated; in others nothing changed, or the
-    proposal did not fit into memory. Of the `steps_asked` steps that all simulations would have had
-    from start to end, `steps_simulated` were simulated.
+    `simulations` are the evaluations that were simulated; in others nothing changed, the proposal
+    did not fit into memory, or it keeps a server or a link busy for too long. Of the `steps_asked`
+    steps that simulations of all that changes and fits would have had, from start to end,
+    `steps_simulated` were simulated.
     """
 
     candidates: tuple[Candidate, ...]
