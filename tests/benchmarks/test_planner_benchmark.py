@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import TYPE_CHECKING, Any
 
 import optimality_gaps
 import planner as benchmark
 import pytest
 
-from torch_topoopt.plan import Cluster
-
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("mode", ["paper", "best"])
-@pytest.mark.parametrize(("servers", "degree"), [(3, 2), (4, 2)])
-def test_plans_of_tiny_jobs_are_optimal(servers: int, degree: int, mode: str) -> None:
-    case = {"servers": servers, "degree": degree, "operators": 2, "mode": mode}
-    found = optimality_gaps.run_gap({**case, "seed": 3, "evaluations": 500})
+@pytest.mark.parametrize("kind", ["random", "heavy", "tables", "matmul", "experts"])
+def test_plans_of_tiny_jobs_are_optimal(kind: str) -> None:
+    case = {"kind": kind, "servers": 3, "degree": 2, "operators": 3, "seed": 3}
+    found = optimality_gaps.run_gap({**case, "evaluations": 500})
     assert found["optimum_s"] > 0
-    assert abs(found["gap"]) < 1e-9
+    for mode in ("paper", "best"):
+        assert abs(optimality_gaps.gap_of(found, mode)) < 1e-9
     assert "0.00%" in benchmark.line_of(found)
 
 
-def test_with_two_ports_every_ring_is_among_the_networks() -> None:
-    graph = optimality_gaps.small_job(random.Random(0), 2, 4)
-    cluster = Cluster(4, 2, 10.0)
-    strategies = optimality_gaps.every_strategy(graph, 4)
-    assert len(strategies) == len(set(strategies)) == 11**2
-    orders = {
-        tuple(tuple(ring) for ring, _ in network.rings([0, 1, 2, 3]))
-        for network in optimality_gaps.every_network(graph, cluster, strategies)
-    }
-    rings = {ring[::-1][-1:] + ring[::-1][:-1] for order in orders for ring in order}
-    assert len({frozenset(zip(r, r[1:] + r[:1], strict=True)) for r in rings}) == 6
+def test_jobs_are_of_their_kind_and_the_same_for_the_same_seed() -> None:
+    job = optimality_gaps.job_of("experts", 3, 1)
+    assert job == optimality_gaps.job_of("experts", 3, 1)
+    assert job != optimality_gaps.job_of("experts", 3, 2)
+    assert [op.split("experts") is not None for op in job.operators] == [False, True, False]
+    tables = optimality_gaps.job_of("tables", 5, 1).operators
+    assert [len(op.operands) for op in tables] == [0, 0, 0, 0, 4]
+    assert min(op.parameter_bytes for op in tables[1:4]) >= 10**7
+    shapes = {(c["kind"], c["servers"], c["degree"]) for c in optimality_gaps.gap_cases(2, 10)}
+    assert len(shapes) == 5 * 4
+
+
+def test_a_summary_is_good_only_with_small_gaps(capsys: pytest.CaptureFixture[str]) -> None:
+    def summary(*best_s: float) -> bool:
+        rows = [{"optimum_s": 1.0, "paper_s": 1.0, "best_s": s} for s in best_s]
+        return optimality_gaps.summary_of_gaps(rows)
+
+    assert summary(1.0, 1.0, 1.015)
+    assert "best: median 0.00%, worst 1.50% of 3" in capsys.readouterr().out
+    assert not summary(1.0, 1.0, 1.03)
+    assert not summary(1.0, 1.01, 1.01)
+    assert not optimality_gaps.summary_of_gaps([{"error": "not done"}])
 
 
 def test_a_case_has_all_figures_and_a_row() -> None:
@@ -65,13 +73,14 @@ def test_a_run_goes_on_where_it_was(
 
     def run(script: str, case: dict[str, Any], limit_s: float) -> dict[str, Any]:
         ran.append(case["seed"])
-        return {**case, "optimum_s": 1.0, "found_s": 1.0, "gap": 0.0}
+        counts = dict.fromkeys(("strategies", "promising", "networks"), 1)
+        return {**case, **counts, **dict.fromkeys(("optimum_s", "paper_s", "best_s"), 1.0)}
 
     monkeypatch.setattr(benchmark, "in_a_process", run)
     file = tmp_path / "gaps.json"
-    for instances, expected in ((1, 8), (2, 16), (2, 16)):
+    for instances, expected in ((1, 20), (2, 40), (2, 40)):
         options = ["--gaps", "--instances", str(instances), "-J", str(file)]
         assert benchmark.run_all(benchmark.parse_arguments(options)) == 0
         assert len(ran) == expected
-    assert len(json.loads(file.read_text())["results"]) == 16
-    assert "best: median 0.00%, worst 0.00% of 8" in capsys.readouterr().out
+    assert len(json.loads(file.read_text())["results"]) == 40
+    assert "best: median 0.00%, worst 0.00% of 20" in capsys.readouterr().out

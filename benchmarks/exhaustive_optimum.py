@@ -1,0 +1,286 @@
+"""The least time of all strategies on all networks of a small cluster, without simulating each.
+
+Strategies are all of a strategy_space. Networks are those that TopologyFinder makes for any of the
+strategies that are not ruled out, in the order of its modes given, with the servers in any order:
+where a server has two ports, or one for every other server, these are all cablings.
+
+A pair of both is simulated only if two lower bounds of its time are below the least time known:
+
+- of the strategy, whatever the network (`StrategyBound`): the compute of the busiest server; and
+  what must follow each other, where a server sends and takes no more than all its ports carry;
+- of the pair: the bytes on the busiest link over its rate.
+
+That leaves few pairs; tests compare with going through all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_topoopt import _core
+from torch_topoopt.plan import Placement
+from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement, operand_needs
+from torch_topoopt.search.shards import shard_cost
+from torch_topoopt.search.strategy_space import strategy_space
+from torch_topoopt.search.traffic import demand, parameter_groups
+from torch_topoopt.topology.topology_finder import find_network
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from torch_topoopt.op_graph import OpGraph, SplitDimension
+    from torch_topoopt.plan import Cluster, Demand, Network
+    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.topology.topology_finder import Mode
+
+_ROUNDING = 1e-9  # of a bound, which adds the same numbers in another order than a simulator
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The least time, and how it was found: of `strategies`, `promising` were not ruled out."""
+
+    iteration_s: float
+    strategy: Strategy
+    strategies: int
+    promising: int
+    networks: int
+    simulated: int
+
+
+def optimum_of(
+    graph: OpGraph,
+    cluster: Cluster,
+    *,
+    dimensions: Collection[SplitDimension] = (),
+    modes: Sequence[Mode] = ("paper",),
+    at_most_s: float = math.inf,
+    also: Iterable[Network] = (),
+) -> Optimum:
+    """The least time of all strategies on all networks (see the top), and on those of `also`.
+
+    `at_most_s` is the time of a pair that somebody has found: it spares simulations, and changes
+    nothing else, as long as it is not below the optimum. Raises ValueError if nothing is as fast.
+    """
+    strategies = every_strategy(graph, cluster.servers, dimensions)
+    bound = StrategyBound(graph, cluster)
+    by_bound = sorted((bound.seconds(strategy), i) for i, strategy in enumerate(strategies))
+    limit_s = at_most_s * (1 + _ROUNDING)
+    bounds = [seconds for seconds, _ in by_bound if seconds <= limit_s]
+    promising = [strategies[i] for _, i in by_bound[: len(bounds)]]
+    demands = [demand(graph, strategy, cluster.servers) for strategy in promising]
+    made = (find_network(cluster, d, mode=m) for m in modes for d in dict.fromkeys(demands))
+    networks = list(in_any_order(cluster, itertools.chain(also, made)))
+    loads = BusiestLink(cluster, demands)
+    pairs = []
+    for n, network in enumerate(networks):
+        seconds = loads.seconds(network)
+        pairs += [(float(seconds[s]), n, s) for s in np.flatnonzero(seconds <= limit_s)]
+    job = lower_job(graph, cluster, degrees_of(promising))
+    lowered = [[lower_placement(p) for p in strategy] for strategy in promising]
+    routed: dict[int, _core.RoutedNetwork] = {}
+    best_s, best, simulated = math.inf, -1, 0
+    for seconds, n, s in sorted(pairs):
+        if seconds > min(best_s, limit_s):
+            break
+        if bounds[s] > min(best_s, limit_s):
+            continue
+        if n not in routed:
+            routed[n] = _core.RoutedNetwork(
+                servers=cluster.servers,
+                bytes_per_s=cluster.link_bytes_per_s,
+                latency_s=cluster.link_latency_s,
+                **networks[n],
+            )
+        simulated += 1
+        took_s = _core.simulate_iteration(job, routed[n], lowered[s])[0]
+        if took_s < best_s:
+            best_s, best = took_s, s
+    if best_s > limit_s:
+        raise ValueError(f"at_most_s: nothing is as fast as {at_most_s:g} s")
+    counts = len(strategies), len(promising), len(networks), simulated
+    return Optimum(best_s, promising[best], *counts)
+
+
+def every_strategy(
+    graph: OpGraph, servers: int, dimensions: Collection[SplitDimension] = ()
+) -> list[Strategy]:
+    """All of strategy_space."""
+    space = strategy_space(graph, servers, dimensions=dimensions)
+    choices = [
+        [
+            Placement.of(operator.name, members, move.degrees)
+            for move in space.moves_of(i)
+            for members in move.arrangements
+        ]
+        for i, operator in enumerate(graph.operators)
+    ]
+    return list(itertools.product(*choices))
+
+
+def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[dict[str, Any]]:
+    """What a RoutedNetwork is made of, for every order of the servers, each only once."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    for network in networks:
+        routes = [route for routes in network.routes_by_pair().values() for route in routes]
+        if (same := repr((network.links, network.groups, routes))) in seen:
+            continue
+        seen.add(same)
+        for order in itertools.permutations(range(cluster.servers)):
+            named: dict[str, Any] = {
+                "links": sorted((order[a.source], order[a.target]) for a in network.links),
+                "routes": sorted((tuple(order[s] for s in r.servers), r.weight) for r in routes),
+                "groups": sorted(
+                    (
+                        sorted(order[s] for s in group.servers),
+                        sorted(([order[s] for s in r.servers], r.share) for r in group.rings),
+                    )
+                    for group in network.groups
+                ),
+            }
+            if (key := repr(named)) not in found:
+                found.add(key)
+                yield named
+
+
+class BusiestLink:
+    """Seconds that the busiest link is busy, for one network and many demands at once.
+
+    AllReduces of a group that the network has no rings for are left out, so it is a lower bound.
+    """
+
+    def __init__(self, cluster: Cluster, demands: Sequence[Demand]) -> None:
+        n = cluster.servers
+        self._cluster = cluster
+        groups = sorted({g.servers for d in demands for g in d.groups})
+        self._group_index = {members: n * n + i for i, members in enumerate(groups)}
+        self._bytes = np.zeros((n * n + len(groups), len(demands)))
+        for i, asked in enumerate(demands):
+            for pair in asked.pairs:
+                self._bytes[pair.source * n + pair.target, i] += pair.size_bytes
+            for group in asked.groups:
+                self._bytes[self._group_index[group.servers], i] += group.size_bytes
+
+    def seconds(self, network: dict[str, Any]) -> np.ndarray:
+        """For each of the demands, on `network` (of `in_any_order`)."""
+        n = self._cluster.servers
+        use = np.zeros((n * n, len(self._bytes)))  # bytes on a link per byte that is asked for
+        for path, weight in network["routes"]:
+            for a, b in itertools.pairwise(path):
+                use[a * n + b, path[0] * n + path[-1]] += weight
+        for members, rings in network["groups"]:
+            column = self._group_index.get(tuple(members))
+            if column is None:
+                continue
+            share_of_ring = 2 * (len(members) - 1) / len(members)
+            for order, share in rings:
+                for a, b in zip(order, (*order[1:], order[0]), strict=True):
+                    use[:, column] += share * share_of_ring * use[:, a * n + b]
+        count = np.zeros(n * n)
+        np.add.at(count, [a * n + b for a, b in network["links"]], 1)
+        used = count > 0
+        rate = count[used] * self._cluster.link_bytes_per_s
+        # pairs are rounded to whole bytes in a demand
+        worst: np.ndarray = ((use[used] @ self._bytes - 1) / rate[:, None]).max(axis=0)
+        return worst * (1 - _ROUNDING)
+
+
+class StrategyBound:
+    """Seconds that a strategy takes at least, on any network of the cluster's ports."""
+
+    def __init__(self, graph: OpGraph, cluster: Cluster) -> None:
+        self._graph, self._cluster = graph, cluster
+        self._ports = cluster.degree * cluster.link_bytes_per_s
+        self._device = accelerator(cluster.accelerator)
+        self._cost: dict[Any, tuple[float, float]] = {}
+        self._moved: dict[Any, list[tuple[int, int, float]]] = {}
+
+    def seconds(self, strategy: Strategy) -> float:
+        """The bound of `strategy`."""
+        busy = [0.0] * self._cluster.servers
+        forward: list[dict[int, float]] = []  # per operator, when its shard on a server is done
+        for i, (operator, placement) in enumerate(
+            zip(self._graph.operators, strategy, strict=True)
+        ):
+            cost_s = self._cost_of(i, placement)
+            for server in placement.servers:
+                busy[server] += sum(cost_s)
+            ready = dict.fromkeys(placement.servers, 0.0)
+            for operand in operator.operands:
+                moved = self._moved_of(i, strategy[operand.producer], placement)
+                made = forward[operand.producer]
+                _wait(ready, made, moved, operand.size_bytes / self._ports)
+            forward.append({server: ready[server] + cost_s[0] for server in ready})
+        ready_s = [dict(done) for done in forward]  # for the backward pass
+        worst_s = max(busy)
+        for i in range(len(strategy) - 1, -1, -1):
+            operator, placement = self._graph.operators[i], strategy[i]
+            cost_s = self._cost_of(i, placement)
+            done = {server: ready_s[i][server] + cost_s[1] for server in placement.servers}
+            worst_s = max(worst_s, *done.values(), self._reduced(i, placement, done))
+            for operand in operator.operands:
+                if operand.gradient_bytes:
+                    producer = strategy[operand.producer]
+                    back = [(b, a, share) for a, b, share in self._moved_of(i, producer, placement)]
+                    seconds = operand.gradient_bytes / self._ports
+                    _wait(ready_s[operand.producer], done, back, seconds)
+        return worst_s * (1 - _ROUNDING)
+
+    def _reduced(self, index: int, placement: Placement, done: dict[int, float]) -> float:
+        """When the gradients of an operator are reduced: after the last of a group has its own."""
+        size_bytes = self._graph.operators[index].parameter_gradient_bytes / placement.parameter
+        last_s = 0.0
+        for group in parameter_groups(placement):
+            sent = 2 * (len(group) - 1) / len(group) * size_bytes
+            if sent:
+                last_s = max(last_s, max(done[s] for s in group) + sent / self._ports)
+        return last_s
+
+    def _cost_of(self, index: int, placement: Placement) -> tuple[float, float]:
+        key = index, placement.degrees
+        if key not in self._cost:
+            operator, device = self._graph.operators[index], self._device
+            per_server = self._cluster.accelerators_per_server
+            self._cost[key] = shard_cost(device, operator, placement.degrees, per_server, 1)[:2]
+        return self._cost[key]
+
+    def _moved_of(
+        self, index: int, producer: Placement, consumer: Placement
+    ) -> list[tuple[int, int, float]]:
+        """(source, target, share of the tensor), what stays on a server with it."""
+        made, used = lower_placement(producer), lower_placement(consumer)
+        needs = operand_needs(self._graph.operators[index], consumer)
+        key = made, used, needs
+        if key not in self._moved:
+            found = _core.placement_transfers(made, used, *needs)
+            self._moved[key] = [(source, target, share) for _, _, source, target, share in found]
+        return self._moved[key]
+
+
+def _wait(
+    ready: dict[int, float],
+    made: dict[int, float],
+    moved: Iterable[tuple[int, int, float]],
+    seconds: float,
+) -> None:
+    """Raises `ready` (per target) to when what comes from each source may have come over all ports.
+
+    `made` says from when on a source has it, and `seconds` is what the whole tensor takes.
+    """
+    first: dict[int, float] = {}
+    total: dict[int, float] = {}
+    for source, target, share in moved:
+        wire_s = share * seconds if source != target else 0.0
+        ready[target] = max(ready[target], made[source] + wire_s)
+        if wire_s:
+            first[target] = min(first.get(target, math.inf), made[source])
+            total[target] = total.get(target, 0.0) + wire_s
+    for target, wire_s in total.items():
+        ready[target] = max(ready[target], first[target] + wire_s)

@@ -1,0 +1,81 @@
+"""The optimum with bounds is the optimum of everything, and bounds are bounds."""
+
+from __future__ import annotations
+
+import itertools
+
+import exhaustive_optimum
+import pytest
+from optimality_gaps import job_of
+
+from torch_topoopt import _core
+from torch_topoopt.plan import Cluster
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.search.strategy_space import DIMENSIONS
+from torch_topoopt.search.traffic import demand
+from torch_topoopt.topology.topology_finder import find_network
+
+CASES = [("random", 3, 2, 3), ("tables", 3, 2, 3), ("matmul", 3, 2, 2), ("experts", 3, 2, 3)]
+CASES += [("heavy", 4, 2, 2)]
+
+
+@pytest.mark.parametrize(("kind", "servers", "degree", "operators"), CASES)
+def test_the_optimum_is_that_of_all_strategies_on_all_networks(
+    kind: str, servers: int, degree: int, operators: int
+) -> None:
+    graph = job_of(kind, operators, 1)
+    cluster = Cluster(servers, degree, 10.0, accelerator="a100")
+    strategies = exhaustive_optimum.every_strategy(graph, servers, DIMENSIONS)
+    demands = [demand(graph, strategy, servers) for strategy in strategies]
+    bound = exhaustive_optimum.StrategyBound(graph, cluster)
+    bound_s = [bound.seconds(strategy) for strategy in strategies]
+    lowered = [[lower_placement(placement) for placement in s] for s in strategies]
+    busiest = exhaustive_optimum.BusiestLink(cluster, demands)
+    job = lower_job(graph, cluster, degrees_of(strategies))
+    least_s = float("inf")
+    made = (find_network(cluster, asked) for asked in dict.fromkeys(demands))
+    for named in exhaustive_optimum.in_any_order(cluster, made):
+        network = _core.RoutedNetwork(
+            servers=servers,
+            bytes_per_s=cluster.link_bytes_per_s,
+            latency_s=cluster.link_latency_s,
+            **named,
+        )
+        link_s = busiest.seconds(named)
+        for i in range(len(strategies)):
+            seconds = _core.simulate_iteration(job, network, lowered[i])[0]
+            assert seconds >= bound_s[i]
+            assert seconds >= link_s[i]
+            least_s = min(least_s, seconds)
+    found = exhaustive_optimum.optimum_of(graph, cluster, dimensions=DIMENSIONS)
+    assert found.iteration_s == least_s
+    assert found.strategies == len(strategies) == found.promising
+    known = exhaustive_optimum.optimum_of(
+        graph, cluster, dimensions=DIMENSIONS, at_most_s=least_s, also=()
+    )
+    assert known.iteration_s == least_s
+    assert known.promising < found.promising
+    with pytest.raises(ValueError, match="at_most_s: nothing is as fast"):
+        exhaustive_optimum.optimum_of(
+            graph, cluster, dimensions=DIMENSIONS, at_most_s=least_s * 0.99
+        )
+
+
+def test_with_two_ports_every_ring_is_among_the_networks() -> None:
+    cluster = Cluster(4, 2, 10.0)
+    everywhere = demand(job_of("heavy", 2, 0), strategies_of(4)[-1], 4)
+    made = list(exhaustive_optimum.in_any_order(cluster, [find_network(cluster, everywhere)] * 2))
+    assert len({repr(named["links"]) for named in made}) == 3
+    rings = {tuple(ring) for named in made for _, rings in named["groups"] for ring, _ in rings}
+    assert {frozenset(zip(r, (*r[1:], r[0]), strict=True)) for r in rings} == {
+        frozenset(zip(r, (*r[1:], r[0]), strict=True)) for r in itertools.permutations(range(4))
+    }
+
+
+def strategies_of(servers: int) -> list[exhaustive_optimum.Strategy]:
+    return exhaustive_optimum.every_strategy(job_of("heavy", 2, 0), servers)
+
+
+def test_strategies_are_the_product_of_the_space() -> None:
+    found = strategies_of(4)
+    assert len(found) == len(set(found)) == 11**2
