@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "search/lanes.h"
-
 namespace topoopt {
 
 namespace {
@@ -15,6 +13,7 @@ constexpr double kMargin = 1e-9;  // relative; a sum of some ten thousand terms 
 BusyTimes::BusyTimes(PlacementCosts& costs, LinkLoadTable& loads)
     : costs_(costs),
       loads_(loads),
+      loops_(laneLoops()),
       batches_(costs.job().micro_batches),
       base_{std::vector<double>(padded(costs.job().servers)), std::vector<double>(loads.lanes())},
       sums_(base_) {
@@ -68,14 +67,9 @@ void BusyTimes::add(const LinkLoads& loads, double bytes) {
     }
     return;
   }
-  double* sums = sums_.link_s.data();
-  Lanes most = spread(bytes > 0 ? most_s_ : 0);
-  for (size_t i = 0; i < loads.s_per_byte.size(); i += kLanes) {
-    const Lanes sum = load(sums + i) + load(&loads.s_per_byte[i]) * spread(bytes);
-    store(sums + i, sum);
-    most = larger(most, sum);
-  }
-  if (bytes > 0) most_s_ = largest(most, most);
+  const double most_s =
+      loops_.add(sums_.link_s.data(), loads.s_per_byte.data(), bytes, loads.s_per_byte.size());
+  if (bytes > 0) most_s_ = std::max(most_s_, most_s);
 }
 
 }  // namespace topoopt

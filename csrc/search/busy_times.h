@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "search/lane_loops.h"
 #include "search/link_loads.h"
 #include "sim/job.h"
 
@@ -47,6 +48,7 @@ class BusyTimes {
 
   PlacementCosts& costs_;
   LinkLoadTable& loads_;
+  const LaneLoops& loops_;
   double batches_;
   Sums base_, sums_;
   double most_s_ = 0;

@@ -7,8 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "search/lanes.h"
-
 namespace topoopt {
 
 namespace {
@@ -24,6 +22,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
       costs_(job_),
       loads_(network, costs_),
       busy_(costs_, loads_),
+      loops_(laneLoops()),
       operators_(static_cast<int>(job_->operators.size())),
       server_lanes_(padded(job_->servers)),
       link_lanes_(padded(network.capacity().size())),
@@ -287,15 +286,8 @@ void CoarseSimulator::run(const Step& step) {
 
 // A shard on every server of placement `id`, after what its server did before and `ready_s_`.
 void CoarseSimulator::compute(double* done, int id, double seconds) {
-  const double* members = loads_.members(id).data();
-  double* free = state_.server_s.data();
-  const Lanes duration = spread(seconds);
-  for (size_t i = 0; i < server_lanes_; i += kLanes) {
-    const Lanes before = load(free + i);
-    const Lanes after = smaller(larger(load(&ready_s_[i]), before) + duration, load(members + i));
-    store(done + i, after);
-    store(free + i, larger(before, after));
-  }
+  loops_.compute(done, state_.server_s.data(), ready_s_.data(), loads_.members(id).data(), seconds,
+                 server_lanes_);
 }
 
 // What arrives over an edge. What a server has itself needs no look: it works in the order of the
@@ -303,22 +295,8 @@ void CoarseSimulator::compute(double* done, int id, double seconds) {
 void CoarseSimulator::takeReady(int edge, int batch, bool forward) {
   const EdgeLoads* loads = edge_loads_[edge].get();
   if (loads == nullptr) return;
-  const double* takes = (forward ? loads->receives : loads->sends).data();
-  const Lanes arrived = spread(arrival(edge, batch, forward));
-  for (size_t i = 0; i < server_lanes_; i += kLanes) {
-    store(&ready_s_[i], larger(load(&ready_s_[i]), smaller(arrived, load(takes + i))));
-  }
-}
-
-// The latest of `times` where `mask` applies.
-double CoarseSimulator::last(const double* times, const std::vector<double>& mask) const {
-  Lanes a = spread(0);
-  Lanes b = spread(0);
-  for (size_t i = 0; i < server_lanes_; i += 2 * kLanes) {
-    a = larger(a, smaller(load(times + i), load(&mask[i])));
-    b = larger(b, smaller(load(times + i + kLanes), load(&mask[i + kLanes])));
-  }
-  return largest(a, b);
+  const std::vector<double>& takes = forward ? loads->receives : loads->sends;
+  loops_.wait(ready_s_.data(), takes.data(), arrival(edge, batch, forward), server_lanes_);
 }
 
 void CoarseSimulator::send(int edge, int batch, bool forward) {
@@ -326,44 +304,32 @@ void CoarseSimulator::send(int edge, int batch, bool forward) {
   if (loads == nullptr) return;
   const Edge& ends = edges_[edge];
   const double* from = finish(forward ? ends.producer : ends.consumer, batch, forward);
-  const double ready_s = last(from, forward ? loads->sends : loads->receives);
+  const double ready_s =
+      loops_.latest(from, (forward ? loads->sends : loads->receives).data(), server_lanes_);
   const LinkLoads& ways = forward ? loads->forward : loads->backward;
   const double size_bytes = forward ? ends.size_bytes : ends.gradient_bytes;
   arrival(edge, batch, forward) =
       size_bytes > 0 ? transfer(ways, size_bytes, ready_s) + ways.latency_s : ready_s;
 }
 
-// When the last link is done with it. Links that it does not load keep their times: there the
-// ready time is taken as 0, and 0 is added.
+// When the last link is done with it.
 double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, double ready_s) {
   double* transfers = state_.transfer_s.data();
   double* all = state_.link_s.data();
-  if (!loads.link.empty()) {
-    double done_s = ready_s;
-    for (size_t i = 0; i < loads.link.size(); ++i) {
-      const int link = loads.link[i];
-      const double busy_s = loads.s_per_byte[i] * size_bytes;
-      const double begin_s = std::max(transfers[link], ready_s);
-      transfers[link] = begin_s + busy_s;
-      all[link] = std::max(all[link], begin_s) + busy_s;
-      done_s = std::max(done_s, begin_s + busy_s);
-    }
-    return done_s;
+  if (loads.link.empty()) {
+    return loops_.transfer(transfers, all, loads.s_per_byte.data(), size_bytes, ready_s,
+                           link_lanes_);
   }
-  const double* s_per_byte = loads.s_per_byte.data();
-  const Lanes size = spread(size_bytes);
-  const Lanes ready = spread(ready_s);
-  const Lanes none = spread(0);
-  Lanes done = ready;
-  for (size_t i = 0; i < link_lanes_; i += kLanes) {
-    const Lanes busy = load(s_per_byte + i) * size;
-    const Lanes begin = larger(load(transfers + i), busy > none ? ready : none);
-    const Lanes end = begin + busy;
-    store(transfers + i, end);
-    store(all + i, busy > none ? larger(load(all + i), begin) + busy : load(all + i));
-    done = larger(done, busy > none ? end : none);
+  double done_s = ready_s;
+  for (size_t i = 0; i < loads.link.size(); ++i) {
+    const int link = loads.link[i];
+    const double busy_s = loads.s_per_byte[i] * size_bytes;
+    const double begin_s = std::max(transfers[link], ready_s);
+    transfers[link] = begin_s + busy_s;
+    all[link] = std::max(all[link], begin_s) + busy_s;
+    done_s = std::max(done_s, begin_s + busy_s);
   }
-  return largest(done, done);
+  return done_s;
 }
 
 // Behind all AllReduces before it, and giving way to transfers.
@@ -377,18 +343,7 @@ void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double r
       done_s = std::max(done_s, link_s);
     }
   } else {
-    const double* s_per_byte = loads.s_per_byte.data();
-    const Lanes size = spread(size_bytes);
-    const Lanes ready = spread(ready_s);
-    const Lanes none = spread(0);
-    Lanes done = ready;
-    for (size_t i = 0; i < link_lanes_; i += kLanes) {
-      const Lanes busy = load(s_per_byte + i) * size;
-      const Lanes end = larger(load(all + i), busy > none ? ready : none) + busy;
-      store(all + i, end);
-      done = larger(done, busy > none ? end : none);
-    }
-    done_s = largest(done, done);
+    done_s = loops_.reduce(all, loads.s_per_byte.data(), size_bytes, ready_s, link_lanes_);
   }
   state_.end_s = std::max(state_.end_s, done_s + loads.latency_s);
 }
@@ -402,7 +357,8 @@ void CoarseSimulator::allReduce(int op) {
   const double local_s = bytes * job_->local_reduce_s_per_byte;
   if (rings.empty() && local_s == 0) return;
   const double* gradients = finish(op, job_->micro_batches - 1, false);
-  const double ready_s = last(gradients, loads_.members(id)) + local_s;
+  const double ready_s =
+      loops_.latest(gradients, loads_.members(id).data(), server_lanes_) + local_s;
   if (rings.empty()) {
     state_.end_s = std::max(state_.end_s, ready_s);
   } else {
@@ -412,14 +368,8 @@ void CoarseSimulator::allReduce(int op) {
 
 // What is over by now; nothing takes time back.
 double CoarseSimulator::lowerBound() const {
-  Lanes a = spread(state_.end_s);
-  Lanes b = a;
-  for (size_t i = 0; i < server_lanes_; i += kLanes) a = larger(a, load(&state_.server_s[i]));
-  for (size_t i = 0; i < link_lanes_; i += 2 * kLanes) {
-    a = larger(a, load(&state_.link_s[i]));
-    b = larger(b, load(&state_.link_s[i + kLanes]));
-  }
-  return largest(a, b);
+  const double computed_s = loops_.largest(state_.server_s.data(), state_.end_s, server_lanes_);
+  return loops_.largest(state_.link_s.data(), computed_s, link_lanes_);
 }
 
 }  // namespace topoopt

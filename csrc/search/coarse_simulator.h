@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "search/busy_times.h"
+#include "search/lane_loops.h"
 #include "search/link_loads.h"
 #include "sim/job.h"
 
@@ -118,13 +119,13 @@ class CoarseSimulator {
   void allReduce(int op);
   double transfer(const LinkLoads& loads, double size_bytes, double ready_s);
   void reduce(const LinkLoads& loads, double size_bytes, double ready_s);
-  double last(const double* times, const std::vector<double>& mask) const;
   double lowerBound() const;
 
   std::shared_ptr<const Job> job_;
   PlacementCosts costs_;
   LinkLoadTable loads_;
   BusyTimes busy_;
+  const LaneLoops& loops_;
   int operators_;
   size_t server_lanes_, link_lanes_;  // padded numbers
   size_t slots_ = 1;                  // most edges into or out of an operator

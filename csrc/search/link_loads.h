@@ -7,14 +7,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "search/lanes.h"
+#include "search/lane_loops.h"
 #include "sim/job.h"
 #include "sim/routed_network.h"
 
 namespace topoopt {
 
 // Seconds that every link is busy per byte, for the transfers of one tensor or for the rings of one
-// AllReduce. Few loaded links are listed; many are a dense vector, padded for lanes.h.
+// AllReduce. Few loaded links are listed; many are a dense vector, padded for lane_loops.h.
 struct LinkLoads {
   std::vector<int> link;
   std::vector<double> s_per_byte;  // per entry of `link`, or per link if `link` is empty
@@ -43,7 +43,7 @@ class LinkLoadTable {
   // AllReduces of one byte in each parameter group of placement `id`, all at once.
   const LinkLoads& reductions(int id);
 
-  // Links, padded for lanes.h.
+  // Links, padded for lane_loops.h.
   size_t lanes() const { return padded(s_per_byte_.size()); }
 
   // 0 or infinity per server: whether it has a shard of placement `id`.

@@ -9,6 +9,7 @@
 #include "common/random.h"
 #include "search/coarse_chain.h"
 #include "search/coarse_simulator.h"
+#include "search/lane_loops.h"
 #include "search/limits.h"
 #include "seed.h"
 
@@ -112,6 +113,51 @@ TEST(CoarseSimulator, ChangesCostWhatWholeStrategiesCost) {
       current = proposal;
     }
     EXPECT_LE(changes.stepsSimulated(), changes.stepsAsked());
+  }
+}
+
+std::vector<double> randomTimes(Random& random, size_t n) {
+  std::vector<double> times(n);
+  for (double& time : times) time = random.below(3) ? random.unit() : 0;
+  return times;
+}
+
+// Every loop, as wide as this processor has it, against the one that every processor has.
+TEST(LaneLoops, AllProcessorsComputeTheSameNumbers) {
+  Random random(testSeed());
+  for (size_t n : {kBlock, 5 * kBlock, 9 * kBlock}) {
+    const std::vector<double> terms = randomTimes(random, n), ready = randomTimes(random, n);
+    std::vector<double> mask(n);
+    for (double& entry : mask) entry = random.below(2) ? kInfinity : 0;
+    const std::vector<double> before = randomTimes(random, n), later = randomTimes(random, n);
+    const double at_s = random.unit();
+    std::vector<std::vector<double>> results;
+    for (const LaneLoops* loops : {&laneLoops(), &plainLaneLoops()}) {
+      std::vector<double> a = before, b = later, done(n), scalars;
+      loops->compute(done.data(), a.data(), ready.data(), mask.data(), at_s, n);
+      loops->wait(b.data(), mask.data(), at_s, n);
+      scalars.push_back(loops->transfer(a.data(), b.data(), terms.data(), 0.7, at_s, n));
+      scalars.push_back(loops->reduce(b.data(), terms.data(), 0.3, at_s, n));
+      scalars.push_back(loops->add(a.data(), terms.data(), -0.3, n));
+      scalars.push_back(loops->latest(a.data(), mask.data(), n));
+      scalars.push_back(loops->largest(b.data(), 0.5, n));
+      for (const auto* more : {&b, &done, &scalars}) a.insert(a.end(), more->begin(), more->end());
+      results.push_back(a);
+    }
+    EXPECT_EQ(results[0], results[1]);
+  }
+}
+
+TEST(LaneLoops, ATransferTakesOnlyTheLinksThatItLoads) {
+  const size_t n = kBlock;
+  std::vector<double> transfers(n, 1), all(n, 4), s_per_byte(n, 0);
+  s_per_byte[2] = 0.5;
+  // Link 2 is free of transfers at 1, the sender is ready at 3, and 4 bytes take 2 s.
+  EXPECT_EQ(laneLoops().transfer(transfers.data(), all.data(), s_per_byte.data(), 4, 3, n), 5);
+  EXPECT_EQ(laneLoops().reduce(all.data(), s_per_byte.data(), 2, 0, n), 7);
+  for (size_t link = 0; link < n; ++link) {
+    EXPECT_EQ(transfers[link], link == 2 ? 5 : 1);
+    EXPECT_EQ(all[link], link == 2 ? 7 : 4);
   }
 }
 
