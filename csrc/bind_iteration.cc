@@ -25,8 +25,10 @@ namespace {
 using PyDegrees = std::tuple<int, int, int, int>;
 // forward_s, backward_s, state_bytes, saved_bytes
 using PyShard = std::tuple<double, double, int64_t, int64_t>;
-// producer, size_bytes, gradient_bytes
-using PyOperand = std::tuple<int, double, double>;
+// producer, size_bytes, gradient_bytes, tensor
+using PyOperand = std::tuple<int, double, double, int>;
+// servers, parameter, attribute, whole parameter and attribute, by expert
+using PyNeed = std::tuple<std::vector<int>, int, int, bool, bool, bool>;
 // shards, all_reduce_bytes, kinds that need whole operands, whole positions, operands
 using PyOperator =
     std::tuple<std::vector<PyShard>, double, std::vector<int>, bool, std::vector<PyOperand>>;
@@ -56,8 +58,8 @@ std::shared_ptr<Job> makeJob(int servers, int micro_batches, const std::vector<P
     op.all_reduce_bytes = all_reduce_bytes;
     for (int kind : whole) op.whole_operands[static_cast<size_t>(kindOf(kind))] = true;
     op.whole_positions = positions;
-    for (const auto& [producer, size, gradient] : operands) {
-      op.operands.push_back({producer, size, gradient});
+    for (const auto& [producer, size, gradient, tensor] : operands) {
+      op.operands.push_back({producer, size, gradient, tensor});
     }
   }
   job->validate();
@@ -135,11 +137,17 @@ std::vector<std::tuple<int, int, int, int, double>> transfers(const PyPlacement&
                                                               bool whole_parameter,
                                                               bool whole_attribute) {
   std::vector<std::tuple<int, int, int, int, double>> found;
-  for (const Transfer& t : transfersBetween(toPlacement(producer), toPlacement(consumer),
-                                            {whole_parameter, whole_attribute})) {
+  const Need need = needOf(toPlacement(consumer), {whole_parameter, whole_attribute});
+  for (const Transfer& t : transfersBetween(toPlacement(producer), need)) {
     found.emplace_back(t.producer_shard, t.consumer_shard, t.source, t.target, t.fraction);
   }
   return found;
+}
+
+PyNeed needed(const PyPlacement& consumer, bool whole_parameter, bool whole_attribute) {
+  const Need need = needOf(toPlacement(consumer), {whole_parameter, whole_attribute});
+  return {need.servers,         need.parameter,       need.attribute,
+          need.whole.parameter, need.whole.attribute, need.by_expert};
 }
 
 std::vector<int> inFlight(const std::vector<PyPlacement>& strategy,
@@ -190,6 +198,8 @@ void bindIteration(py::module_& module) {
   module.def("memory_bytes", &memoryBytes, py::arg("job"), py::arg("strategy"));
   module.def("placement_transfers", &transfers, py::arg("producer"), py::arg("consumer"),
              py::arg("whole_parameter"), py::arg("whole_attribute"));
+  module.def("placement_need", &needed, py::arg("consumer"), py::arg("whole_parameter"),
+             py::arg("whole_attribute"));
   module.def(
       "parameter_groups",
       [](const PyPlacement& placement) { return parameterGroups(toPlacement(placement)); },

@@ -114,7 +114,7 @@ def plan_pipeline(
     they divide the batch, or `micro_batches`. Each is cut into stages that compute equally long and
     gets a network of its own. Raises InputError where there is none.
     """
-    from torch_topoopt.parallel import StrategyError, handed_over_once, stages_of
+    from torch_topoopt.parallel import StrategyError, stages_of
     from torch_topoopt.planning_options import PlanningOptions
     from torch_topoopt.search.pipelines import pipelines
 
@@ -142,8 +142,7 @@ def plan_pipeline(
             strategy=candidate.strategy,
             micro_batches=candidate.micro_batches,
         )
-        once = handed_over_once(graph, candidate.strategy)
-        plans.append(documents.make_plan(once, cluster, options, progress))
+        plans.append(documents.make_plan(graph, cluster, options, progress))
     if not plans:
         wanted = f" of {stages} stages" if stages else ""
         raise InputError(

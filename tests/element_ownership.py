@@ -29,6 +29,35 @@ def _covers(part: int, parts: int, cell: int, cells: int) -> bool:
     return cell * parts // cells == part
 
 
+def element_needs(operator: Operator, consumer: Placement) -> tuple[object, ...]:
+    """Per shard of `operator`: its server and what it needs of a tensor, an interval of each axis.
+
+    These are samples, features, positions, and tokens by the expert that they go to.
+    """
+    everything = (Fraction(0), Fraction(1))
+
+    def part(index: int, parts: int, dimension: str | None) -> tuple[Fraction, Fraction]:
+        split = operator.split(dimension) if dimension else None  # type: ignore[arg-type]
+        if split is not None and split.operands == "whole":
+            return everything
+        return Fraction(index, parts), Fraction(index + 1, parts)
+
+    kind = consumer.parameter_kind
+    needs = []
+    for server, (i, j, k) in zip(consumer.servers, shards(consumer), strict=True):
+        mine = part(j, consumer.parameter, kind)
+        needs.append(
+            (
+                server,
+                part(i, consumer.sample, None),
+                everything if kind == "experts" else mine,
+                part(k, consumer.attribute, "attribute"),
+                mine if kind == "experts" else everything,
+            )
+        )
+    return tuple(needs)
+
+
 def element_transfers(
     operator: Operator, producer: Placement, consumer: Placement
 ) -> dict[tuple[int, int], Fraction]:

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from element_ownership import element_transfers, shards
+from element_ownership import element_needs, element_transfers, shards
 from exact_max_min import exact_rates
 
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
@@ -119,6 +119,7 @@ class IterationReference:
         self.routes = {pair: r[0].servers for pair, r in network.routes_by_pair().items()}
         self.tasks: list[tuple[Task, list[int]]] = []
         self.last_flow: dict[object, int] = {}
+        self.shared: dict[object, int] = {}  # flows of tensors that others read too
         self.strategy = strategy
         self.groups = {tuple(sorted(group.servers)): group for group in network.groups}
         self.micro_batches = micro_batches
@@ -168,15 +169,18 @@ class IterationReference:
         return tuple(self.index[hop] for hop in itertools.pairwise(self.routes[source, target]))
 
     def move(
-        self, source: int, target: int, size: float, before: int, after: int, edge: object
+        self, b: int, source: int, target: int, size: float, before: int, after: int, edge: object
     ) -> None:
-        """What goes over one edge goes in the order of the micro-batches."""
+        """What goes over one edge goes in the order of the micro-batches, and once in each."""
         if size and source != target:
-            flow = self.add(FlowTask(self.hops(source, target), size))
+            if (b, edge) in self.shared:
+                flow = self.shared[b, edge]
+            else:
+                flow = self.shared[b, edge] = self.add(FlowTask(self.hops(source, target), size))
+                if edge in self.last_flow:
+                    self.tasks[flow][1].append(self.last_flow[edge])
+                self.last_flow[edge] = flow
             self.tasks[flow][1].append(before)
-            if edge in self.last_flow:
-                self.tasks[flow][1].append(self.last_flow[edge])
-            self.last_flow[edge] = flow
             before = flow
         self.tasks[after][1].append(before)
 
@@ -184,15 +188,18 @@ class IterationReference:
         """Activations and gradients by who holds and who needs every element."""
         p = operand.producer
         producer, consumer = self.strategy[p], self.strategy[i]
+        read: object = (i, id(operand))
+        if operand.tensor:
+            read = (p, operand.tensor, element_needs(op, consumer))
         for (x, y), fraction in element_transfers(op, producer, consumer).items():
             s, t = producer.servers[x], consumer.servers[y]
             share = float(fraction / self.micro_batches)
             size = share * operand.size_bytes
-            there, back = (i, id(operand), x, y), (i, id(operand), y, x, "back")
-            self.move(s, t, size, self.forward[b, p, s], self.forward[b, i, t], there)
+            there, back = (read, x, y), (read, y, x, "back")
+            self.move(b, s, t, size, self.forward[b, p, s], self.forward[b, i, t], there)
             if operand.gradient_bytes:
                 size = share * operand.gradient_bytes
-                self.move(t, s, size, self.backward[b, i, t], self.backward[b, p, s], back)
+                self.move(b, t, s, size, self.backward[b, i, t], self.backward[b, p, s], back)
 
     def all_reduce(self, i: int, size_bytes: int) -> None:
         placement = self.strategy[i]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def operator(
     name: str,
-    *operands: tuple[int, int, int],
+    *operands: tuple[int, int, int] | tuple[int, int, int, int],
     flops: int = 0,
     backward_flops: int | None = None,
     parameters: int = 0,
@@ -25,8 +25,8 @@ def operator(
     splittable: bool = True,
     splits: tuple[Split, ...] = (),
 ) -> Operator:
-    """An operator with `parameters` bytes of trainable parameters and (producer, bytes, gradient)
-    operands."""
+    """An operator with `parameters` bytes of trainable parameters and operands of (producer, bytes,
+    gradient) or, where others read the same tensor, (producer, bytes, gradient, tensor)."""
     return Operator(
         name=name,
         kind="test",
@@ -122,14 +122,31 @@ def random_hybrid_strategy(
     return tuple(placements)
 
 
-def random_graph(rng: random.Random, operators: int, *, splits: bool = False) -> OpGraph:
-    """A connected graph of random sizes; some gradients and some parameters are missing."""
+def random_graph(
+    rng: random.Random, operators: int, *, splits: bool = False, shared: bool = True
+) -> OpGraph:
+    """A connected graph of random sizes; some gradients and some parameters are missing.
+
+    `shared`: some tensors are read by several operators.
+    """
     made = []
+    numbered: dict[int, list[tuple[int, int]]] = {}  # per operator: tensors that others may read
     for i in range(operators):
-        operands = [
-            (producer, rng.randrange(0, 10**7), rng.choice([0, rng.randrange(1, 10**7)]))
-            for producer in sorted(rng.sample(range(i), min(i, rng.randint(1, 2))))
-        ]
+        operands = []
+        for producer in sorted(rng.sample(range(i), min(i, rng.randint(1, 2)))):
+            size, gradient = rng.randrange(0, 10**7), rng.choice([0, rng.randrange(1, 10**7)])
+            known = numbered.setdefault(producer, [])
+            if not shared:
+                operands.append((producer, size, gradient))
+            elif known and rng.random() < 0.7:
+                tensor = rng.randrange(len(known))
+                size, gradient = known[tensor]
+                operands.append((producer, size, rng.choice([0, gradient]), tensor + 1))
+            elif rng.random() < 0.7:
+                known.append((size, gradient))
+                operands.append((producer, size, gradient, len(known)))
+            else:
+                operands.append((producer, size, gradient, 0))
         made.append(
             operator(
                 f"op{i}",

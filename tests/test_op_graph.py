@@ -45,9 +45,10 @@ def graph(*operators: Operator, **changes: Any) -> OpGraph:
 def graphs(draw: st.DrawFn) -> OpGraph:
     operators = []
     for i in range(draw(st.integers(1, 5))):
-        count = draw(st.integers(0, 3)) if i else 0
+        producers = draw(st.lists(st.integers(0, i - 1), max_size=3)) if i else []
         operands = tuple(
-            Operand(draw(st.integers(0, i - 1)), draw(SIZES), draw(SIZES)) for _ in range(count)
+            Operand(producer, draw(SIZES), draw(SIZES), draw(st.sampled_from((0, 3 * i + j))))
+            for j, producer in enumerate(producers)
         )
         splits = st.builds(Split, st.sampled_from(DIMENSIONS), st.integers(2, 2**40), NEEDS)
         changes = {
@@ -72,6 +73,21 @@ def test_totals_are_sums_over_the_operators() -> None:
     two = graph(operator("a"), operator("b", forward_flops=1, parameter_bytes=3))
     assert (two.forward_flops, two.backward_flops) == (11, 40)
     assert (two.parameter_bytes, two.parameter_gradient_bytes) == (7, 8)
+
+
+def test_readers_of_one_tensor_agree_on_its_sizes() -> None:
+    first, *others = (Operand(0, 8, 8, 1), Operand(0, 8, 0, 1), Operand(0, 9, 8, 1))
+    known = [operator("a"), operator("b", first)]
+    assert graph(*known, operator("c", others[0])).validate()
+    for wrong in (others[1], Operand(0, 8, 4, 1)):
+        with pytest.raises(
+            DocumentError, match=r"\(c\).*tensor 1 of producer 0 has other sizes.*'b'"
+        ):
+            graph(*known, operator("c", wrong)).validate()
+    third = operator("d", Operand(0, 8, 4, 1))
+    no_gradient = graph(operator("a"), operator("b", others[0]), operator("c", first), third)
+    with pytest.raises(DocumentError, match=r"\(d\).*than at operator 'c'"):
+        no_gradient.validate()
 
 
 def test_a_saved_file_has_one_operator_per_line(tmp_path: Path) -> None:
@@ -130,6 +146,7 @@ def remove(path: str) -> Any:
         (change("operators.1.operands.0.producer", 1), "producer 1 is not an earlier operator"),
         (change("operators.1.operands.0.producer", -1), "producer -1 is not an earlier operator"),
         (change("operators.1.operands.0.size_bytes", -8), "sizes must not be negative"),
+        (change("operators.1.operands.0.tensor", -1), "(b).operands: tensor -1 is negative"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field(edit: Any, message: str) -> None:

@@ -358,6 +358,29 @@ def test_batches_may_be_dicts_and_tuples_and_outputs_may_be_nested() -> None:
     assert [operator.name for operator in graph.operators] == ["fc", "add", "fc#2"]
 
 
+def test_a_tensor_that_several_read_has_one_number_for_all_of_them() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+            self.query, self.key, self.both = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.norm(x)
+            query, key = self.query(x), self.key(x.view(-1, 2, 8)).view(-1, 8)
+            left, right = self.both(x).chunk(2, dim=1)
+            gated = [part.relu() * part.sigmoid() for part in (left, right)]
+            return query * key + torch.cat(gated, dim=1) + x
+
+    operators = profile(Block, torch.zeros(4, 8), name="x").operators
+    read = {op.name: [(o.producer, o.tensor) for o in op.operands] for op in operators}
+    assert read["query"] == read["key"] == read["both"] == [(0, 1)], "a view is the same tensor"
+    assert (0, 1) in read["add#2"]
+    assert read["cat"] == [(6, 0), (9, 0)], "nobody else reads those"
+    assert read["relu"] == read["sigmoid"] == [(3, 1)]
+    assert read["relu#2"] == read["sigmoid#2"] == [(3, 2)], "another part, another tensor"
+
+
 def test_the_users_module_is_left_alone() -> None:
     model = Diamond()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -168,6 +168,27 @@ def test_a_pipeline_runs_as_the_plain_simulation_says(seed: int) -> None:
     assert estimate.iteration_s == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2, 8])
+def test_what_several_of_a_stage_read_comes_once_for_each_micro_batch(micro_batches: int) -> None:
+    rng = random.Random(micro_batches)
+    size = rng.randrange(10**7)
+    layers = [operator("first", flops=10**9)]
+    for i in range(3):  # two readers and a shortcut, as in a block of a transformer
+        reads = [(3 * i, size, size, 1)]
+        layers += [operator(f"{name}{i}", *reads, flops=rng.randrange(10**9)) for name in "ab"]
+        both = [(3 * i + 1, size, size), (3 * i + 2, size, size), *reads]
+        layers.append(operator(f"sum{i}", *both))
+    op_graph = graph(*layers)
+    cluster = ring_cluster(4, 2, 0.0)
+    strategy = tuple(Placement(op.name, ((i + 2) // 3,)) for i, op in enumerate(layers))
+    asked = demand(op_graph, strategy, 4)
+    assert [pair.size_bytes for pair in asked.pairs] == [size] * 6
+    network = single_ring(cluster, asked)
+    estimate = predict(op_graph, cluster, network, strategy, micro_batches=micro_batches)
+    expected = IterationReference(op_graph, cluster, network, strategy, micro_batches).seconds()
+    assert estimate.iteration_s == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_simulated_link_bytes_equal_the_bytes_that_the_demand_puts_on_links(seed: int) -> None:
     rng = random.Random(seed)

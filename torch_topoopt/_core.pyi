@@ -191,6 +191,11 @@ def placement_transfers(
 ) -> list[tuple[int, int, int, int, float]]:
     """(shard of the producer, of the consumer, source, target, fraction of the tensor)"""
 
+def placement_need(
+    consumer: _Placement, whole_parameter: bool, whole_attribute: bool
+) -> tuple[list[int], int, int, bool, bool, bool]:
+    """What shards need of a tensor: equal for consumers that share one transfer of it."""
+
 def parameter_groups(placement: _Placement) -> list[list[int]]: ...
 def micro_batches_in_flight(
     strategy: Sequence[_Placement],

@@ -23,12 +23,17 @@ class Operand:
     """A tensor that an operator reads from an earlier one.
 
     `size_bytes` is its activation size; the backward pass returns `gradient_bytes` to the producer
-    (0 where no gradient flows, e.g. integer indices).
+    (0 where no gradient flows, e.g. integer indices). Operands of one producer with the same
+    `tensor` above 0 are one tensor, which a server gets once for all of them that run there alike;
+    0: nobody else reads it.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"tensor"})
 
     producer: int
     size_bytes: int
     gradient_bytes: int
+    tensor: int = 0
 
 
 SplitDimension = Literal["columns", "rows", "experts", "attribute"]
@@ -122,13 +127,14 @@ class OpGraph(Document):
     """One training iteration of one model, operators in topological order.
 
     `layers` are those that occur more than once; no operator is in two of them. Version 2 added
-    `splits` and `output_dimensions`: in a version 1, operators are split by samples only.
+    `splits` and `output_dimensions`: in a version 1, operators are split by samples only. Version 3
+    added the `tensor` of operands: before, each of them counts as a tensor of its own.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers"})
 
     KIND: ClassVar[str] = "OpGraph"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     version: int
     model: str
@@ -142,6 +148,7 @@ class OpGraph(Document):
         if not self.operators:
             raise DocumentError("operators: an OpGraph needs at least one operator")
         names: set[str] = set()
+        shared: dict[tuple[int, int], tuple[str, Operand]] = {}
         for i, operator in enumerate(self.operators):
             where = f"operators[{i}] ({operator.name})"
             if not operator.name or operator.name in names:
@@ -157,6 +164,7 @@ class OpGraph(Document):
                     )
                 if operand.size_bytes < 0 or operand.gradient_bytes < 0:
                     raise DocumentError(f"{where}.operands: sizes must not be negative")
+                _validate_shared(where, operator.name, operand, shared)
             _validate_splits(where, operator.splits)
             _validate_measured(where, operator.measured)
         self._validate_layers()
@@ -201,6 +209,25 @@ class OpGraph(Document):
         return sum(operator.parameter_gradient_bytes for operator in self.operators)
 
 
+def _validate_shared(
+    where: str, name: str, operand: Operand, shared: dict[tuple[int, int], tuple[str, Operand]]
+) -> None:
+    if operand.tensor < 0:
+        raise DocumentError(f"{where}.operands: tensor {operand.tensor} is negative")
+    if operand.tensor == 0:
+        return
+    of_tensor = (operand.producer, operand.tensor)
+    other, first = shared.setdefault(of_tensor, (name, operand))
+    gradients = {o.gradient_bytes for o in (first, operand) if o.gradient_bytes}
+    if first.size_bytes != operand.size_bytes or len(gradients) > 1:
+        raise DocumentError(
+            f"{where}.operands: tensor {operand.tensor} of producer {operand.producer} has other "
+            f"sizes than at operator {other!r}"
+        )
+    if operand.gradient_bytes:
+        shared[of_tensor] = (name, operand)
+
+
 def _validate_splits(where: str, splits: tuple[Split, ...]) -> None:
     seen: set[str] = set()
     for j, split in enumerate(splits):
@@ -231,14 +258,16 @@ def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
     The result can be compared and hashed.
     """
     outside: dict[int, int] = {}  # producers before the layer, by first use
+    tensors: dict[tuple[int, int], int] = {}  # of those, by first use
     form = []
     for operator in operators[begin:end]:
         read = tuple(
-            replace(
+            replace(operand, producer=operand.producer - begin)
+            if operand.producer >= begin
+            else replace(
                 operand,
-                producer=operand.producer - begin
-                if operand.producer >= begin
-                else -1 - outside.setdefault(operand.producer, len(outside)),
+                producer=-1 - outside.setdefault(operand.producer, len(outside)),
+                tensor=tensors.setdefault((operand.producer, operand.tensor), len(tensors)),
             )
             for operand in operator.operands
         )

@@ -26,11 +26,14 @@ from torch_topoopt.tracing import (
     positional_and_keyword,
     resized,
     shared_parameters,
+    shared_tensors,
     split_dimensions,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from torch_topoopt.tracing import Region
 
 __all__ = [
     "DEFAULT_BATCH_SIZE",
@@ -89,8 +92,9 @@ def profile(
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
     shared = shared_parameters(trace.operators)
+    tensors = shared_tensors(trace.operators)
     operators = tuple(
-        _operator(traced, twice.get(traced.name), trace.gradient_bytes, shared)
+        _operator(traced, twice.get(traced.name), trace.gradient_bytes, shared, tensors)
         for traced in trace.operators
     )
     layers = repeated_layers(operators, trace.spans)
@@ -184,6 +188,7 @@ def _operator(
     twice: TracedOperator | None,
     gradient_bytes: dict[int, int],
     shared: frozenset[int],
+    tensors: dict[tuple[int, Region], int],
 ) -> Operator:
     return Operator(
         name=traced.name,
@@ -197,8 +202,13 @@ def _operator(
         memory_bytes=traced.output_bytes + sum(r.touched_bytes for r in traced.reads.values()),
         splittable=twice is not None and _is_splittable(traced, twice),
         operands=tuple(
-            Operand(read.producer.index, read.size_bytes, traced.gradient_bytes(read))
-            for read in traced.reads.values()
+            Operand(
+                read.producer.index,
+                read.size_bytes,
+                traced.gradient_bytes(read),
+                tensors.get((read.producer.index, region), 0),
+            )
+            for region, read in traced.reads.items()
             if read.producer is not None
         ),
         splits=split_dimensions(traced, twice, shared),

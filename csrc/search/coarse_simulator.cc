@@ -34,18 +34,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
     throw std::invalid_argument("servers: the job has " + std::to_string(job_->servers) +
                                 ", the network " + std::to_string(network.servers()));
   }
-  for (int op = 0; op < operators_; ++op) {
-    for (const OperandCost& operand : job_->operators[op].operands) {
-      const int edge = static_cast<int>(edges_.size());
-      edges_.push_back({operand.producer, op, operand.size_bytes / job_->micro_batches,
-                        operand.gradient_bytes / job_->micro_batches,
-                        static_cast<int>(out_edges_[operand.producer].size()),
-                        static_cast<int>(in_edges_[op].size())});
-      in_edges_[op].push_back(edge);
-      out_edges_[operand.producer].push_back(edge);
-      slots_ = std::max({slots_, in_edges_[op].size(), out_edges_[operand.producer].size()});
-    }
-  }
+  addEdges();
   sortByDepth();
   state_.server_s.resize(server_lanes_);
   state_.transfer_s.resize(link_lanes_);
@@ -59,6 +48,31 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
   edge_proposal_.assign(edges_.size(), 0);
 }
 
+void CoarseSimulator::addEdges() {
+  for (int op = 0; op < operators_; ++op) {
+    for (const OperandCost& operand : job_->operators[op].operands) {
+      const int edge = static_cast<int>(edges_.size());
+      edges_.push_back({operand.producer, op, operand.size_bytes / job_->micro_batches,
+                        operand.gradient_bytes / job_->micro_batches,
+                        static_cast<int>(out_edges_[operand.producer].size()),
+                        static_cast<int>(in_edges_[op].size()), 0});
+      in_edges_[op].push_back(edge);
+      out_edges_[operand.producer].push_back(edge);
+      slots_ = std::max({slots_, in_edges_[op].size(), out_edges_[operand.producer].size()});
+    }
+  }
+  for (const ReadTensor& tensor : costs_.tensors()) {
+    auto& readers = readers_.emplace_back();
+    for (const Reader& reader : tensor.readers) {
+      const int edge = in_edges_[reader.op][reader.operand];
+      edges_[edge].tensor = static_cast<int>(readers_.size()) - 1;
+      double& gradient_bytes = edges_[edge].gradient_bytes;
+      if (gradient_bytes > 0) gradient_bytes = tensor.gradient_bytes / job_->micro_batches;
+      readers.push_back(edge);
+    }
+  }
+}
+
 // What may happen at the same time is issued together: behind all transfers of one tower of layers,
 // those of the next would find every link taken.
 void CoarseSimulator::sortByDepth() {
@@ -70,6 +84,29 @@ void CoarseSimulator::sortByDepth() {
   for (int op = 0; op < operators_; ++op) by_depth_[op] = op;
   std::stable_sort(by_depth_.begin(), by_depth_.end(),
                    [&](int a, int b) { return depth[a] < depth[b]; });
+  for (auto& readers : readers_) {
+    std::stable_sort(readers.begin(), readers.end(), [&](int a, int b) {
+      const bool a_stays = edges_[a].gradient_bytes == 0;
+      const bool b_stays = edges_[b].gradient_bytes == 0;
+      return std::pair(a_stays, depth[edges_[a].consumer]) <
+             std::pair(b_stays, depth[edges_[b].consumer]);
+    });
+  }
+}
+
+// The first of the readers that need the same of a tensor moves it for all of them: among those of
+// whom a gradient comes back, it is the last to have it.
+void CoarseSimulator::shareReads(int tensor) {
+  const std::vector<int>& edges = readers_[tensor];
+  for (size_t i = 0; i < edges.size(); ++i) {
+    const int op = edges_[edges[i]].consumer;
+    const int need = costs_.need(op, strategy_[op]);
+    int& carrier = carrier_[edges[i]] = edges[i];
+    for (size_t j = 0; j < i && carrier == edges[i]; ++j) {
+      const int other = edges_[edges[j]].consumer;
+      if (costs_.need(other, strategy_[other]) == need) carrier = edges[j];
+    }
+  }
 }
 
 // In the time slots of a pipeline of equal stages: the one that is d stages from the end, itself
@@ -115,6 +152,9 @@ double CoarseSimulator::run(const std::vector<int>& strategy) {
   changed_.clear();
   changed_edges_.clear();
   base_ = strategy_ = strategy;
+  carrier_.resize(edges_.size());
+  for (size_t tensor = 0; tensor < readers_.size(); ++tensor) shareReads(static_cast<int>(tensor));
+  base_carrier_ = carrier_;
   edge_loads_.resize(edges_.size());
   for (size_t edge = 0; edge < edges_.size(); ++edge) priceEdge(static_cast<int>(edge));
   base_loads_ = edge_loads_;
@@ -150,11 +190,14 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
   return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
 }
 
-// Makes `strategy` the one that is simulated, and undoes the last proposal. The edges around
-// `changed` are still to be priced.
+// Makes `strategy` the one that is simulated, undoes the last proposal, and sees who shares what
+// `changed` read. The edges around them are still to be priced.
 void CoarseSimulator::choose(const std::vector<int>& strategy, const std::vector<int>& changed) {
   for (int op : changed_) strategy_[op] = base_[op];
-  for (int edge : changed_edges_) edge_loads_[edge] = base_loads_[edge];
+  for (int edge : changed_edges_) {
+    edge_loads_[edge] = base_loads_[edge];
+    carrier_[edge] = base_carrier_[edge];
+  }
   changed_ = changed;
   changed_edges_.clear();
   ++proposals_;
@@ -169,6 +212,19 @@ void CoarseSimulator::choose(const std::vector<int>& strategy, const std::vector
       }
     }
   }
+  for (int op : changed) {
+    for (int edge : in_edges_[op]) {
+      const std::vector<int>& readers = readers_[edges_[edge].tensor];
+      if (readers.size() == 1) continue;
+      shareReads(edges_[edge].tensor);
+      for (int other : readers) {
+        if (carrier_[other] == base_carrier_[other] || edge_proposal_[other] == proposals_)
+          continue;
+        edge_proposal_[other] = proposals_;
+        changed_edges_.push_back(other);
+      }
+    }
+  }
 }
 
 void CoarseSimulator::priceEdge(int edge) {
@@ -177,9 +233,11 @@ void CoarseSimulator::priceEdge(int edge) {
       loads_.edge(ends.consumer, strategy_[ends.producer], strategy_[ends.consumer]);
 }
 
-void CoarseSimulator::addBusy(int edge, const std::shared_ptr<const EdgeLoads>& loads,
-                              double times) {
-  busy_.send(loads.get(), edges_[edge].size_bytes, edges_[edge].gradient_bytes, times);
+// What the carrier of a tensor sends, with these loads and carriers.
+void CoarseSimulator::addBusy(int edge, const std::vector<std::shared_ptr<const EdgeLoads>>& loads,
+                              const std::vector<int>& carrier, double times) {
+  if (carrier[edge] != edge) return;
+  busy_.send(loads[edge].get(), edges_[edge].size_bytes, edges_[edge].gradient_bytes, times);
 }
 
 // Whether a server or a link is busy for longer than `limit_s`; what is quickly known comes first.
@@ -190,12 +248,12 @@ bool CoarseSimulator::tooBusy(double limit_s) {
   for (int op : changed_) busy_.compute(op, strategy_[op], 1);
   if (busy_.bound() > limit_s) return true;
   for (int op : changed_) busy_.reduce(op, base_[op], -1);
-  for (int edge : changed_edges_) addBusy(edge, base_loads_[edge], -1);
+  for (int edge : changed_edges_) addBusy(edge, base_loads_, base_carrier_, -1);
   for (int op : changed_) busy_.reduce(op, strategy_[op], 1);
   for (int edge : changed_edges_) {
     if (busy_.bound() > limit_s) return true;
     priceEdge(edge);
-    addBusy(edge, edge_loads_[edge], 1);
+    addBusy(edge, edge_loads_, carrier_, 1);
   }
   return busy_.bound() > limit_s;
 }
@@ -208,7 +266,7 @@ void CoarseSimulator::sumUp() {
     busy_.reduce(op, base_[op], 1);
   }
   for (size_t edge = 0; edge < edges_.size(); ++edge) {
-    addBusy(static_cast<int>(edge), base_loads_[edge], 1);
+    addBusy(static_cast<int>(edge), base_loads_, base_carrier_, 1);
   }
   busy_.accept();
 }
@@ -216,7 +274,10 @@ void CoarseSimulator::sumUp() {
 void CoarseSimulator::accept() {
   for (int step = first_step_; step < end_step_; ++step) which_[step] ^= 1;
   for (int op : changed_) base_[op] = strategy_[op];
-  for (int edge : changed_edges_) base_loads_[edge] = edge_loads_[edge];
+  for (int edge : changed_edges_) {
+    base_loads_[edge] = edge_loads_[edge];
+    base_carrier_[edge] = carrier_[edge];
+  }
   base_schedule_ = schedule_;
   base_s_ = proposed_s_;
   first_step_ = end_step_ = 0;
@@ -271,15 +332,17 @@ void CoarseSimulator::run(const Step& step) {
   if (forward) {
     for (int edge : in_edges_[op]) takeReady(edge, batch, true);
     compute(done, id, cost.forward_s);
-    for (int edge : out_edges_[op]) send(edge, batch, true);
+    for (int edge : out_edges_[op]) {
+      if (carrier_[edge] == edge) send(edge, batch, true);
+    }
     return;
   }
   for (int edge : out_edges_[op]) {
-    if (edges_[edge].gradient_bytes > 0) takeReady(edge, batch, false);
+    if (edges_[edge].gradient_bytes > 0 && carrier_[edge] == edge) takeReady(edge, batch, false);
   }
   compute(done, id, cost.backward_s);
   for (int edge : in_edges_[op]) {
-    if (edges_[edge].gradient_bytes > 0) send(edge, batch, false);
+    if (edges_[edge].gradient_bytes > 0 && carrier_[edge] == edge) send(edge, batch, false);
   }
   if (batch == job_->micro_batches - 1) allReduce(op);
 }
@@ -296,7 +359,8 @@ void CoarseSimulator::takeReady(int edge, int batch, bool forward) {
   const EdgeLoads* loads = edge_loads_[edge].get();
   if (loads == nullptr) return;
   const std::vector<double>& takes = forward ? loads->receives : loads->sends;
-  loops_.wait(ready_s_.data(), takes.data(), arrival(edge, batch, forward), server_lanes_);
+  const double arrived_s = arrival(carrier_[edge], batch, forward);
+  loops_.wait(ready_s_.data(), takes.data(), arrived_s, server_lanes_);
 }
 
 void CoarseSimulator::send(int edge, int batch, bool forward) {

@@ -9,7 +9,8 @@
 // the bytes it carries there, one transfer after the other; it arrives everywhere when its last
 // link is done. AllReduces take what transfers leave of a link. The flow level (sim/iteration.h)
 // shares links between all flows at hand instead, lets every pair of servers start by itself, and
-// has a shard compute as soon as it can.
+// has a shard compute as soon as it can. Readers that need the same of a tensor share a transfer,
+// and the last of them to come back returns the gradient.
 //
 // With micro-batches, every server works in the order of 1F1B (one forward, one backward), as
 // PlacementCosts::inFlight says.
@@ -65,6 +66,7 @@ class CoarseSimulator {
     int producer, consumer;
     double size_bytes, gradient_bytes;
     int out_slot, in_slot;  // among the producer's and the consumer's edges
+    int tensor;
   };
   // Work on operator `op` for one micro-batch.
   struct Step {
@@ -103,12 +105,15 @@ class CoarseSimulator {
   double* finish(int op, int batch, bool forward) { return finish(at(op, batch, forward)); }
   double& arrival(int edge, int batch, bool forward);
 
+  void addEdges();
   void sortByDepth();
+  void shareReads(int tensor);
   std::shared_ptr<const Schedule> schedule(std::vector<int> in_flight) const;
   double simulate(int first_step, double limit_s);
   void choose(const std::vector<int>& strategy, const std::vector<int>& changed);
   void priceEdge(int edge);
-  void addBusy(int edge, const std::shared_ptr<const EdgeLoads>& loads, double times);
+  void addBusy(int edge, const std::vector<std::shared_ptr<const EdgeLoads>>& loads,
+               const std::vector<int>& carrier, double times);
   bool tooBusy(double limit_s);
   void sumUp();
   int firstStep(const std::vector<int>& changed) const;
@@ -132,8 +137,10 @@ class CoarseSimulator {
   std::vector<Edge> edges_;
   std::vector<std::vector<int>> in_edges_, out_edges_;  // per operator
   std::vector<int> by_depth_;                           // operators
+  std::vector<std::vector<int>> readers_;  // per tensor: edges, the last to send back first
   std::vector<int> base_, strategy_;
   std::vector<std::shared_ptr<const EdgeLoads>> base_loads_, edge_loads_;
+  std::vector<int> base_carrier_, carrier_;  // per edge: the one that moves the tensor for it
   std::shared_ptr<const Schedule> base_schedule_, schedule_;
   std::vector<int> changed_, changed_edges_;
   std::vector<int64_t> edge_proposal_;  // per edge: the last proposal that changed it

@@ -6,16 +6,10 @@
 
 namespace topoopt {
 
-WholeOperands wholeOperands(const PlacementCosts& costs, int op, int consumer) {
-  const OperatorCost& cost = costs.job().operators[op];
-  const auto kind = static_cast<size_t>(costs.placements()[consumer].degrees.kind);
-  return {cost.whole_operands[kind], cost.whole_positions};
-}
-
 // Two divisions of the samples make at most as many pieces as they have cuts, and every other part
 // of one operator meets every part of the other.
 int64_t mostTransfers(const PlacementCosts& costs, int op, int producer, int consumer) {
-  const WholeOperands whole = wholeOperands(costs, op, consumer);
+  const WholeOperands whole = costs.wholeOperands(op, consumer);
   if (producer == consumer && !whole.parameter && !whole.attribute) return 0;
   const Degrees& a = costs.placements()[producer].degrees;
   const Degrees& b = costs.placements()[consumer].degrees;
@@ -25,20 +19,30 @@ int64_t mostTransfers(const PlacementCosts& costs, int op, int producer, int con
 
 Limits::Limits(PlacementCosts& costs, int64_t memory_bytes, int64_t transfers)
     : costs_(costs), memory_limit_bytes_(memory_bytes), transfer_limit_(transfers) {
-  const auto& operators = costs.job().operators;
-  edges_of_.resize(operators.size());
-  for (size_t op = 0; op < operators.size(); ++op) {
-    for (const OperandCost& operand : operators[op].operands) {
-      edges_of_[op].push_back(static_cast<int>(edges_.size()));
-      edges_of_[operand.producer].push_back(static_cast<int>(edges_.size()));
-      edges_.push_back({operand.producer, static_cast<int>(op)});
-    }
+  const auto& tensors = costs.tensors();
+  tensors_of_.resize(costs.job().operators.size());
+  for (int tensor = 0; tensor < static_cast<int>(tensors.size()); ++tensor) {
+    tensors_of_[tensors[tensor].producer].push_back(tensor);
+    for (const Reader& reader : tensors[tensor].readers) tensors_of_[reader.op].push_back(tensor);
   }
-  counted_.assign(edges_.size(), 0);
+  transfers_of_.assign(tensors.size(), 0);
+  counted_.assign(tensors.size(), 0);
 }
 
-int64_t Limits::transfersOf(const Edge& edge, const Strategy& strategy) const {
-  return mostTransfers(costs_, edge.consumer, strategy[edge.producer], strategy[edge.consumer]);
+// Readers that need the same of the tensor count once.
+int64_t Limits::transfersOf(const ReadTensor& tensor, const Strategy& strategy) {
+  int64_t transfers = 0;
+  for (size_t i = 0; i < tensor.readers.size(); ++i) {
+    const int op = tensor.readers[i].op;
+    const int need = costs_.need(op, strategy[op]);
+    bool is_first = true;
+    for (size_t j = 0; j < i && is_first; ++j) {
+      const int other = tensor.readers[j].op;
+      is_first = costs_.need(other, strategy[other]) != need;
+    }
+    if (is_first) transfers += mostTransfers(costs_, op, strategy[tensor.producer], strategy[op]);
+  }
+  return transfers;
 }
 
 void Limits::addMemory(int op, int id, int64_t times) {
@@ -65,7 +69,10 @@ bool Limits::start(const Strategy& strategy) {
   strategy_ = strategy;
   proposed_.clear();
   transfers_ = 0;
-  for (const Edge& edge : edges_) transfers_ += transfersOf(edge, strategy);
+  for (size_t tensor = 0; tensor < transfers_of_.size(); ++tensor) {
+    transfers_of_[tensor] = transfersOf(costs_.tensors()[tensor], strategy);
+    transfers_ += transfers_of_[tensor];
+  }
   held_bytes_ = costs_.memoryBytes(strategy);
   return memoryFits();
 }
@@ -73,11 +80,14 @@ bool Limits::start(const Strategy& strategy) {
 int64_t Limits::transfersAfter(const Strategy& strategy, const std::vector<int>& changed) {
   ++proposals_;
   int64_t transfers = transfers_;
+  proposed_transfers_of_.clear();
   for (int op : changed) {
-    for (int edge : edges_of_[op]) {
-      if (counted_[edge] == proposals_) continue;
-      counted_[edge] = proposals_;
-      transfers += transfersOf(edges_[edge], strategy) - transfersOf(edges_[edge], strategy_);
+    for (int tensor : tensors_of_[op]) {
+      if (counted_[tensor] == proposals_) continue;
+      counted_[tensor] = proposals_;
+      const int64_t after = transfersOf(costs_.tensors()[tensor], strategy);
+      transfers += after - transfers_of_[tensor];
+      proposed_transfers_of_.emplace_back(tensor, after);
     }
   }
   return transfers;
@@ -105,6 +115,7 @@ bool Limits::fits(const Strategy& strategy, const std::vector<int>& changed) {
 
 void Limits::accept() {
   for (const auto& [op, id] : proposed_) strategy_[op] = id;
+  for (const auto& [tensor, transfers] : proposed_transfers_of_) transfers_of_[tensor] = transfers;
   proposed_.clear();
   transfers_ = proposed_transfers_;
 }

@@ -12,9 +12,6 @@ namespace topoopt {
 
 using Strategy = std::vector<int>;  // per operator: number of a placement
 
-// How operator `op` on placement `consumer` needs its operands.
-WholeOperands wholeOperands(const PlacementCosts& costs, int op, int consumer);
-
 // At least as many transfers between servers, one way, as `op` on placement `consumer` takes for an
 // operand from placement `producer`. No list is made: that may be long.
 int64_t mostTransfers(const PlacementCosts& costs, int op, int producer, int consumer);
@@ -39,21 +36,18 @@ class Limits {
   void accept();
 
  private:
-  struct Edge {
-    int producer, consumer;
-  };
-
   void addMemory(int op, int id, int64_t times);
   bool wholeFits(const Strategy& strategy);
   bool memoryFits() const;
   int64_t transfersAfter(const Strategy& strategy, const std::vector<int>& changed);
-  int64_t transfersOf(const Edge& edge, const Strategy& strategy) const;
+  int64_t transfersOf(const ReadTensor& tensor, const Strategy& strategy);
 
   PlacementCosts& costs_;
   int64_t memory_limit_bytes_, transfer_limit_;
-  std::vector<Edge> edges_;
-  std::vector<std::vector<int>> edges_of_;  // per operator
-  std::vector<int64_t> counted_;            // per edge: the last proposal that counted it
+  std::vector<std::vector<int>> tensors_of_;  // per operator: what it makes or reads
+  std::vector<int64_t> transfers_of_;         // per tensor
+  std::vector<int64_t> counted_;              // per tensor: the last proposal that counted it
+  std::vector<std::pair<int, int64_t>> proposed_transfers_of_;  // tensor, its transfers
   int64_t proposals_ = 0;
   Strategy strategy_;
   std::vector<std::pair<int, int>> proposed_;  // operator, placement

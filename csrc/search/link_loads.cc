@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/limits.h"
-
 namespace topoopt {
 
 namespace {
@@ -48,16 +46,14 @@ LinkLoads LinkLoadTable::collect(double latency_s) {
 }
 
 std::shared_ptr<const EdgeLoads> LinkLoadTable::edge(int op, int producer, int consumer) {
-  const WholeOperands whole = wholeOperands(costs_, op, consumer);
-  const uint64_t key =
-      ((static_cast<uint64_t>(producer) << 31 | static_cast<uint64_t>(consumer)) << 2) |
-      (whole.parameter ? 1 : 0) | (whole.attribute ? 2 : 0);
+  const int need = costs_.need(op, consumer);
+  const uint64_t key = static_cast<uint64_t>(producer) << 32 | static_cast<uint64_t>(need);
   const auto known = edges_.find(key);
   if (known != edges_.end()) return known->second;
   if (edges_.size() >= kRememberedEdges) edges_.clear();
   const Placements& placements = costs_.placements();
   return edges_[key] =
-             makeEdge(transfersBetween(placements[producer], placements[consumer], whole));
+             makeEdge(transfersBetween(placements[producer], placements.needNumber(need)));
 }
 
 std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Transfer>& transfers) {

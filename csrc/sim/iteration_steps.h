@@ -24,10 +24,11 @@ namespace topoopt {
 //
 // Forward and backward pass of every operator on the servers of its placement, activations and
 // gradients between placements, and an AllReduce per operator and parameter part when all of its
-// gradients are there. With micro-batches, backward work goes before forward work and older
-// micro-batches before younger ones, and an operator begins a further micro-batch only while it
-// holds fewer than PlacementCosts::inFlight says: 1F1B. What one shard sends another goes in the
-// order of the micro-batches, as messages do, and not all of it at once.
+// gradients are there. Readers that need the same of a tensor wait for the same transfers, and the
+// gradient that goes back waits for all of them. With micro-batches, backward work goes before
+// forward work and older micro-batches before younger ones, and an operator begins a further
+// micro-batch only while it holds fewer than PlacementCosts::inFlight says: 1F1B. What one shard
+// sends another goes in the order of the micro-batches, as messages do, and not all of it at once.
 //
 // `stand_in[s]` is the server that is simulated for server s, itself unless another one does the
 // same work at the same times and neither of them is an end of a transfer.
@@ -48,6 +49,7 @@ class IterationSteps {
         if (operand.gradient_bytes > 0) gradient_reaches_[operand.producer] = 1;
       }
     }
+    for (const ReadTensor& tensor : costs_.tensors()) shareReads(tensor);
     in_flight_ = costs_.inFlight(strategy_);
     task_of_server_.assign(job_.servers, -1);
     forward_.assign(first_shard_[count], -1);
@@ -60,6 +62,28 @@ class IterationSteps {
   }
 
  private:
+  // Readers of a tensor that need the same of it.
+  struct SharedRead {
+    const ReadTensor* tensor;
+    std::vector<Reader> readers;
+  };
+
+  void shareReads(const ReadTensor& tensor) {
+    const size_t begin = reads_.size();
+    for (const Reader& reader : tensor.readers) {
+      const int need = costs_.need(reader.op, strategy_[reader.op]);
+      const auto same = std::find_if(reads_.begin() + begin, reads_.end(), [&](const auto& read) {
+        const int other = read.readers[0].op;
+        return costs_.need(other, strategy_[other]) == need;
+      });
+      if (same != reads_.end()) {
+        same->readers.push_back(reader);
+      } else {
+        reads_.push_back({&tensor, {reader}});
+      }
+    }
+  }
+
   const std::vector<int>& servers(int op) const {
     return costs_.placements()[strategy_[op]].servers;
   }
@@ -100,9 +124,8 @@ class IterationSteps {
         const int at = first_shard_[op] + static_cast<int>(shard);
         sink_.dependency(backward_[back][at], forward_[at]);
       }
-      for (size_t i = 0; i < job_.operators[op].operands.size(); ++i)
-        addOperand(op, i, batch, false);
     }
+    for (const SharedRead& read : reads_) addTransfers(read, read.readers, batch, false);
   }
 
   void addBackward(int batch) {
@@ -117,44 +140,48 @@ class IterationSteps {
         if (simulated(op, shard)) sink_.dependency(forward_[at], tasks[at]);
       }
     }
-    for (int op = count - 1; op >= 0; --op) {
-      const auto& operands = job_.operators[op].operands;
-      for (size_t i = 0; i < operands.size(); ++i) {
-        if (operands[i].gradient_bytes > 0) addOperand(op, i, batch, true);
+    for (auto read = reads_.rbegin(); read != reads_.rend(); ++read) {
+      std::vector<Reader> returning;
+      for (const Reader& reader : read->readers) {
+        const OperandCost& operand = job_.operators[reader.op].operands[reader.operand];
+        if (operand.gradient_bytes > 0) returning.push_back(reader);
       }
+      if (!returning.empty()) addTransfers(*read, returning, batch, true);
     }
   }
 
-  void addOperand(int op, size_t index, int batch, bool is_backward) {
-    const OperandCost& operand = job_.operators[op].operands[index];
+  // Between the producer of a tensor and those of its `readers` that need the same of it.
+  void addTransfers(const SharedRead& read, const std::vector<Reader>& readers, int batch,
+                    bool is_backward) {
+    const int producer = read.tensor->producer;
+    const Reader& first = readers[0];
     const std::vector<int>& tasks = is_backward ? backward_[batch] : forward_;
     const double size_bytes =
-        (is_backward ? operand.gradient_bytes : operand.size_bytes) / job_.micro_batches;
+        (is_backward ? read.tensor->gradient_bytes : read.tensor->size_bytes) / job_.micro_batches;
+    const auto wait = [&](int before, int after) {
+      is_backward ? sink_.dependency(after, before) : sink_.dependency(before, after);
+    };
     int number = -1;
     for (const Transfer& transfer :
-         costs_.transfers(op, strategy_[operand.producer], strategy_[op])) {
+         costs_.transfers(first.op, strategy_[producer], strategy_[first.op])) {
       ++number;
       if (stand_in_[transfer.target] != transfer.target) continue;
-      int before = tasks[first_shard_[operand.producer] + transfer.producer_shard];
-      int after = tasks[first_shard_[op] + transfer.consumer_shard];
-      int source = transfer.source;
-      int target = transfer.target;
-      if (is_backward) {
-        std::swap(before, after);
-        std::swap(source, target);
-      }
+      int made = tasks[first_shard_[producer] + transfer.producer_shard];
       const double moved = transfer.fraction * size_bytes;
-      if (source != target && moved > 0) {
-        const int flow = sink_.transfer(source, target, moved);
-        sink_.dependency(before, flow);
+      if (transfer.source != transfer.target && moved > 0) {
+        const int flow = is_backward ? sink_.transfer(transfer.target, transfer.source, moved)
+                                     : sink_.transfer(transfer.source, transfer.target, moved);
+        wait(made, flow);
         if (job_.micro_batches > 1) {
           const auto [last, is_first] =
-              last_transfer_.try_emplace({op, static_cast<int>(index), number, is_backward}, flow);
+              last_transfer_.try_emplace({first.op, first.operand, number, is_backward}, flow);
           if (!is_first) sink_.dependency(std::exchange(last->second, flow), flow);
         }
-        before = flow;
+        made = flow;
       }
-      sink_.dependency(before, after);
+      for (const Reader& reader : readers) {
+        wait(made, tasks[first_shard_[reader.op] + transfer.consumer_shard]);
+      }
     }
   }
 
@@ -198,7 +225,8 @@ class IterationSteps {
   std::vector<int> task_of_server_;
   std::vector<int> forward_;                // per shard, of the micro-batch being built
   std::vector<std::vector<int>> backward_;  // per micro-batch and shard
-  // Of an operator's operand, a transfer and a direction: what the last micro-batch had.
+  std::vector<SharedRead> reads_;
+  // Of the first reader's operand, a transfer and a direction: what the last micro-batch had.
   std::map<std::array<int, 4>, int> last_transfer_;
 };
 

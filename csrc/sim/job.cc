@@ -1,6 +1,8 @@
 #include "sim/job.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -62,9 +64,24 @@ void Job::validate() const {
 PlacementCosts::PlacementCosts(std::shared_ptr<const Job> job)
     : job_(std::move(job)), placements_(job_->servers) {
   job_->validate();
-  for (const OperatorCost& op : job_->operators) {
+  std::map<std::pair<int, int>, size_t> known;  // tensors that have a number
+  for (int op = 0; op < static_cast<int>(job_->operators.size()); ++op) {
     auto& producers = producers_.emplace_back();
-    for (const OperandCost& operand : op.operands) producers.push_back(operand.producer);
+    const auto& operands = job_->operators[op].operands;
+    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+      const OperandCost& operand = operands[i];
+      producers.push_back(operand.producer);
+      size_t at = tensors_.size();
+      if (operand.tensor > 0) {
+        at = known.try_emplace({operand.producer, operand.tensor}, at).first->second;
+      }
+      if (at == tensors_.size()) {
+        tensors_.push_back({operand.producer, operand.size_bytes, 0, {}});
+      }
+      ReadTensor& tensor = tensors_[at];
+      tensor.gradient_bytes = std::max(tensor.gradient_bytes, operand.gradient_bytes);
+      tensor.readers.push_back({op, i});
+    }
   }
 }
 
@@ -104,11 +121,14 @@ double PlacementCosts::reducedBytes(int op, int id) const {
   return job_->operators[op].all_reduce_bytes / placements_[id].degrees.parameter;
 }
 
-const std::vector<Transfer>& PlacementCosts::transfers(int op, int producer, int consumer) {
+WholeOperands PlacementCosts::wholeOperands(int op, int id) const {
   const OperatorCost& cost = job_->operators[op];
-  const auto kind = static_cast<size_t>(placements_[consumer].degrees.kind);
-  return placements_.transfers(producer, consumer,
-                               {cost.whole_operands[kind], cost.whole_positions});
+  const auto kind = static_cast<size_t>(placements_[id].degrees.kind);
+  return {cost.whole_operands[kind], cost.whole_positions};
+}
+
+const std::vector<Transfer>& PlacementCosts::transfers(int op, int producer, int consumer) {
+  return placements_.transfers(producer, need(op, consumer));
 }
 
 std::vector<int> PlacementCosts::inFlight(const std::vector<int>& strategy) const {

@@ -15,6 +15,22 @@ struct OperandCost {
   int producer;
   double size_bytes;      // forward, producer to this operator, for the whole batch
   double gradient_bytes;  // backward, the other way
+  int tensor = 0;         // which of the producer's; 0: nobody else reads it
+};
+
+struct Reader {
+  int op;
+  int operand;  // index into its OperandCost
+};
+
+// A tensor and everyone who reads it, ascending: the operands with the same producer and `tensor`,
+// or one without a number. Readers that need the same of it (PlacementCosts::need) get it once,
+// together; their gradients are added up where they are, and go back once.
+struct ReadTensor {
+  int producer;
+  double size_bytes;
+  double gradient_bytes;  // of all readers through whom a gradient flows
+  std::vector<Reader> readers;
 };
 
 // Of one shard. Times are those of one micro-batch; times below 0 mean that the operator cannot be
@@ -63,8 +79,14 @@ class PlacementCosts {
   const ShardCost& shard(int op, int id);
   // Bytes of gradients in one parameter group of `placements().groups(id)`.
   double reducedBytes(int op, int id) const;
-  // What moves for operand `operand` of `op` on placement `consumer` from `producer`: fractions of
-  // its size_bytes and gradient_bytes. Valid until the next call.
+  // All tensors, by the first operand that reads each.
+  const std::vector<ReadTensor>& tensors() const { return tensors_; }
+  // How `op` on placement `id` needs its operands.
+  WholeOperands wholeOperands(int op, int id) const;
+  // What it needs of them, as a number that is the same for all who need the same.
+  int need(int op, int id) { return placements_.need(id, wholeOperands(op, id)); }
+  // What moves for an operand of `op` on placement `consumer` from `producer`: fractions of its
+  // size_bytes and gradient_bytes. Valid until the next call.
   const std::vector<Transfer>& transfers(int op, int producer, int consumer);
   // Per operator, as microBatchesInFlight.
   std::vector<int> inFlight(const std::vector<int>& strategy) const;
@@ -78,6 +100,7 @@ class PlacementCosts {
   std::shared_ptr<const Job> job_;
   Placements placements_;
   std::vector<std::vector<int>> producers_;
+  std::vector<ReadTensor> tensors_;
   std::vector<int> column_;  // per placement: index into Job::degrees; -1 none, -2 not looked up
 };
 

@@ -51,10 +51,11 @@ std::vector<AxisPair> allPairs(int a, int b, double fraction) {
 
 // Columns of the producer and a consumer that takes parts of features meet on one axis; in all
 // other cases the two splits are of different axes, or the parts are partial sums of everything.
-std::vector<AxisPair> parameterPairs(const Degrees& producer, const Degrees& consumer, bool whole) {
+std::vector<AxisPair> parameterPairs(const Degrees& producer, const Need& need) {
   const int p = producer.parameter;
-  const int q = consumer.parameter;
-  const bool takes_features = !whole && consumer.kind != ParameterSplit::kExperts && q > 1;
+  const int q = need.parameter;
+  const bool whole = need.whole.parameter;
+  const bool takes_features = !whole && !need.by_expert && q > 1;
   if (producer.kind == ParameterSplit::kColumns && takes_features) return overlaps(p, q);
   const double held = producer.kind == ParameterSplit::kRows ? 1.0 : 1.0 / p;
   return allPairs(p, q, whole ? held : held / q);
@@ -68,14 +69,22 @@ std::string text(const std::vector<int>& servers) {
 
 }  // namespace
 
-std::vector<Transfer> transfersBetween(const Placement& producer, const Placement& consumer,
-                                       WholeOperands whole) {
+Need needOf(const Placement& consumer, WholeOperands whole) {
+  const Degrees& degrees = consumer.degrees;
+  whole.parameter &= degrees.parameter > 1;  // one part is the whole
+  whole.attribute &= degrees.attribute > 1;
+  const bool takes_part = degrees.parameter > 1 && !whole.parameter;
+  return {
+      consumer.servers,  degrees.sample, degrees.parameter,
+      degrees.attribute, whole,          takes_part && degrees.kind == ParameterSplit::kExperts};
+}
+
+std::vector<Transfer> transfersBetween(const Placement& producer, const Need& b) {
   const Degrees& a = producer.degrees;
-  const Degrees& b = consumer.degrees;
   const auto samples = overlaps(a.sample, b.sample);
-  const auto parameters = parameterPairs(a, b, whole.parameter);
-  const auto positions = whole.attribute ? allPairs(a.attribute, b.attribute, 1.0 / a.attribute)
-                                         : overlaps(a.attribute, b.attribute);
+  const auto parameters = parameterPairs(a, b);
+  const auto positions = b.whole.attribute ? allPairs(a.attribute, b.attribute, 1.0 / a.attribute)
+                                           : overlaps(a.attribute, b.attribute);
   std::vector<Transfer> found;
   found.reserve(samples.size() * parameters.size() * positions.size());
   for (const AxisPair& sample : samples) {
@@ -85,7 +94,7 @@ std::vector<Transfer> transfersBetween(const Placement& producer, const Placemen
             (sample.producer * a.parameter + parameter.producer) * a.attribute + position.producer;
         const int to =
             (sample.consumer * b.parameter + parameter.consumer) * b.attribute + position.consumer;
-        found.push_back({from, to, producer.servers[from], consumer.servers[to],
+        found.push_back({from, to, producer.servers[from], b.servers[to],
                          sample.fraction * parameter.fraction * position.fraction});
       }
     }
@@ -145,17 +154,23 @@ int Placements::intern(std::vector<int> servers) {
   return intern(Placement{std::move(servers), {.sample = count}});
 }
 
-const std::vector<Transfer>& Placements::transfers(int producer, int consumer,
-                                                   WholeOperands whole) {
-  const Degrees& degrees = placements_[consumer].degrees;
-  whole.parameter &= degrees.parameter > 1;  // one part is the whole
-  whole.attribute &= degrees.attribute > 1;
-  const uint64_t key = static_cast<uint64_t>(producer) << 33 |
-                       static_cast<uint64_t>(consumer) << 2 | (whole.parameter ? 2 : 0) |
-                       (whole.attribute ? 1 : 0);
+int Placements::need(int id, WholeOperands whole) {
+  if (id >= static_cast<int>(need_of_.size())) need_of_.resize(size(), {-1, -1, -1, -1});
+  int& known = need_of_[id][(whole.parameter ? 2 : 0) + (whole.attribute ? 1 : 0)];
+  if (known < 0) {
+    Need made = needOf(placements_[id], whole);
+    const auto [entry, is_new] = need_ids_.try_emplace(made, static_cast<int>(needs_.size()));
+    if (is_new) needs_.push_back(std::move(made));
+    known = entry->second;
+  }
+  return known;
+}
+
+const std::vector<Transfer>& Placements::transfers(int producer, int need) {
+  const uint64_t key = static_cast<uint64_t>(producer) << 32 | static_cast<uint64_t>(need);
   if (const auto known = transfers_.find(key); known != transfers_.end()) return known->second;
   if (transfers_.size() >= kRememberedPairs) transfers_.clear();
-  return transfers_[key] = transfersBetween(placements_[producer], placements_[consumer], whole);
+  return transfers_[key] = transfersBetween(placements_[producer], needs_[need]);
 }
 
 namespace {

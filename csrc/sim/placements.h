@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
@@ -40,6 +41,28 @@ struct Placement {
   auto operator<=>(const Placement&) const = default;
 };
 
+// Whether every shard of a consumer needs its operands along a split dimension as a whole, or only
+// the part of its own place.
+struct WholeOperands {
+  bool parameter = false;
+  bool attribute = false;
+  auto operator<=>(const WholeOperands&) const = default;
+};
+
+// What the shards of a consumer need of a tensor, whoever made it. Consumers that need the same of
+// one tensor get it together: it is sent to each of their servers once. `by_expert`: the parts are
+// the tokens of different experts, and not features.
+struct Need {
+  std::vector<int> servers;
+  int sample, parameter, attribute;
+  WholeOperands whole;
+  bool by_expert;
+
+  auto operator<=>(const Need&) const = default;
+};
+
+Need needOf(const Placement& consumer, WholeOperands whole);
+
 // What a shard of a consumer takes from a shard of a producer, as a fraction of the whole tensor:
 // forward that part of the activations, backward as much of the gradient the other way. Nothing is
 // sent where the two servers are one. Parts of several producer shards that hold partial sums are
@@ -52,16 +75,8 @@ struct Transfer {
   double fraction;
 };
 
-// Whether every shard of a consumer needs its operands along a split dimension as a whole, or only
-// the part of its own place.
-struct WholeOperands {
-  bool parameter = false;
-  bool attribute = false;
-};
-
 // Every pair of shards that share a part of the tensor, each once.
-std::vector<Transfer> transfersBetween(const Placement& producer, const Placement& consumer,
-                                       WholeOperands whole);
+std::vector<Transfer> transfersBetween(const Placement& producer, const Need& need);
 
 // The servers that hold the same parameters, ascending: one group per parameter part. Groups of one
 // server are among them.
@@ -82,8 +97,12 @@ class Placements {
   const Placement& operator[](int id) const { return placements_[id]; }
   const std::vector<std::vector<int>>& groups(int id) const { return groups_[id]; }
 
-  // As transfersBetween. Valid until the next call.
-  const std::vector<Transfer>& transfers(int producer, int consumer, WholeOperands whole);
+  // The number of needOf(placement `id`): the same for all who need the same.
+  int need(int id, WholeOperands whole);
+  const Need& needNumber(int need) const { return needs_[need]; }
+
+  // As transfersBetween, for need number `need`. Valid until the next call.
+  const std::vector<Transfer>& transfers(int producer, int need);
 
  private:
   void check(const Placement& placement) const;
@@ -92,6 +111,9 @@ class Placements {
   std::vector<Placement> placements_;
   std::vector<std::vector<std::vector<int>>> groups_;
   std::map<Placement, int> ids_;
+  std::vector<Need> needs_;
+  std::map<Need, int> need_ids_;
+  std::vector<std::array<int, 4>> need_of_;  // per placement and WholeOperands; -1 not looked up
   std::unordered_map<uint64_t, std::vector<Transfer>> transfers_;
 };
 

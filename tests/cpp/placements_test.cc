@@ -49,13 +49,46 @@ TEST(PlacementsTest, RowsGivePartialSumsAndColumnsNeedEverything) {
   const Placement rows = placed({0, 1}, ParameterSplit::kRows, 2);
   const Placement columns = placed({0, 1}, ParameterSplit::kColumns, 2);
   const Placement samples = placed({0, 1});
-  EXPECT_DOUBLE_EQ(total(transfersBetween(samples, samples, {})), 1);
-  EXPECT_DOUBLE_EQ(total(transfersBetween(rows, samples, {})), 2);  // two partial sums
-  EXPECT_DOUBLE_EQ(total(transfersBetween(samples, columns, {true, false})), 2);  // to both
-  EXPECT_DOUBLE_EQ(total(transfersBetween(rows, columns, {true, false})), 4);
-  for (const Transfer& transfer : transfersBetween(columns, rows, {})) {
+  EXPECT_DOUBLE_EQ(total(transfersBetween(samples, needOf(samples, {}))), 1);
+  EXPECT_DOUBLE_EQ(total(transfersBetween(rows, needOf(samples, {}))), 2);  // two partial sums
+  EXPECT_DOUBLE_EQ(total(transfersBetween(samples, needOf(columns, {true, false}))), 2);  // to both
+  EXPECT_DOUBLE_EQ(total(transfersBetween(rows, needOf(columns, {true, false}))), 4);
+  for (const Transfer& transfer : transfersBetween(columns, needOf(rows, {}))) {
     EXPECT_EQ(transfer.source, transfer.target) << "what one makes is what the next one needs";
   }
+}
+
+TEST(PlacementsTest, WhoNeedsTheSameHasTheSameNumber) {
+  Placements placements(4);
+  const int samples = placements.intern({0, 1});
+  const int columns = placements.intern(placed({0, 1}, ParameterSplit::kColumns, 2));
+  const int rows = placements.intern(placed({0, 1}, ParameterSplit::kRows, 2));
+  const int experts = placements.intern(placed({0, 1}, ParameterSplit::kExperts, 2));
+  const int turned = placements.intern(placed({1, 0}, ParameterSplit::kColumns, 2));
+  EXPECT_EQ(placements.need(samples, {true, true}), placements.need(samples, {}))
+      << "nothing split";
+  EXPECT_EQ(placements.need(columns, {true, false}), placements.need(experts, {true, true}));
+  EXPECT_EQ(placements.need(columns, {}), placements.need(rows, {})) << "the same features";
+  EXPECT_NE(placements.need(columns, {}), placements.need(experts, {})) << "tokens, not features";
+  EXPECT_NE(placements.need(columns, {}), placements.need(turned, {}));
+  EXPECT_NE(placements.need(columns, {}), placements.need(columns, {true, false}));
+  EXPECT_NE(placements.need(columns, {}), placements.need(samples, {}));
+}
+
+TEST(JobTest, OperandsOfOneNumberAreOneTensor) {
+  auto job = std::make_shared<Job>(Job{1, 1, {{}}, 0, {}});
+  for (int i = 0; i < 4; ++i) job->operators.emplace_back().shards.push_back({1.0, 2.0, 0, 0});
+  job->operators[1].operands = {{0, 8, 0, 1}, {0, 8, 8}};
+  job->operators[2].operands = {{0, 8, 8, 1}, {0, 4, 4, 2}};
+  job->operators[3].operands = {{0, 8, 8}, {1, 8, 8, 1}};
+  const PlacementCosts costs(job);
+  std::vector<std::vector<int>> readers;
+  for (const ReadTensor& tensor : costs.tensors()) {
+    std::vector<int>& of_tensor = readers.emplace_back();
+    for (const Reader& reader : tensor.readers) of_tensor.push_back(reader.op);
+  }
+  EXPECT_EQ(readers, (std::vector<std::vector<int>>{{1, 2}, {1}, {2}, {3}, {3}}));
+  EXPECT_EQ(costs.tensors()[0].gradient_bytes, 8);
 }
 
 std::shared_ptr<Job> chain(int operators, int micro_batches) {

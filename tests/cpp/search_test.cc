@@ -55,7 +55,11 @@ std::shared_ptr<const Job> randomJob(Random& random, int operators, int servers,
     }
     if (i > 0) {
       const int producer = random.below(i);
-      op.operands.push_back({producer, 1e6 * random.unit(), random.below(4) ? 1e6 : 0});
+      if (random.below(2)) {  // a tensor that others read too
+        op.operands.push_back({producer, 5e5, random.below(4) ? 1e6 : 0, 1});
+      } else {
+        op.operands.push_back({producer, 1e6 * random.unit(), random.below(4) ? 1e6 : 0});
+      }
     }
     job->operators.push_back(std::move(op));
   }

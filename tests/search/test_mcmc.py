@@ -50,7 +50,7 @@ def chain_of(
 def test_the_search_finds_the_optimum_that_enumeration_finds(
     seed: int, servers: int, operators: int
 ) -> None:
-    op_graph = random_graph(random.Random(seed), operators)
+    op_graph = random_graph(random.Random(seed), operators, shared=False)
     cluster = Cluster(servers, 1 if servers == 2 else 2, 10.0)
     network = wired(op_graph, cluster)
     optimum = min(

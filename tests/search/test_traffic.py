@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
-from element_ownership import element_transfers
+from element_ownership import element_needs, element_transfers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_op_graphs import (
@@ -14,6 +15,7 @@ from small_op_graphs import (
     operator,
     random_graph,
     random_placement,
+    random_splits,
     random_strategy,
 )
 
@@ -99,6 +101,53 @@ def test_what_moves_is_what_is_held_elsewhere_and_needed(rng: random.Random) -> 
     for source, target, share in transfers(used, producer, consumer):
         found[source, target] = found.get((source, target), 0.0) + share
     assert found == pytest.approx(expected)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_readers_that_need_the_same_elements_get_them_once(rng: random.Random) -> None:
+    made = operator("made", splits=random_splits(rng))
+    splits = random_splits(rng)
+    gradients = [rng.choice([0, 6 * 10**8]) for _ in range(4)]
+    readers = [
+        operator(f"reader{i}", (0, 10**9, gradient, 1), splits=splits)
+        for i, gradient in enumerate(gradients)
+    ]
+    some = [random_placement(rng, readers[0], rng.randint(1, 6)) for _ in range(2)]
+    placements = [replace(rng.choice(some), operator=reader.name) for reader in readers]
+    producer = random_placement(rng, made, rng.randint(1, 6))
+    groups: dict[object, list[int]] = {}
+    for i, placement in enumerate(placements):
+        groups.setdefault(element_needs(readers[i], placement), []).append(i)
+    expected: dict[tuple[int, int], float] = {}
+    for members in groups.values():
+        of_group = element_transfers(readers[members[0]], producer, placements[members[0]])
+        for (x, y), share in of_group.items():
+            source, target = producer.servers[x], placements[members[0]].servers[y]
+            if source == target:
+                continue
+            returned = max(gradients[i] for i in members)
+            for pair, size in (((source, target), 10**9), ((target, source), returned)):
+                expected[pair] = expected.get(pair, 0.0) + float(share) * size
+    asked = demand(graph(made, *readers), (producer, *placements), 6)
+    found = {(pair.source, pair.target): pair.size_bytes for pair in asked.pairs}
+    assert found == pytest.approx({pair: size for pair, size in expected.items() if size}, abs=1)
+
+
+def test_queries_keys_and_values_gather_once_and_return_one_gradient() -> None:
+    columns = (Split("columns", 4, "whole"),)
+    three = [operator(name, (0, 4000, 4000, 1), splits=columns) for name in ("q", "k", "v")]
+    block = graph(operator("norm"), *three, operator("shortcut", (0, 4000, 4000, 1)))
+    servers = (0, 1, 2, 3)
+    split = [Placement(name, servers, columns=4) for name in ("q", "k", "v")]
+    strategy = (Placement("norm", servers), *split, Placement("shortcut", servers))
+    pairs = demand(block, strategy, 4).pairs
+    assert len(pairs) == 12, "each gets the samples of the other three"
+    assert {pair.size_bytes for pair in pairs} == {1000 + 1000}
+    elsewhere = (*strategy[:2], Placement("k", servers, columns=2), *strategy[3:])
+    apart = {(p.source, p.target): p.size_bytes for p in demand(block, elsewhere, 4).pairs}
+    assert apart[0, 1] == 2000 + 1000 + 1000, "servers 0 and 1 have the samples of one part of k"
+    assert apart[0, 3] == 2000
 
 
 @given(st.randoms(use_true_random=False))

@@ -4,7 +4,7 @@ from torch_topoopt.parallel.api import parallelize
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.pipelines import Pipeline, pipeline
 from torch_topoopt.parallel.program import Program
-from torch_topoopt.parallel.stages import Stage, StrategyError, handed_over_once, stages_of
+from torch_topoopt.parallel.stages import Stage, StrategyError, stages_of
 
 __all__ = [
     "ParallelModule",
@@ -12,7 +12,6 @@ __all__ = [
     "Program",
     "Stage",
     "StrategyError",
-    "handed_over_once",
     "parallelize",
     "pipeline",
     "stages_of",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_topoopt.op_graph import Operand
 from torch_topoopt.parallel.walk import (
     Flat,
     Functions,
@@ -22,7 +21,6 @@ from torch_topoopt.tracing import Slot
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel.program import Program, Step, TensorShape
     from torch_topoopt.plan import Placement
 
@@ -77,25 +75,6 @@ def stages_of(program: Program, strategy: Sequence[Placement]) -> tuple[Stage, .
         Stage(members, frozenset(names), passed[i], passed[i + 1])
         for i, (members, names) in enumerate(blocks)
     )
-
-
-def handed_over_once(op_graph: OpGraph, strategy: Sequence[Placement]) -> OpGraph:
-    """`op_graph` as stages execute it: what several operators of a stage read comes in once.
-
-    The first of them takes the tensor, and returns its gradient for all; the others wait for it.
-    """
-    taken: dict[tuple[int, tuple[int, ...]], int] = {}
-    operators = []
-    for i, (operator, placement) in enumerate(zip(op_graph.operators, strategy, strict=True)):
-        operands = []
-        for operand in operator.operands:
-            if strategy[operand.producer].servers != placement.servers:
-                first = taken.setdefault((operand.producer, placement.servers), i)
-                if first != i:
-                    operand = Operand(first, 0, 0)
-            operands.append(operand)
-        operators.append(replace(operator, operands=tuple(operands)))
-    return replace(op_graph, operators=tuple(operators), layers=())  # which are no longer alike
 
 
 def _check_parameters(program: Program, blocks: list[tuple[tuple[int, ...], list[str]]]) -> None:

@@ -17,7 +17,7 @@ from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, 
 from torch_topoopt.search.shards import shard_cost
 from torch_topoopt.search.strategies import Memory
 from torch_topoopt.search.strategy_space import strategy_space
-from torch_topoopt.search.traffic import transfers
+from torch_topoopt.search.traffic import shared_reads, transfers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,7 +178,10 @@ def _parts(op_graph: OpGraph, strategy: Strategy, index: int, placement: Placeme
 
 
 def _shares(op_graph: OpGraph, cluster: Cluster, strategy: Strategy) -> list[_Shares]:
-    """Per operator: of the busy time of all servers, of all bytes, and of all parameters."""
+    """Per operator: of the busy time of all servers, of all bytes, and of all parameters.
+
+    Readers that share what is sent have equal parts of it.
+    """
     device = accelerator(cluster.accelerator)
     per_server = cluster.accelerators_per_server
     compute, moved = [], []
@@ -189,12 +192,13 @@ def _shares(op_graph: OpGraph, cluster: Cluster, strategy: Strategy) -> list[_Sh
         compute.append((forward_s + backward_s) * len(placement.servers))
         groups = len(placement.servers) // placement.parameter
         reduced = operator.parameter_gradient_bytes if groups > 1 else 0
-        sent = 0.0
-        for operand in operator.operands:
-            shares = transfers(operator, strategy[operand.producer], placement)
-            part = sum(share for _, _, share in shares)
-            sent += part * (operand.size_bytes + operand.gradient_bytes)
-        moved.append(2 * reduced + sent)
+        moved.append(2.0 * reduced)
+    for read in shared_reads(op_graph, strategy):
+        first = read.readers[0]
+        shares = transfers(op_graph.operators[first], strategy[read.producer], strategy[first])
+        sent = sum(share for _, _, share in shares) * (read.size_bytes + read.gradient_bytes)
+        for reader in read.readers:
+            moved[reader] += sent / len(read.readers)
     parameters = [float(operator.parameter_bytes) for operator in op_graph.operators]
     totals = [sum(amounts) or 1.0 for amounts in (compute, moved, parameters)]
     return [

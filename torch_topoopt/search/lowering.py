@@ -76,7 +76,7 @@ def lower_job(
                 [_KINDS.index(s.dimension) for s in _whole(operator) if s.dimension in _KINDS],
                 any(s.dimension == "attribute" for s in _whole(operator)),
                 [
-                    (o.producer, float(o.size_bytes), float(o.gradient_bytes))
+                    (o.producer, float(o.size_bytes), float(o.gradient_bytes), o.tensor)
                     for o in operator.operands
                 ],
             )

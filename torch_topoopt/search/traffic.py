@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Demand, GroupDemand, PairDemand, validate_placement
@@ -29,6 +29,37 @@ def transfers(
     return [(source, target, share) for _, _, source, target, share in found if source != target]
 
 
+class SharedRead(NamedTuple):
+    """A tensor and the operators, by index, that get it together; gradients go back summed up."""
+
+    producer: int
+    size_bytes: int
+    gradient_bytes: int
+    readers: tuple[int, ...]
+
+
+def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[SharedRead]:
+    """Every tensor, as often as it is sent for readers that do not need the same of it.
+
+    Readers share what is sent if their shards are on the same servers in the same order and need
+    the same parts: as csrc/sim/iteration_steps.h, which waits and prices accordingly.
+    """
+    found: dict[object, SharedRead] = {}
+    for i, (operator, placement) in enumerate(zip(op_graph.operators, placements, strict=True)):
+        lowered, needs = lower_placement(placement), operand_needs(operator, placement)
+        for j, operand in enumerate(operator.operands):
+            key: object = (i, j)
+            if operand.tensor:
+                servers, *parts = _core.placement_need(lowered, *needs)
+                key = (operand.producer, operand.tensor, *servers, *parts)
+            before = found.get(key, SharedRead(operand.producer, operand.size_bytes, 0, ()))
+            found[key] = before._replace(
+                gradient_bytes=max(before.gradient_bytes, operand.gradient_bytes),
+                readers=(*before.readers, i),
+            )
+    return list(found.values())
+
+
 def parameter_groups(placement: Placement) -> list[tuple[int, ...]]:
     """The servers that hold the same parameters, ascending: one group per part of them."""
     return [tuple(group) for group in _core.parameter_groups(lower_placement(placement))]
@@ -52,17 +83,19 @@ def demand(op_graph: OpGraph, placements: Sequence[Placement], servers: int) -> 
             for group in parameter_groups(placement):
                 if len(group) > 1:
                     groups[group] = groups.get(group, 0) + size_bytes
-        for operand in operator.operands:
-            producer = placements[operand.producer]
-            if _stays(producer, placement):
-                continue
-            for source, target, share in transfers(operator, producer, placement):
-                for pair, size in (
-                    ((source, target), operand.size_bytes),
-                    ((target, source), operand.gradient_bytes),
-                ):
-                    if size:
-                        pairs[pair] = pairs.get(pair, 0.0) + share * size
+    for read in shared_reads(op_graph, placements):
+        producer, reader = placements[read.producer], read.readers[0]
+        if _stays(producer, placements[reader]):
+            continue
+        for source, target, share in transfers(
+            op_graph.operators[reader], producer, placements[reader]
+        ):
+            for pair, size in (
+                ((source, target), read.size_bytes),
+                ((target, source), read.gradient_bytes),
+            ):
+                if size:
+                    pairs[pair] = pairs.get(pair, 0.0) + share * size
     return Demand(
         groups=tuple(
             GroupDemand(members, size)

@@ -12,9 +12,11 @@ from torch_topoopt.tracing.leaf_modules import leaf_modules
 from torch_topoopt.tracing.records import (
     ProfileError,
     Read,
+    Region,
     Span,
     TracedOperator,
     one_line,
+    shared_tensors,
     tensors,
 )
 from torch_topoopt.tracing.shape_cache import ShapeCache
@@ -30,6 +32,7 @@ __all__ = [
     "CallTrace",
     "ProfileError",
     "Read",
+    "Region",
     "ShapeCache",
     "Slot",
     "Span",
@@ -42,6 +45,7 @@ __all__ = [
     "positional_and_keyword",
     "resized",
     "shared_parameters",
+    "shared_tensors",
     "split_dimensions",
     "tensors",
 ]

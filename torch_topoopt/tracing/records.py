@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -65,6 +66,26 @@ class TracedOperator:
             self.backward_flops,
             *(read.size_bytes for read in self.reads.values() if read.producer is not None),
         ]
+
+
+def shared_tensors(operators: Sequence[TracedOperator]) -> dict[tuple[int, Region], int]:
+    """The tensors that several of `operators` read, by index of their producer and region.
+
+    Those of one producer are numbered from 1 on, in the order in which they are read first.
+    """
+    readers = Counter(
+        (read.producer.index, region)
+        for operator in operators
+        for region, read in operator.reads.items()
+        if read.producer is not None
+    )
+    numbers: dict[tuple[int, Region], int] = {}
+    of_producer: Counter[int] = Counter()
+    for tensor, count in readers.items():
+        if count > 1:
+            of_producer[tensor[0]] += 1
+            numbers[tensor] = of_producer[tensor[0]]
+    return numbers
 
 
 class Span(NamedTuple):
