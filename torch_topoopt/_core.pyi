@@ -18,7 +18,7 @@ _Operator = tuple[
     float,
     Sequence[int],
     bool,
-    Sequence[tuple[int, float, float]],
+    Sequence[tuple[int, float, float, int]],
 ]
 _Step = tuple[
     Literal["compute", "delay", "flow", "all_reduce"], int, int, float, int, list[int], list[int]
