@@ -129,6 +129,7 @@ void bindSearch(py::module_& module) {
            py::arg("memory_limit_bytes"), py::arg("max_transfers"), py::arg("seed"),
            py::arg("beta"))
       .def("step", &CoarseChain::step, py::arg("evaluations"), released)
+      .def("cool", &CoarseChain::cool, py::arg("evaluations"), py::arg("times"))
       .def("simulate_fully", &CoarseChain::simulateFully)
       .def(
           "best",

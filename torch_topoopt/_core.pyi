@@ -123,6 +123,9 @@ class CoarseChain:
         seed: int,
         beta: float,
     ) -> None: ...
+    def cool(self, evaluations: int, times: float) -> None:
+        """Over the next `evaluations`, beta grows to `times` what it is."""
+
     def step(self, evaluations: int) -> None: ...
     def simulate_fully(self) -> None:
         """From now on, every proposal from start to end; the chain goes the same way."""

@@ -1,9 +1,7 @@
 #include "search/coarse_chain.h"
 
-#include <cmath>
 #include <limits>
-#include <stdexcept>
-#include <string>
+#include <tuple>
 
 namespace topoopt {
 
@@ -15,15 +13,6 @@ constexpr size_t kMilestones = 256;
 
 }  // namespace
 
-double acceptanceProbability(double current_s, double proposed_s, double beta) {
-  if (proposed_s <= current_s) return 1;
-  return std::exp(-beta * (proposed_s - current_s) / current_s);
-}
-
-double slowestAccepted(double current_s, double chance, double beta) {
-  return current_s * (1 - std::log(chance) / beta);
-}
-
 CoarseChain::CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& network,
                          const SearchSpace& space,
                          const std::vector<std::vector<Placement>>& starts,
@@ -33,29 +22,11 @@ CoarseChain::CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& ne
       simulator_(job, network),
       moves_(simulator_.costs(), space),
       limits_(simulator_.costs(), memory_limit_bytes, max_transfers),
-      beta_(beta),
+      cooling_(beta),
       random_(seed) {
-  if (!(beta > 0) || !std::isfinite(beta)) {
-    throw std::invalid_argument("beta: " + std::to_string(beta) + " is not above 0 and finite");
-  }
-  for (const auto& start : starts) {
-    if (start.size() != job_->operators.size()) {
-      throw std::invalid_argument("starts: a start needs one placement per operator");
-    }
-    Strategy state;
-    for (const Placement& placement : start) {
-      state.push_back(simulator_.costs().placements().intern(placement));
-    }
-    if (!limits_.start(state)) continue;
-    const double seconds = simulator_.run(state);
-    if (current_.empty() || seconds < current_s_) {
-      current_ = std::move(state);
-      current_s_ = seconds;
-    }
-  }
-  if (current_.empty()) throw std::invalid_argument("starts: no start fits into memory");
+  const auto price = [&](const Strategy& strategy) { return simulator_.run(strategy); };
+  std::tie(current_, current_s_) = cheapestStart(starts, simulator_.costs(), limits_, price);
   simulator_.run(current_);
-  limits_.start(current_);
   proposal_ = current_;
   best_s_ = current_s_;
   milestones_.emplace_back(best_s_, current_);
@@ -86,7 +57,7 @@ void CoarseChain::remember() {
 }
 
 void CoarseChain::judge() {
-  const double limit_s = slowestAccepted(current_s_, 1 - random_.unit(), beta_);
+  const double limit_s = slowestAccepted(current_s_, 1 - random_.unit(), cooling_.next());
   bool accepted = false;
   if (!changed_.empty() && limits_.fits(proposal_, changed_)) {
     const double seconds = simulator_.propose(proposal_, changed_, limit_s);
@@ -110,9 +81,7 @@ void CoarseChain::judge() {
 }
 
 void CoarseChain::step(int evaluations) {
-  if (evaluations < 0) {
-    throw std::invalid_argument("evaluations: " + std::to_string(evaluations) + " is negative");
-  }
+  checkEvaluations(evaluations);
   for (int i = 0; i < evaluations; ++i) {
     ++evaluations_;
     moves_.propose(proposal_, random_, changed_);

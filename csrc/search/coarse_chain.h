@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "search/coarse_simulator.h"
+#include "search/metropolis.h"
 #include "search/moves.h"
 
 namespace topoopt {
 
-// At one fixed network. Differences to FlexFlow's chain (Jia et al. 2019): a worsening is accepted
-// by its relative size, so that `beta` means the same for every model, and a strategy that does not
+// At one fixed network. Metropolis' rule as in metropolis.h, and a strategy that does not
 // fit into memory is never accepted. The chance of a proposal is drawn before it is priced, which
 // says how slow it may be; so the simulation of a slower one can end early, and nothing changes.
 class CoarseChain {
@@ -23,6 +23,9 @@ class CoarseChain {
   CoarseChain(std::shared_ptr<const Job> job, const RoutedNetwork& network,
               const SearchSpace& space, const std::vector<std::vector<Placement>>& starts,
               int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed, double beta);
+
+  // Over the next `evaluations`, beta grows to `times` what it is: the chain cools down.
+  void cool(int64_t evaluations, double times) { cooling_.begin(evaluations, times); }
 
   // Proposes and judges `evaluations` strategies.
   void step(int evaluations);
@@ -50,7 +53,7 @@ class CoarseChain {
   CoarseSimulator simulator_;
   Moves moves_;
   Limits limits_;
-  double beta_;
+  Cooling cooling_;
   Random random_;
   Strategy current_, proposal_;
   std::vector<int> changed_;
@@ -61,12 +64,5 @@ class CoarseChain {
   int64_t accepted_ = 0;
   int64_t best_at_ = 0;  // evaluation at which the best was found or returned to
 };
-
-// Metropolis: the probability of moving from a strategy of `current_s` to one of `proposed_s`,
-// min(1, exp(-beta (proposed - current) / current)).
-double acceptanceProbability(double current_s, double proposed_s, double beta);
-
-// The slowest strategy that is accepted where the chance drawn is `chance`, in (0, 1].
-double slowestAccepted(double current_s, double chance, double beta);
 
 }  // namespace topoopt

@@ -1,10 +1,6 @@
 #include "search/strategy_search.h"
 
-#include <cmath>
-#include <stdexcept>
-#include <string>
-
-#include "search/coarse_chain.h"
+#include <tuple>
 
 namespace topoopt {
 
@@ -24,32 +20,12 @@ StrategySearch::StrategySearch(std::shared_ptr<const Job> job,
       model_(job, std::move(network)),
       moves_(model_.costs(), space),
       limits_(model_.costs(), memory_limit_bytes, max_transfers),
-      beta_(beta),
+      cooling_(beta),
       random_(seed) {
-  if (!(beta > 0) || !std::isfinite(beta)) {
-    throw std::invalid_argument("beta: " + std::to_string(beta) + " is not above 0 and finite");
-  }
-  for (const auto& start : starts) addStart(start);
-  if (current_.empty()) throw std::invalid_argument("starts: no start fits into memory");
-  limits_.start(current_);
+  const auto price = [&](const Strategy& strategy) { return this->price(strategy); };
+  std::tie(current_, current_s_) = cheapestStart(starts, model_.costs(), limits_, price);
   best_ = current_;
   best_s_ = current_s_;
-}
-
-void StrategySearch::addStart(const std::vector<Placement>& start) {
-  if (start.size() != job_->operators.size()) {
-    throw std::invalid_argument("starts: a start needs one placement per operator");
-  }
-  Strategy strategy;
-  for (const Placement& placement : start) {
-    strategy.push_back(model_.placements().intern(placement));
-  }
-  if (!limits_.start(strategy)) return;
-  const double seconds = price(strategy);
-  if (current_.empty() || seconds < current_s_) {
-    current_ = std::move(strategy);
-    current_s_ = seconds;
-  }
 }
 
 std::vector<Placement> StrategySearch::best() const {
@@ -71,7 +47,7 @@ double StrategySearch::price(const Strategy& strategy) {
 void StrategySearch::judge(const Strategy& proposal) {
   if (changed_.empty() || !limits_.fits(proposal, changed_)) return;
   const double seconds = price(proposal);
-  if (random_.unit() >= acceptanceProbability(current_s_, seconds, beta_)) return;
+  if (random_.unit() >= acceptanceProbability(current_s_, seconds, cooling_.next())) return;
   ++accepted_;
   limits_.accept();
   current_ = proposal;
@@ -84,9 +60,7 @@ void StrategySearch::judge(const Strategy& proposal) {
 }
 
 void StrategySearch::step(int evaluations) {
-  if (evaluations < 0) {
-    throw std::invalid_argument("evaluations: " + std::to_string(evaluations) + " is negative");
-  }
+  checkEvaluations(evaluations);
   Strategy proposal;
   for (int i = 0; i < evaluations; ++i) {
     ++evaluations_;

@@ -8,12 +8,13 @@
 #include <memory>
 #include <vector>
 
+#include "search/metropolis.h"
 #include "search/moves.h"
 #include "sim/iteration.h"
 
 namespace topoopt {
 
-// Accepts as a CoarseChain does.
+// Accepts as a CoarseChain does, at a beta that stays.
 class StrategySearch {
  public:
   // Starts at the cheapest of `starts` that fits (each a placement per operator).
@@ -35,7 +36,6 @@ class StrategySearch {
   std::vector<Placement> best() const;
 
  private:
-  void addStart(const std::vector<Placement>& start);
   double price(const Strategy& strategy);
   void judge(const Strategy& proposal);
 
@@ -43,7 +43,7 @@ class StrategySearch {
   IterationModel model_;
   Moves moves_;
   Limits limits_;
-  double beta_;
+  Cooling cooling_;
   Random random_;
   Strategy current_, best_;
   std::vector<int> changed_;

@@ -210,6 +210,16 @@ TEST(CoarseSimulator, TransfersAreNeverMoreThanCounted) {
   }
 }
 
+TEST(Cooling, BetaGrowsByTheSameFactorAndThenStays) {
+  Cooling cooling(2);
+  EXPECT_EQ(cooling.next(), 2);
+  cooling.begin(3, 8);
+  for (double beta : {2.0, 4.0, 8.0, 16.0, 16.0}) EXPECT_DOUBLE_EQ(cooling.next(), beta);
+  EXPECT_THROW(cooling.begin(-1, 8), std::invalid_argument);
+  EXPECT_THROW(cooling.begin(3, 0), std::invalid_argument);
+  EXPECT_THROW(Cooling(0), std::invalid_argument);
+}
+
 TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {
   Random random(testSeed());
   const auto job = randomJob(random, 12, 4, 4);

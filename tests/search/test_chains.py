@@ -97,6 +97,23 @@ def test_a_chain_that_simulates_everything_goes_the_same_way(micro_batches: int)
     assert quick.result().steps_simulated < whole.result().steps_simulated
 
 
+def test_a_chain_that_cools_down_ends_where_only_what_is_better_is_accepted() -> None:
+    problem = replace(problem_of(operators=12), beta=3.0)
+    hot, cooled = Chain(problem, 0, 0), Chain(problem, 0, 0)
+    cooled.cool(3000)
+    ends = []
+    for chain_ in (hot, cooled):
+        chain_.step(2700)
+        before = chain_.progress()
+        chain_.step(300)
+        now = chain_.progress()
+        ends.append(now.accepted - before.accepted)
+        if chain_ is cooled:
+            assert now.current_s <= before.current_s * 1.01
+            assert now.current_s <= hot.progress().current_s
+    assert ends[0] > 2 * ends[1]
+
+
 def test_proposals_too_large_for_memory_are_never_taken() -> None:
     op_graph = embeddings(4, table_bytes=1_500_000_000)  # two tables do not fit on one server
     cluster = Cluster(4, 2, 10.0)

@@ -3,9 +3,10 @@
 FlexFlow's search (Jia et al. 2019; paper section 4.1, the Computation x Communication plane):
 propose another placement for an operator, spread one along the edges of the graph, swap two, or
 move a run of operators; simulate what that changes; accept by Metropolis' rule against the current
-strategy, with the relative change of the predicted time as the energy. Chains are seeded by their
-number and share nothing, so the result depends on how many chains there are, and not on how many
-threads or machines run them.
+strategy, with the relative change of the predicted time as the energy. Chains cool down over their
+budget: at first they go anywhere, in the end they only improve what they have. They are seeded by
+their number and share nothing, so the result depends on how many chains there are, and not on how
+many threads or machines run them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_CHAINS = 4
 _SLICE = 500  # evaluations of a chain between two looks at Ctrl-C
 _SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
+_COLDER = 1000.0  # beta at the end of a search, as a multiple of that at its beginning
 _KEPT = 8  # strategies that a chain hands over
 
 
@@ -78,6 +80,13 @@ class Chain:
     def __init__(self, problem: SearchProblem, seed: int, number: int) -> None:
         self._problem = problem
         self._core = _core.CoarseChain(**problem.lowered(seed + number * _SPREAD))
+
+    def cool(self, evaluations: int) -> None:
+        """Over that many proposals from now on, the chain accepts less and less of what is worse.
+
+        The beta of the problem grows a thousandfold, by the same factor with every proposal.
+        """
+        self._core.cool(evaluations, _COLDER)
 
     def step(self, evaluations: int) -> None:
         """Judges that many proposals, without the interpreter lock."""
@@ -142,9 +151,12 @@ class ThreadedChains:
     ) -> ChainResult:
         """Makes that many evaluations in all, in short slices; calls back between two.
 
-        What the callback raises ends the run, as Ctrl-C does; `result` is then what was found.
+        The chains cool down over them. What the callback raises ends the run, as Ctrl-C does;
+        `result` is then what was found.
         """
         left = budgets(evaluations, len(self._chains))
+        for chain, budget in zip(self._chains, left, strict=True):
+            chain.cool(budget)
         with ThreadPoolExecutor(self._workers) as pool:
             while any(left):
                 slices = [min(_SLICE, budget) for budget in left]

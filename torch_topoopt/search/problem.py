@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Executable, Strategy
 
 MAX_TRANSFERS = 40_000  # which the flow level simulates in about a second
-DEFAULT_BETA = 50.0  # a strategy 2 % slower is accepted with probability 1/e
+DEFAULT_BETA = 50.0  # to begin with: a strategy 2 % slower is accepted with probability 1/e
 
 
 class _Costs(NamedTuple):
@@ -47,9 +47,9 @@ class SearchProblem:
     servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only
     what is `executable` is proposed; the starts are taken as they are. The batch is worked on in
     `micro_batches` equal parts, and the optimizer keeps `optimizer_factor` bytes for each byte of
-    gradients. `beta` is how cold the chains are: a strategy slower by a fraction f is accepted with
-    probability exp(-beta f). Nothing is proposed that makes more than `max_transfers` transfers
-    between servers, one way, unless it is less than before.
+    gradients. `beta` is how cold the chains are before they cool: a strategy slower by a fraction f
+    is accepted with probability exp(-beta f). Nothing is proposed that makes more than
+    `max_transfers` transfers between servers, one way, unless it is less than before.
     """
 
     op_graph: OpGraph

@@ -55,6 +55,7 @@ def connect(address: str) -> None:
 def run_chain(problem: SearchProblem, seed: int, number: int, evaluations: int) -> ChainResult:
     """What one task does: a whole chain."""
     chain = Chain(problem, seed, number)
+    chain.cool(evaluations)
     chain.step(evaluations)
     return chain.result()
 
