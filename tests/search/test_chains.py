@@ -76,7 +76,7 @@ def test_the_result_is_the_same_for_any_number_of_workers() -> None:
 
 
 def test_a_chain_alone_is_what_it_is_among_others() -> None:
-    problem = problem_of(operators=12)
+    problem = problem_of(operators=12, beta=1.0)
     one = ThreadedChains(problem, seed=5, chains=1).run(800)
     for number in range(3):
         alone = ray_chains.run_chain(problem, 5, number, 800)
