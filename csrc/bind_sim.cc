@@ -90,9 +90,10 @@ FlowProgram makeProgram(int64_t nodes, int64_t hosts, const std::vector<PyLink>&
 }
 
 FlowProgram makeTaskProgram(int64_t nodes, int64_t hosts, const std::vector<PyLink>& links,
-                            const std::vector<PyTask>& tasks,
-                            const std::vector<PyChange>& changes) {
+                            const std::vector<PyTask>& tasks, const std::vector<PyChange>& changes,
+                            bool first_come) {
   FlowProgram program(nodes, hosts);
+  program.setFirstCome(first_come);
   addLinks(links, program);
   for (size_t i = 0; i < tasks.size(); ++i) {
     const auto& [kind, source, target, amount, priority, path, after] = tasks[i];
@@ -124,6 +125,7 @@ py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::obje
 py::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                     const py::object& keep_going) {
   TaskRunner runner(program.hosts());
+  options.first_come = program.firstCome();
   if (!keep_going.is_none()) {
     options.keep_going = [&keep_going](double now_s, int finished) {
       py::gil_scoped_acquire acquire;
@@ -157,7 +159,8 @@ void bindSim(py::module_& module) {
       .def(py::init(&makeProgram), py::arg("nodes"), py::arg("hosts"), py::arg("links"),
            py::arg("flows"), py::arg("changes"))
       .def_static("of_tasks", &makeTaskProgram, py::arg("nodes"), py::arg("hosts"),
-                  py::arg("links"), py::arg("tasks"), py::arg("changes"))
+                  py::arg("links"), py::arg("tasks"), py::arg("changes"),
+                  py::arg("first_come") = false)
       .def_static("read", &readFlowProgram, py::arg("path"),
                   py::call_guard<py::gil_scoped_release>())
       .def_static(

@@ -233,6 +233,7 @@ class FlowProgram:
         links: Sequence[tuple[int, int, float, float]],
         tasks: Sequence[tuple[str, int, int, float, int, Sequence[int], Sequence[int]]],
         changes: Sequence[_Change],
+        first_come: bool = False,
     ) -> FlowProgram: ...
     @staticmethod
     def read(path: str) -> FlowProgram: ...

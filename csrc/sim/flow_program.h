@@ -53,6 +53,8 @@ class FlowProgram {
   int addDelay(double seconds, const Where& where);
   void addDependency(int before, int after) { graph_.addDependency(before, after); }
   void addChange(const LinkChange& change, const Where& where);
+  // As RunOptions::first_come.
+  void setFirstCome(bool first_come) { first_come_ = first_come; }
 
   int nodes() const { return nodes_; }
   int hosts() const { return hosts_; }
@@ -60,6 +62,7 @@ class FlowProgram {
   const TaskGraph& graph() const { return graph_; }
   const std::vector<LinkChange>& changes() const { return changes_; }  // in the order of addition
   int64_t taskId(int task) const { return task_ids_[task]; }           // -1 for what is not a flow
+  bool firstCome() const { return first_come_; }
   int flowCount() const { return flows_; }
 
   int routeCount() const { return static_cast<int>(route_begin_.size()) - 1; }
@@ -73,6 +76,7 @@ class FlowProgram {
   int routeOf(std::span<const int> links);
 
   int nodes_, hosts_;
+  bool first_come_ = false;
   int flows_ = 0;
   std::vector<ProgramLink> links_;
   std::vector<int64_t> route_begin_{0};

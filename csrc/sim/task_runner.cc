@@ -63,6 +63,7 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
   changes_.assign(options.changes.begin(), options.changes.end());
   std::ranges::stable_sort(changes_, {}, &LinkChange::time_s);
   network_ = &network;
+  first_come_ = options.first_come;
   network.reset();
   takeChanges();  // those at time 0 come before any flow
   for (int i = 0; i < graph.size(); ++i) {
@@ -108,7 +109,7 @@ void TaskRunner::start(int task) {
       timers_.push(now_ + t.amount, task);
       break;
     case TaskKind::kCompute:
-      push(devices_[t.resource].ready, {t.priority, task});
+      push(devices_[t.resource].ready, {t.priority, first_come_ ? now_ : 0.0, task});
       if (!devices_[t.resource].busy) idle_devices_.push_back(t.resource);
       break;
   }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "sim/event_queue.h"
@@ -28,6 +29,8 @@ struct Outcome {
 struct RunOptions {
   double until_s = std::numeric_limits<double>::infinity();
   std::span<const LinkChange> changes = {};
+  // Whether devices take, of ready tasks with equal priority, the one that was ready first.
+  bool first_come = false;
   // Called at `control_at_s`, and then at every time that it returns (infinity: no more); it may
   // change the network.
   double control_at_s = std::numeric_limits<double>::infinity();
@@ -49,9 +52,10 @@ class TaskRunner {
  private:
   struct Ready {
     int priority;
+    double since;  // 0 unless first come is first served
     int task;
     bool operator>(const Ready& other) const {
-      return priority != other.priority ? priority > other.priority : task > other.task;
+      return std::tie(priority, since, task) > std::tie(other.priority, other.since, other.task);
     }
   };
   struct Device {
@@ -70,6 +74,7 @@ class TaskRunner {
   Outcome outcome_;
   double now_ = 0;
   Network* network_ = nullptr;
+  bool first_come_ = false;
   const std::vector<Task>* tasks_ = nullptr;
   std::vector<int> waiting_;           // per task: dependencies not done
   std::vector<int> dependents_begin_;  // per task, into dependents_

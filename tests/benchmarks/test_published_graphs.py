@@ -68,7 +68,7 @@ def _device(kind: int, number: int, ends: int = 0) -> list[object]:
 
 
 def small() -> graphs.Graph:
-    """Of 3 servers and a switch: 0 computes 1 ms, sends 89 360 bytes to 2, all reduce 357 440."""
+    """Of 3 servers and a switch: 0 computes 1 ms, sends 10 packets to 2, all reduce 40."""
     return graphs.read_graph(
         _file(
             3,
@@ -87,7 +87,7 @@ def test_a_file_is_read() -> None:
     assert (graph.servers, graph.devices) == (3, 2)
     compute, transfer, reduce = graph.tasks
     assert (compute.kind, compute.seconds, compute.after) == (graphs.COMPUTE, 1e-3, [])
-    assert (transfer.source, transfer.target, transfer.size_bytes) == (0, 2, 89360)
+    assert (transfer.source, transfer.target, transfer.size_bytes) == (0, 2, 10 * graphs.PAYLOAD)
     assert transfer.after == [0]
     assert (reduce.kind, reduce.members, reduce.after) == (graphs.ALL_REDUCE, (2, 0, 1), [1])
 
@@ -96,9 +96,10 @@ def test_a_file_is_read() -> None:
 def test_an_iteration_takes_the_sum_of_what_waits_for_each_other(strides: tuple[int, ...]) -> None:
     graph = small()
     program = graphs.make_program(graph, graphs.Network(graph, strides, 100.0, 0))
-    result = run_program(program, level="packet", full_last_packet=True)
+    sizes = {"mtu_bytes": graphs.PAYLOAD, "header_bytes": graphs.HEADER}
+    result = run_program(program, level="packet", full_last_packet=True, **sizes)
     hops = 1 if strides else 2
-    packet_s = graphs.WIRE * 8 / 100e9
+    packet_s = (graphs.PAYLOAD + graphs.HEADER) * 8 / 100e9
 
     def transfer_s(packets: int) -> float:
         return (packets + hops - 1) * packet_s + hops * 1e-6

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torch_topoopt.sim import Flow, FlowLink, FlowsResult, LinkChange, Reroute, run_flows
+from torch_topoopt import _core
+from torch_topoopt.sim import (
+    Flow,
+    FlowLink,
+    FlowsResult,
+    LinkChange,
+    Reroute,
+    run_flows,
+    run_program,
+)
 
 RATE = 100e9
 LATENCY_NS = 1000.0
@@ -170,6 +179,43 @@ def test_dctcp_opens_a_connection_per_flow() -> None:
     header_s = 64 * 8 / RATE
     assert opened - kept == pytest.approx(30 * (header_s + 2e-6), rel=1e-6)
     assert opened == pytest.approx(15.2316e-3, rel=0.05)  # csg-htsim, whose SYN is a full packet
+
+
+def test_dctcp_hears_of_a_long_queue_when_and_how_it_is_asked_to() -> None:
+    """The first window of 100 packets waits in the queue of the sender's own link; 1 ms a round."""
+    links = [FlowLink(0, 1, RATE, 1e6)]
+    options = {"transport": "dctcp", "dctcp_handshake": False, "acks": "instant"}
+    options["dctcp_initial_window_packets"] = 100
+
+    def rounds(packets: int, **more: bool) -> tuple[int, int]:
+        result = _packet(links, [Flow(0, 1, packets * PAYLOAD, (0,))], **options, **more)
+        return int(result.completion_s * 1e3), int(result.packet_counts["marked"].sum())
+
+    assert rounds(300, dctcp_mark_in_hosts=False) == (2, 0)  # slow start: 100, 200
+    # The last 50 of the first window are marked, so it grows to 150 before it is halved.
+    assert rounds(190) == (2, 50)
+    assert rounds(300) == (4, 53)
+    # The first 50 are: 100, then 50 and one more per round.
+    assert rounds(150, dctcp_mark_on_departure=True) == (2, 50)
+    assert rounds(190, dctcp_mark_on_departure=True) == (3, 50)
+    # Cut by a 32nd instead, and again every round, by less and less, though nothing is marked.
+    every = {"dctcp_mark_on_departure": True, "dctcp_cut_every_window": True}
+    assert rounds(190, **every) == (2, 50)
+    assert rounds(2000, **every) == (23, 50)
+    assert rounds(2000, dctcp_mark_on_departure=True) == (30, 50)
+
+
+def test_first_come_is_first_served_if_a_program_says_so() -> None:
+    """Task 1 is ready after 1 s and task 2 after 2 s, when task 0, which takes 3 s, still runs."""
+    compute = [("compute", 0, 0, 3.0, 0, [], [])]
+    late = ("compute", 0, 0, 1.0, 0, [], [4])
+    early = ("compute", 0, 0, 1.0, 0, [], [3])
+    delays = [("delay", 0, 0, 1.0, 0, [], []), ("delay", 0, 0, 2.0, 0, [], [])]
+    tasks = [*compute, late, early, *delays]
+    for first_come, order in ((False, [4.0, 5.0]), (True, [5.0, 4.0])):
+        program = _core.FlowProgram.of_tasks(2, 1, [], tasks, [], first_come)
+        for level in ("flow", "packet"):
+            assert list(run_program(program, level=level).finish_s[1:3]) == order
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

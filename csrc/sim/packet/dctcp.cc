@@ -27,6 +27,10 @@ class Dctcp final : public Transport {
     if (slot >= flows_.size()) flows_.resize(slot + 1);
     State& state = flows_[slot] = {};
     state.window = options_.initial_window_packets;
+    if (options_.cut_every_window) {
+      state.alpha = 0;
+      state.seen = 1;
+    }
     state.progress_at = network_.now();
     state.open = !options_.handshake;
     network_.wake(slot);
@@ -88,12 +92,12 @@ class Dctcp final : public Transport {
     if (!waits || network_.now() - state.progress_at < timeout_ << state.backoff) return;
     state.progress_at = network_.now();
     state.backoff = std::min(state.backoff + 1, kMostBackoff);
+    state.slow_start_below = std::max(state.window / 2, 2.0);
+    state.window = kLeastWindow;
     if (!state.open) {
       network_.sendForward(slot, PacketKind::kOpen);
       return;
     }
-    state.slow_start_below = std::max(state.window / 2, 2.0);
-    state.window = kLeastWindow;
     flow.next_new = state.acked;
     state.recovering = state.resend = false;
     state.duplicates = 0;
@@ -114,6 +118,7 @@ class Dctcp final : public Transport {
     uint32_t cut_until = 0;       // one cut per window: none before this is acknowledged
     uint32_t observed_until = 0;  // end of the window that `seen` and `marked` count
     uint32_t seen = 0, marked = 0;
+    double window_acks = 2;  // with cut_every_window: of the window that `seen` and `marked` count
     int duplicates = 0;
     int backoff = 0;
     bool open = false, asked = false, recovering = false, resend = false;
@@ -124,6 +129,7 @@ class Dctcp final : public Transport {
   void acknowledge(State& state, Flow& flow, uint32_t acked, bool marked) {
     ++state.seen;
     if (marked) ++state.marked;
+    if (options_.cut_every_window) endWindow(state, marked);
     if (acked > state.acked) {
       advance(state, flow, acked);
     } else if (flow.next_new > state.acked) {
@@ -137,17 +143,42 @@ class Dctcp final : public Transport {
         state.window = state.slow_start_below + kDuplicates;
       }
     }
+    if (options_.cut_every_window) return;
     if (marked && !state.recovering && state.acked >= state.cut_until) {
-      state.window = std::max(state.window * (1 - state.alpha / 2), kLeastWindow);
-      state.slow_start_below = state.window;
+      cut(state);
       state.cut_until = flow.next_new;
     }
     if (state.acked >= state.observed_until) {
-      const double part = static_cast<double>(state.marked) / state.seen;
-      state.alpha += options_.gain * (part - state.alpha);
-      state.seen = state.marked = 0;
+      estimate(state);
       state.observed_until = flow.next_new;
     }
+  }
+
+  // What the paper's simulator does before an acknowledgement counts.
+  void endWindow(State& state, bool marked) const {
+    if (marked) state.slow_start_below = std::min(state.slow_start_below, state.window);
+    if (state.seen < state.window_acks) return;
+    estimate(state);
+    if (state.alpha > 0) cut(state);
+    state.window_acks = state.window;
+  }
+
+  void estimate(State& state) const {
+    const double part = static_cast<double>(state.marked) / state.seen;
+    state.alpha += options_.gain * (part - state.alpha);
+    state.seen = state.marked = 0;
+  }
+
+  static void cut(State& state) {
+    state.window = std::max(state.window * (1 - state.alpha / 2), kLeastWindow);
+    state.slow_start_below = state.window;
+  }
+
+  // Packets that count for growth: in the paper's simulator at most what the window has room for,
+  // so none until what was sent before a cut fits it.
+  double growth(const State& state, const Flow& flow, uint32_t more) const {
+    if (!options_.cut_every_window) return more;
+    return std::clamp(state.acked + state.window - flow.next_new, 0.0, 1.0);
   }
 
   void advance(State& state, Flow& flow, uint32_t acked) {
@@ -166,9 +197,9 @@ class Dctcp final : public Transport {
         state.window = std::max(state.window - more + 1, kLeastWindow);
       }
     } else if (state.window < state.slow_start_below) {
-      state.window += more;
+      state.window += growth(state, flow, more);
     } else {
-      state.window += more / state.window;
+      state.window += growth(state, flow, more) / state.window;
     }
   }
 

@@ -68,7 +68,7 @@ void PacketNetwork::enqueue(uint32_t number, const Packet& arrived) {
   port.queued_bytes += packet.size_bytes;
   if (transit) port.transit_bytes += packet.size_bytes;
   port.counts.most_queued_bytes = std::max(port.counts.most_queued_bytes, port.queued_bytes);
-  if (port.queued_bytes > port.mark_from_bytes) mark(port, packet);
+  if (!marks_on_departure_ && port.queued_bytes > port.mark_from_bytes) mark(port, packet);
   if (port.data.empty()) port.turns.push(kTransit);
   port.data.push(packet);
   if (!port.busy) serve(number, false);
@@ -127,6 +127,10 @@ void PacketNetwork::drop(const Packet& packet) {
 void PacketNetwork::depart(uint32_t number) {
   Port& port = ports_[number];
   Packet packet = port.in_service;
+  if (marks_on_departure_ && packet.kind == PacketKind::kData &&
+      port.queued_bytes > port.mark_from_bytes) {
+    mark(port, packet);
+  }
   if (!port.cut) release(port, packet);
   packet.link = number;
   if (port.cut) {

@@ -56,6 +56,15 @@ struct Options {
     // A window goes into the queue of the sender's own first link, where it can be marked; else
     // packets are made when they can leave, and wait nowhere.
     bool queue_at_sender = true;
+    // Else only switches mark; what waits in a host never is.
+    bool mark_in_hosts = true;
+    // Marks what leaves a queue that is too long, so that senders hear of it at once, and not what
+    // joins it.
+    bool mark_on_departure = false;
+    // The window of the paper's simulator: the estimate starts at 0, a window lasts for as many
+    // acknowledgements as it had packets when it began, and while the estimate is not 0 every one
+    // ends with a cut, whether or not something was marked.
+    bool cut_every_window = false;
   } dctcp;
 
   struct Roce {

@@ -57,6 +57,8 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
   queue_at_sender_ =
       trims_ ? hostsRelay(program)
              : options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
+  marks_on_departure_ =
+      options_.transport == TransportKind::kDctcp && options_.dctcp.mark_on_departure;
   scan_interval_ =
       std::max<Picoseconds>(1, toPicoseconds(options_.retransmission_timeout_s) / kScansPerTimeout);
   for (int route = 0; route < program.routeCount(); ++route) {
@@ -136,8 +138,10 @@ void PacketNetwork::addPorts() {
     port.limit_bytes =
         orUnlimited(relay ? options_.relay_queue_bytes : options_.switch_queue_bytes);
     if (options_.transport == TransportKind::kDctcp) {
-      port.mark_from_bytes = port.mark_all_from_bytes =
-          static_cast<int64_t>(options_.dctcp.mark_above_packets) * full_bytes_;
+      if (!relay || options_.dctcp.mark_in_hosts) {
+        port.mark_from_bytes = port.mark_all_from_bytes =
+            static_cast<int64_t>(options_.dctcp.mark_above_packets) * full_bytes_;
+      }
     } else if (options_.transport == TransportKind::kDcqcn) {
       port.mark_from_bytes = options_.dcqcn.mark_from_bytes;
       port.mark_all_from_bytes = options_.dcqcn.mark_all_from_bytes;

@@ -169,6 +169,7 @@ class PacketNetwork final : public Network {
   bool scanning_ = false, watching_ = false, held_ = false;
   bool trims_ = false;
   bool queue_at_sender_ = false;
+  bool marks_on_departure_ = false;
   int hosts_ = 0;
   uint32_t down_links_ = 0;
   uint32_t full_bytes_ = 0;
