@@ -6,9 +6,10 @@ where a server has two ports, or one for every other server, these are all cabli
 
 A pair of both is simulated only if two lower bounds of its time are below the least time known:
 
-- of the strategy, whatever the network (`StrategyBound`): the compute of the busiest server; and
-  what must follow each other, where a server sends and takes no more than all its ports carry;
-- of the pair: the bytes on the busiest link over its rate.
+- of the strategy (`StrategyBound`): the compute of the busiest server; and what must follow each
+  other, where a server sends and takes no more than all its ports carry, and no transfer or
+  AllReduce is faster than alone on the network that is fastest for it;
+- of the pair (`LinkLoads`): the bytes on the busiest link over its rate.
 
 That leaves few pairs; tests compare with going through all.
 """
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.topology.topology_finder import Mode
 
+Alone = tuple[np.ndarray, dict[tuple[int, ...], float]]  # seconds per byte: pairs, groups
 _ROUNDING = 1e-9  # of a bound, which adds the same numbers in another order than a simulator
 
 
@@ -72,15 +74,19 @@ def optimum_of(
     bound = StrategyBound(graph, cluster)
     by_bound = sorted((bound.seconds(strategy), i) for i, strategy in enumerate(strategies))
     limit_s = at_most_s * (1 + _ROUNDING)
-    bounds = [seconds for seconds, _ in by_bound if seconds <= limit_s]
-    promising = [strategies[i] for _, i in by_bound[: len(bounds)]]
+    promising = [strategies[i] for seconds, i in by_bound if seconds <= limit_s]
+    if not promising:
+        raise ValueError(f"at_most_s: nothing is as fast as {at_most_s:g} s")
     demands = [demand(graph, strategy, cluster.servers) for strategy in promising]
     made = (find_network(cluster, d, mode=m) for m in modes for d in dict.fromkeys(demands))
+    loads = LinkLoads(cluster, demands)
     networks = list(in_any_order(cluster, itertools.chain(also, made)))
-    loads = BusiestLink(cluster, demands)
+    seconds_per_byte = [loads.seconds_per_byte(network) for network in networks]
+    alone = loads.by_name(np.min([each.max(axis=0) for each in seconds_per_byte], axis=0))
+    bounds = [bound.seconds(strategy, alone) for strategy in promising]
     pairs = []
-    for n, network in enumerate(networks):
-        seconds = loads.seconds(network)
+    for n, per_byte in enumerate(seconds_per_byte):
+        seconds = np.maximum(loads.seconds(per_byte), bounds)
         pairs += [(float(seconds[s]), n, s) for s in np.flatnonzero(seconds <= limit_s)]
     job = lower_job(graph, cluster, degrees_of(promising))
     lowered = [[lower_placement(p) for p in strategy] for strategy in promising]
@@ -89,8 +95,6 @@ def optimum_of(
     for seconds, n, s in sorted(pairs):
         if seconds > min(best_s, limit_s):
             break
-        if bounds[s] > min(best_s, limit_s):
-            continue
         if n not in routed:
             routed[n] = _core.RoutedNetwork(
                 servers=cluster.servers,
@@ -150,8 +154,8 @@ def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[dict
                 yield named
 
 
-class BusiestLink:
-    """Seconds that the busiest link is busy, for one network and many demands at once.
+class LinkLoads:
+    """Seconds that links are busy, for many demands at once; of every pair and every group.
 
     AllReduces of a group that the network has no rings for are left out, so it is a lower bound.
     """
@@ -160,23 +164,23 @@ class BusiestLink:
         n = cluster.servers
         self._cluster = cluster
         groups = sorted({g.servers for d in demands for g in d.groups})
-        self._group_index = {members: n * n + i for i, members in enumerate(groups)}
         self._bytes = np.zeros((n * n + len(groups), len(demands)))
+        self._groups = {members: n * n + i for i, members in enumerate(groups)}
         for i, asked in enumerate(demands):
             for pair in asked.pairs:
                 self._bytes[pair.source * n + pair.target, i] += pair.size_bytes
             for group in asked.groups:
-                self._bytes[self._group_index[group.servers], i] += group.size_bytes
+                self._bytes[self._groups[group.servers], i] += group.size_bytes
 
-    def seconds(self, network: dict[str, Any]) -> np.ndarray:
-        """For each of the demands, on `network` (of `in_any_order`)."""
+    def seconds_per_byte(self, network: dict[str, Any]) -> np.ndarray:
+        """Of each link (rows) for each pair and group (columns) on `network`, of `in_any_order`."""
         n = self._cluster.servers
         use = np.zeros((n * n, len(self._bytes)))  # bytes on a link per byte that is asked for
         for path, weight in network["routes"]:
             for a, b in itertools.pairwise(path):
                 use[a * n + b, path[0] * n + path[-1]] += weight
         for members, rings in network["groups"]:
-            column = self._group_index.get(tuple(members))
+            column = self._groups.get(tuple(members))
             if column is None:
                 continue
             share_of_ring = 2 * (len(members) - 1) / len(members)
@@ -186,10 +190,21 @@ class BusiestLink:
         count = np.zeros(n * n)
         np.add.at(count, [a * n + b for a, b in network["links"]], 1)
         used = count > 0
-        rate = count[used] * self._cluster.link_bytes_per_s
-        # pairs are rounded to whole bytes in a demand
-        worst: np.ndarray = ((use[used] @ self._bytes - 1) / rate[:, None]).max(axis=0)
+        per_byte: np.ndarray = use[used] / (count[used] * self._cluster.link_bytes_per_s)[:, None]
+        return per_byte
+
+    def seconds(self, per_byte: np.ndarray) -> np.ndarray:
+        """Of the busiest link, for each of the demands, of `seconds_per_byte` of a network."""
+        # Pairs are rounded to whole bytes in a demand.
+        less = per_byte.sum(axis=1).max()
+        worst: np.ndarray = (per_byte @ self._bytes).max(axis=0) - less
         return worst * (1 - _ROUNDING)
+
+    def by_name(self, columns: np.ndarray) -> tuple[np.ndarray, dict[tuple[int, ...], float]]:
+        """A number for each pair, [source, target], and for each group."""
+        n = self._cluster.servers
+        groups = {members: float(columns[i]) for members, i in self._groups.items()}
+        return columns[: n * n].reshape(n, n), groups
 
 
 class StrategyBound:
@@ -202,8 +217,8 @@ class StrategyBound:
         self._cost: dict[Any, tuple[float, float]] = {}
         self._moved: dict[Any, list[tuple[int, int, float]]] = {}
 
-    def seconds(self, strategy: Strategy) -> float:
-        """The bound of `strategy`."""
+    def seconds(self, strategy: Strategy, alone: Alone | None = None) -> float:
+        """The bound of `strategy`; `alone` says what a byte of a pair or group takes at least."""
         busy = [0.0] * self._cluster.servers
         forward: list[dict[int, float]] = []  # per operator, when its shard on a server is done
         for i, (operator, placement) in enumerate(
@@ -216,7 +231,7 @@ class StrategyBound:
             for operand in operator.operands:
                 moved = self._moved_of(i, strategy[operand.producer], placement)
                 made = forward[operand.producer]
-                _wait(ready, made, moved, operand.size_bytes / self._ports)
+                _wait(ready, made, moved, self._wire(operand.size_bytes, alone))
             forward.append({server: ready[server] + cost_s[0] for server in ready})
         ready_s = [dict(done) for done in forward]  # for the backward pass
         worst_s = max(busy)
@@ -224,23 +239,32 @@ class StrategyBound:
             operator, placement = self._graph.operators[i], strategy[i]
             cost_s = self._cost_of(i, placement)
             done = {server: ready_s[i][server] + cost_s[1] for server in placement.servers}
-            worst_s = max(worst_s, *done.values(), self._reduced(i, placement, done))
+            worst_s = max(worst_s, *done.values(), self._reduced(i, placement, done, alone))
             for operand in operator.operands:
                 if operand.gradient_bytes:
                     producer = strategy[operand.producer]
                     back = [(b, a, share) for a, b, share in self._moved_of(i, producer, placement)]
-                    seconds = operand.gradient_bytes / self._ports
-                    _wait(ready_s[operand.producer], done, back, seconds)
+                    wire = self._wire(operand.gradient_bytes, alone)
+                    _wait(ready_s[operand.producer], done, back, wire)
         return worst_s * (1 - _ROUNDING)
 
-    def _reduced(self, index: int, placement: Placement, done: dict[int, float]) -> float:
+    def _wire(self, size_bytes: int, alone: Alone | None) -> tuple[float, np.ndarray | None]:
+        """Seconds of a tensor over all ports, and from each server to each other."""
+        return size_bytes / self._ports, None if alone is None else size_bytes * alone[0]
+
+    def _reduced(
+        self, index: int, placement: Placement, done: dict[int, float], alone: Alone | None
+    ) -> float:
         """When the gradients of an operator are reduced: after the last of a group has its own."""
         size_bytes = self._graph.operators[index].parameter_gradient_bytes / placement.parameter
         last_s = 0.0
         for group in parameter_groups(placement):
-            sent = 2 * (len(group) - 1) / len(group) * size_bytes
-            if sent:
-                last_s = max(last_s, max(done[s] for s in group) + sent / self._ports)
+            if len(group) == 1 or not size_bytes:
+                continue
+            took_s = 2 * (len(group) - 1) / len(group) * size_bytes / self._ports
+            if alone is not None:
+                took_s = max(took_s, size_bytes * alone[1].get(group, 0.0))
+            last_s = max(last_s, max(done[s] for s in group) + took_s)
         return last_s
 
     def _cost_of(self, index: int, placement: Placement) -> tuple[float, float]:
@@ -268,17 +292,19 @@ def _wait(
     ready: dict[int, float],
     made: dict[int, float],
     moved: Iterable[tuple[int, int, float]],
-    seconds: float,
+    wire: tuple[float, np.ndarray | None],
 ) -> None:
-    """Raises `ready` (per target) to when what comes from each source may have come over all ports.
+    """Raises `ready` (per target) to when what comes from each source may have come.
 
-    `made` says from when on a source has it, and `seconds` is what the whole tensor takes.
+    `made` says from when on a source has it, and `wire` what the whole tensor takes.
     """
+    seconds, by_pair = wire
     first: dict[int, float] = {}
     total: dict[int, float] = {}
     for source, target, share in moved:
         wire_s = share * seconds if source != target else 0.0
-        ready[target] = max(ready[target], made[source] + wire_s)
+        pair_s = wire_s if by_pair is None else max(wire_s, share * float(by_pair[source, target]))
+        ready[target] = max(ready[target], made[source] + pair_s)
         if wire_s:
             first[target] = min(first.get(target, math.inf), made[source])
             total[target] = total.get(target, 0.0) + wire_s

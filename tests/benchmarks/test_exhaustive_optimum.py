@@ -30,7 +30,7 @@ def test_the_optimum_is_that_of_all_strategies_on_all_networks(
     bound = exhaustive_optimum.StrategyBound(graph, cluster)
     bound_s = [bound.seconds(strategy) for strategy in strategies]
     lowered = [[lower_placement(placement) for placement in s] for s in strategies]
-    busiest = exhaustive_optimum.BusiestLink(cluster, demands)
+    loads = exhaustive_optimum.LinkLoads(cluster, demands)
     job = lower_job(graph, cluster, degrees_of(strategies))
     least_s = float("inf")
     made = (find_network(cluster, asked) for asked in dict.fromkeys(demands))
@@ -41,11 +41,15 @@ def test_the_optimum_is_that_of_all_strategies_on_all_networks(
             latency_s=cluster.link_latency_s,
             **named,
         )
-        link_s = busiest.seconds(named)
+        per_byte = loads.seconds_per_byte(named)
+        link_s = loads.seconds(per_byte)
+        alone = loads.by_name(per_byte.max(axis=0))
         for i in range(len(strategies)):
             seconds = _core.simulate_iteration(job, network, lowered[i])[0]
             assert seconds >= bound_s[i]
             assert seconds >= link_s[i]
+            if i % 7 == 0:
+                assert seconds >= bound.seconds(strategies[i], alone) >= bound_s[i]
             least_s = min(least_s, seconds)
     found = exhaustive_optimum.optimum_of(graph, cluster, dimensions=DIMENSIONS)
     assert found.iteration_s == least_s
