@@ -173,7 +173,7 @@ def sampled(problem: SearchProblem, count: int) -> list[Strategy]:
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What the options ask for."""
     if options.gaps:
-        yield from gap_cases(options.instances, evaluations=3000)
+        yield from gap_cases(options.instances, options.evaluations)
         return
     for degree in options.degrees:
         for model in options.models:
