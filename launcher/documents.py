@@ -81,10 +81,10 @@ def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
         if batch_size is not None:
             raise InputError(f"batch-size: {model} is a saved OpGraph and has its batch size")
         return load(OpGraph, model)
-    if batch_size is not None and batch_size % accelerators:
+    if batch_size is not None and batch_size % accelerators and accelerators % batch_size:
         raise InputError(
             f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
-            f"accelerators; use a multiple of {accelerators}"
+            f"accelerators; use a multiple or a divisor of {accelerators}"
         )
     from torch_topoopt import profiling
     from torch_topoopt.tracing import batch_size_of, positional_and_keyword

@@ -16,7 +16,7 @@ from torch_topoopt.planning_defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.planning_options import PlanningOptions
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
-from torch_topoopt.search.strategies import check_memory, data_parallel
+from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
@@ -185,8 +185,7 @@ class Planning:
     def _plan_naively(self) -> None:
         """Topology after strategy."""
         starts = self._starts()
-        everywhere = data_parallel(self._op_graph, self._cluster.servers)
-        default = self._wire(everywhere, "paper")
+        default = self._wire(everywhere(self._op_graph, self._cluster.servers), "paper")
         strategy = self._search(None, starts, default)
         self._report("network", 0)
         rewired = self._price(strategy, self._wire(strategy, self._options.mode))
@@ -195,13 +194,13 @@ class Planning:
     def _alternate(self) -> None:
         """Rounds of search and rewiring; the first searches on the network for data parallelism."""
         starts = self._starts()
-        everywhere = data_parallel(self._op_graph, self._cluster.servers)
-        self._alternate_from(self._wire(everywhere, "paper"), starts, "paper")
+        all_servers = everywhere(self._op_graph, self._cluster.servers)
+        self._alternate_from(self._wire(all_servers, "paper"), starts, "paper")
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
             best = self._best.strategy
             starts = tuple(dict.fromkeys((best, *starts)))
-            strategy = everywhere if self._options.ablation == "search-only" else best
+            strategy = all_servers if self._options.ablation == "search-only" else best
             self._alternate_from(self._wire(strategy, "best"), starts, "best")
 
     def _alternate_from(
@@ -266,6 +265,7 @@ class Planning:
             self._op_graph,
             self._cluster,
             options.executable,
+            dimensions=options.dimensions,
             micro_batches=options.micro_batches,
             optimizer_factor=options.optimizer_factor,
         )

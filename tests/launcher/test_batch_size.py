@@ -73,5 +73,5 @@ def test_a_batch_that_cannot_be_shared_evenly_is_one_line(
     each = {"plan": 8, "compare": 32}[verb]
     assert capsys.readouterr().err.splitlines() == [
         f"topoopt: error: batch-size: 30 samples cannot be shared evenly by {each} accelerators; "
-        f"use a multiple of {each}"
+        f"use a multiple or a divisor of {each}"
     ]

@@ -12,7 +12,7 @@ from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement, memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Cluster
@@ -29,26 +29,61 @@ def data_parallel(op_graph: OpGraph, servers: int) -> Strategy:
             f"batch_size: {op_graph.batch_size} samples cannot be shared by {servers} servers; "
             f"use at least {servers}"
         )
-    everywhere = tuple(range(servers))
-    return tuple(Placement(operator.name, everywhere) for operator in op_graph.operators)
+    return everywhere(op_graph, servers)
 
 
-def whole_operators(op_graph: OpGraph, cluster: Cluster, chosen: set[int]) -> Strategy:
-    """The operators of index `chosen` whole on one server each, the others on every server.
+def everywhere(op_graph: OpGraph, servers: int) -> Strategy:
+    """Every operator on every server, however few the samples: whose network joins all of them."""
+    all_servers = tuple(range(servers))
+    return tuple(Placement(operator.name, all_servers) for operator in op_graph.operators)
 
-    The largest goes first, to the server that holds the least.
+
+def samples_of_servers(op_graph: OpGraph, cluster: Cluster, micro_batches: int) -> int:
+    """How many servers may have samples of a micro-batch, one for each of their accelerators.
+
+    At least one.
     """
-    everywhere = tuple(range(cluster.servers))
+    return max(1, op_graph.batch_size // micro_batches // cluster.accelerators_per_server)
+
+
+def most_parts(servers: int, samples: int) -> int:
+    """The largest divisor of `servers` that is at most `samples`."""
+    return max(k for k in range(1, min(servers, samples) + 1) if servers % k == 0)
+
+
+def whole_operators(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    chosen: Collection[int],
+    base: Strategy | None = None,
+    homes: Sequence[tuple[int, ...]] | None = None,
+) -> Strategy:
+    """The operators of index `chosen` whole on one server each, the others as in `base`.
+
+    By default everywhere. The largest goes first, to the server that holds the least, of those in
+    `homes[i]` for operator i, by default all.
+    """
+    base = base or everywhere(op_graph, cluster.servers)
+    homes = homes or (tuple(range(cluster.servers)),) * len(base)
     home: dict[int, int] = {}
     held = [0] * cluster.servers
     by_size = sorted(chosen, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
     for i in by_size:
-        server = min(range(cluster.servers), key=lambda s: (held[s], s))
+        server = min(homes[i], key=lambda s: (held[s], s))
         home[i] = server
         held[server] += _state_bytes(op_graph.operators[i])
     return tuple(
-        Placement(operator.name, (home[i],) if i in home else everywhere)
+        Placement(placement.operator, (home[i],)) if i in home else placement
+        for i, placement in enumerate(base)
+    )
+
+
+def heavy_operators(op_graph: OpGraph) -> frozenset[int]:
+    """Those whose AllReduce would carry more bytes than what they read and make, by index."""
+    return frozenset(
+        i
         for i, operator in enumerate(op_graph.operators)
+        if 2 * operator.parameter_gradient_bytes > _traffic_bytes(op_graph, i)
     )
 
 
@@ -78,15 +113,20 @@ def starting_strategies(
 
     Data parallelism; the same with every operator whole whose AllReduce would carry more bytes than
     its activations; the same with the fewest of the largest operators whole that make it fit.
-    An operator that is not `executable` on each single server stays on all of them. Raises
-    ValueError with the bytes needed and available if none fits.
+    Where there are fewer samples than servers, they are shared by a part of the servers; that is
+    not `executable`. An operator that is not `executable` on each single server stays on all of
+    them. Raises ValueError with the bytes needed and available if none fits.
     """
-    everywhere = data_parallel(op_graph, cluster.servers)
+    if executable is not None:
+        base = data_parallel(op_graph, cluster.servers)
+    else:
+        samples = samples_of_servers(op_graph, cluster, micro_batches)
+        base = everywhere(op_graph, most_parts(cluster.servers, samples))
     if cluster.servers == 1:
         alone = check_memory(
             op_graph,
             cluster,
-            everywhere,
+            base,
             micro_batches=micro_batches,
             optimizer_factor=optimizer_factor,
         )
@@ -95,14 +135,12 @@ def starting_strategies(
         i
         for i, operator in enumerate(op_graph.operators)
         if executable is None
-        or all(executable(Placement(operator.name, (s,))) for s in everywhere[0].servers)
+        or all(executable(Placement(operator.name, (s,))) for s in range(cluster.servers))
     ]
-    heavy = {
-        i
-        for i in movable
-        if 2 * op_graph.operators[i].parameter_gradient_bytes > _traffic_bytes(op_graph, i)
-    }
-    candidates = [everywhere, whole_operators(op_graph, cluster, heavy)]
+    heavy = heavy_operators(op_graph).intersection(movable)
+    # With micro-batches, what is elsewhere is a stage of its own, which the others would wait for.
+    homes = [base[0].servers] * len(base) if micro_batches > 1 else None
+    candidates = [base, whole_operators(op_graph, cluster, heavy, base, homes)]
     by_size = sorted(movable, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
     memory = Memory(
         op_graph,
@@ -112,7 +150,7 @@ def starting_strategies(
         optimizer_factor=optimizer_factor,
     )
     for count in range(1, len(by_size) + 1):
-        strategy = whole_operators(op_graph, cluster, set(by_size[:count]))
+        strategy = whole_operators(op_graph, cluster, by_size[:count], base, homes)
         if memory.fits(strategy):
             candidates.append(strategy)
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
@@ -58,6 +59,19 @@ def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[Sha
                 readers=(*before.readers, i),
             )
     return list(found.values())
+
+
+def most_transfers(op_graph: OpGraph, placements: Sequence[Placement]) -> int:
+    """At least as many transfers between servers, one way, as `placements` make; csrc/search/limits
+    counts as much."""
+    total = 0
+    for read in shared_reads(op_graph, placements):
+        a, b = placements[read.producer], placements[read.readers[0]]
+        if _stays(a, b):
+            continue
+        pieces = a.sample + b.sample - math.gcd(a.sample, b.sample)
+        total += pieces * a.parameter * a.attribute * b.parameter * b.attribute
+    return total
 
 
 def parameter_groups(placement: Placement) -> list[tuple[int, ...]]:
