@@ -46,11 +46,16 @@ def graph_and_program(model: str, *, boundary: bool = True) -> tuple[OpGraph, Pr
         raise InputError(str(error)) from None
 
 
-def executable(program: Program, servers: int) -> Executable:
+def executable(program: Program, cluster: Cluster) -> Executable:
     """Whether an operator can run as placed."""
+    from torch_topoopt.parallel import on_ranks
+
+    per_server = cluster.accelerators_per_server
+    ranks = cluster.servers * per_server
 
     def can_run(placement: Any) -> bool:
-        return not program.why_not_placed(placement, servers)
+        (on_all,) = on_ranks((placement,), per_server)
+        return not program.why_not_placed(on_all, ranks)
 
     return can_run
 
@@ -63,23 +68,21 @@ def show(terminal: Terminal, program: Program) -> None:
         f"      {len(own) - sum(pinned.values())} of {counted(len(own), 'operator')} may be placed "
         "on a part of the servers; the others stay on all of them"
     )
+    cut = sum(bool(program.cuts[name]) for name in own if name not in program.pinned)
+    if cut:
+        terminal.line(f"      {cut} of these may be split by columns or rows")
     for why, count in pinned.most_common(3):
         terminal.line(f"      {counted(count, 'operator')}: {why}")
 
 
 def check_plan(plan: Plan, path: str, model: str) -> None:
     """Raises InputError if `topoopt run` cannot execute the plan's strategy for MODEL."""
-    from torch_topoopt.parallel import StrategyError, stages_of
+    from torch_topoopt.parallel import StrategyError, on_ranks, stages_of
     from torch_topoopt.parallel.api import placed
 
     if is_data_parallel(plan):
         return
     per_server = plan.cluster.accelerators_per_server
-    if per_server > 1:
-        raise InputError(
-            f"{path}: strategy: not data parallel, which can be executed with one rank per server, "
-            f"not {per_server}; plan with --strategy-space data-parallel"
-        )
     try:
         _, program = graph_and_program(model)
     except InputError as error:
@@ -90,7 +93,8 @@ def check_plan(plan: Plan, path: str, model: str) -> None:
         if plan.micro_batches > 1:
             stages_of(program, plan.strategy)
         else:
-            placed(program, plan.strategy, plan.cluster.servers)
+            strategy = on_ranks(plan.strategy, per_server)
+            placed(program, strategy, plan.cluster.servers * per_server)
     except StrategyError as error:
         raise InputError(
             f"{path}: {error}; `topoopt run --strategy-space` plans what can be executed"

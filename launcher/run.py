@@ -206,7 +206,7 @@ class Job:
                     seed=self.options.seed,
                     strategy_space="data-parallel" if program is None else "full",
                     network=network,
-                    executable=hybrid.executable(program, cluster.servers) if program else None,
+                    executable=hybrid.executable(program, cluster) if program else None,
                 )
                 plan = documents.make_plan(graph, cluster, options, stage.progress)
             plan = documents.with_failures(plan, stage.progress)

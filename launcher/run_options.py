@@ -316,11 +316,6 @@ def _check_strategy_space(
         raise InputError(
             f"stages: {arguments.stages} does not divide {cluster.servers} servers evenly"
         )
-    if space in ("full", "pipeline") and cluster.accelerators_per_server > 1:
-        raise InputError(
-            f"strategy-space: {space} is executed with one rank per server, not "
-            f"{cluster.accelerators_per_server}; leave --ranks-per-server out"
-        )
 
 
 def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:

@@ -42,8 +42,8 @@ class PlanningOptions:
 
     @property
     def dimensions(self) -> tuple[SplitDimension, ...]:
-        """What the search splits beside samples; whoever executes plans splits samples only."""
-        return DIMENSIONS if self.strategy_space == "full" and self.executable is None else ()
+        """What the search splits beside samples, as far as it is executable."""
+        return DIMENSIONS if self.strategy_space == "full" else ()
 
     def validate(self) -> None:
         """Raises ValueError for what is out of range."""

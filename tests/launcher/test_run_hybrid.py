@@ -43,14 +43,10 @@ if __name__ == "__main__":
     model = torch_topoopt.parallelize(build_model(), example_batch())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(8):
-        loss = model(torch.randint(4000, (128, 4, 3))).square().mean()
+        loss = model(torch.randint(4000, (256, 4, 3))).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    held = sum(name.startswith("tables") for name, _ in model.module.named_parameters())
-    total = torch.tensor([float(held)])
-    dist.all_reduce(total)
-    assert total.item() == 4, (held, total)
     dist.destroy_process_group()
 """
 
@@ -63,22 +59,23 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tables_are_placed_and_links_carry_what_was_predicted(launcher: Any, script: Path) -> None:
-    cluster = ("--servers", "4", "--degree", "2", "--bandwidth", "200Mbps")
+    cluster = ("--servers", "2", "--bandwidth", "200Mbps")
     options = ("--strategy-space", "full", "--json", "--run-dir", "here")
-    done = launcher.run("run", *cluster, *options, "tables.py")
+    done = launcher.run("run", *cluster, *options, "tables.py", TOPOOPT_ALGORITHM="multi_ring")
     assert done.returncode == 0, done.stderr
     assert "may be placed on a part of the servers" in done.stderr
+    assert "5 of these may be split by columns or rows" in done.stderr
     assert "it reads a parameter that no leaf module holds" in done.stderr
     figures = json.loads(done.stdout)
     plan = Plan.load(script / "here" / "plan.json")
     placed = {p.operator: p.servers for p in plan.strategy}
-    assert sorted(len(placed[f"tables.{i}"]) for i in range(4)) == [1, 1, 1, 1]
-    assert placed["mul"] == placed["input"] == placed["output"] == (0, 1, 2, 3)
+    tables = [p for p in plan.strategy if p.operator.startswith("tables")]
+    assert [p.sample for p in tables] == [1] * 4, "no table is on both servers"
+    assert placed["mul"] == placed["input"] == placed["output"] == (0, 1)
     iterations = figures["iterations"]
     assert iterations["count"] == 5
     assert iterations["measured_s"] > 0
     total = sum(link["iteration_bytes"] for link in figures["links"])
-    # Four bytes are not reduced around a ring, so a few more of them are sent than predicted.
     assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=1e-4)
     run = read_run(script / "here")
     assert run.metrics is not None
@@ -105,7 +102,7 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
     assert "'mul' cannot run on servers [1]: it reads a parameter that no leaf" in error_of(
         mul=Placement("mul", (1,))
     )
-    assert "'top' cannot run on servers [0, 1, 2, 3]: it splits more than samples" in error_of(
+    assert "'top' cannot run on servers [0, 1, 2, 3]: its 1 columns cannot be cut" in error_of(
         top=Placement("top", everyone, columns=2)
     )
     assert "the strategy is not one of this module" in error_of(cat=Placement("other", (1,)))
@@ -117,10 +114,6 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
         (
             "--plan plan.json --strategy-space full",
             "strategy-space: --strategy-space and --plan exclude each other",
-        ),
-        (
-            "--servers 4 --ranks-per-server 2 --strategy-space full",
-            "strategy-space: full is executed with one rank per server, not 2",
         ),
         (
             "--plan plan.json --measure",
@@ -180,8 +173,9 @@ if __name__ == "__main__":
 
 
 def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, script: Path) -> None:
+    """On servers of two ranks each, which share the samples of their stage."""
     (script / "stages.py").write_text(STAGES)
-    cluster = ("--servers", "4", "--degree", "2", "--bandwidth", "200Mbps")
+    cluster = ("--servers", "2", "--ranks-per-server", "2", "--bandwidth", "200Mbps")
     space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "4", "--measure")
     done = launcher.run("run", *cluster, *space, "--json", "--run-dir", "here", "stages.py")
     assert done.returncode == 0, done.stderr
@@ -191,7 +185,7 @@ def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, scr
     assert "4 operators measured on " in done.stderr
     graph = OpGraph.load(script / "here" / "opgraph.json")
     assert all(operator.measured for operator in graph.operators)
-    assert sorted({p.servers for p in plan.strategy}) == [(0, 1), (2, 3)]
+    assert sorted({p.servers for p in plan.strategy}) == [(0,), (1,)]
     total = sum(link["iteration_bytes"] for link in figures["links"])
     assert total == pytest.approx(sum(plan.prediction.link_bytes), rel=1e-4)
     assert main(["run", "--plan", "here/plan.json", "tables.py"]) == 2, "another module"

@@ -66,6 +66,27 @@ class InPlace(nn.Module):
         return {"a": self.third(hidden), "b": hidden.transpose(0, 1).contiguous().transpose(0, 1)}
 
 
+class Split(nn.Module):
+    """All that can be split by columns or rows: tables and bags of them, linear layers and what
+    lies between them, one that two others read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(12, 8, padding_idx=7)
+        self.mean = nn.EmbeddingBag(8, 8, mode="mean", padding_idx=0)
+        self.sum = nn.EmbeddingBag(8, 8, mode="sum")
+        self.widen = nn.Linear(8, 16)
+        self.act = nn.GELU()
+        self.narrow = nn.Linear(16, 8)
+        self.head = nn.Linear(8, 4, bias=False)
+
+    def forward(self, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        words = self.words(tokens)  # samples, 3, 8
+        mixed = self.narrow(torch.tanh(self.act(self.widen(words))))
+        both = self.mean(tokens % 8) + self.sum(tokens % 8, per_sample_weights=weights)
+        return self.head(mixed + words).sum(1) + self.head(both)
+
+
 def _tables_batch(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
     return (
         torch.randn(samples, 4, generator=generator, dtype=torch.float64),
@@ -77,6 +98,11 @@ def _tokens(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
     return (torch.randint(0, 11, (samples, 5), generator=generator),)
 
 
+def _weighted(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
+    tokens = torch.randint(0, 12, (samples, 3), generator=generator)
+    return tokens, torch.rand(samples, 3, generator=generator, dtype=torch.float64)
+
+
 def _values(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
     return (torch.randn(samples, 4, generator=generator, dtype=torch.float64),)
 
@@ -85,6 +111,7 @@ MODELS: dict[str, tuple[type[nn.Module], Callable[[int, torch.Generator], tuple[
     "tables": (Tables, _tables_batch),
     "attention": (Attention, _tokens),
     "in-place": (InPlace, _values),
+    "split": (Split, _weighted),
 }
 
 

@@ -1,6 +1,7 @@
 """Running a model as a plan says: placed tables, operators on some servers, pipeline stages."""
 
 from torch_topoopt.parallel.api import parallelize
+from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.pipelines import Pipeline, pipeline
 from torch_topoopt.parallel.program import Program
@@ -12,6 +13,7 @@ __all__ = [
     "Program",
     "Stage",
     "StrategyError",
+    "on_ranks",
     "parallelize",
     "pipeline",
     "stages_of",

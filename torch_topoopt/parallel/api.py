@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StrategyError
-from torch_topoopt.plan import Plan
+from torch_topoopt.plan import Placement, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
-
-    from torch_topoopt.plan import Placement
 
 
 _PIECE_S = 4e-3
@@ -64,17 +62,16 @@ def parallelize(
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
 
 
-def placed(
-    program: Program, strategy: Sequence[Placement], servers: int
-) -> dict[str, tuple[int, ...]]:
-    """Where every operator of `program` runs; raises StrategyError if it cannot be executed.
+def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dict[str, Placement]:
+    """How every operator of `program` runs; raises StrategyError if it cannot be executed.
 
-    A strategy may leave out the batch and the output: every server reads its own samples.
+    `servers` have one rank each. A strategy may leave out the batch and the output: every server
+    reads its own samples.
     """
     everyone = tuple(range(servers))
-    where = {placement.operator: placement.servers for placement in strategy}
+    where = {placement.operator: placement for placement in strategy}
     for name in program.boundary:
-        where.setdefault(name, everyone)
+        where.setdefault(name, Placement(name, everyone))
     if set(where) != set(program.operators):
         strange = sorted(set(where) ^ set(program.operators))[0]
         side = "the module has no such operator" if strange in where else "it is not placed"
@@ -121,14 +118,4 @@ def planned(ranks: int) -> tuple[Sequence[Placement], int]:
         )
     if not plan.strategy:
         raise RuntimeError("topoopt: parallelize: the plan says nothing about a model")
-    if plan.cluster.accelerators_per_server > 1:
-        everyone = tuple(range(plan.cluster.servers))
-        split = [p.operator for p in plan.strategy if p.servers != everyone]
-        if split:
-            raise StrategyError(
-                f"strategy: operator {split[0]!r} is not on all servers, which can be executed "
-                "with one rank per server only"
-            )
-        all_ranks = tuple(range(ranks))  # DistributedDataParallel knows no servers
-        return [replace(p, servers=all_ranks) for p in plan.strategy], plan.micro_batches
-    return plan.strategy, plan.micro_batches
+    return on_ranks(plan.strategy, plan.cluster.accelerators_per_server), plan.micro_batches

@@ -1,13 +1,15 @@
-"""Runs the user's module as a strategy says: every operator on its servers, on their samples.
+"""Runs the user's module as a strategy says: every operator on its ranks, on their samples.
 
 Every rank runs the module's own forward. A rank calls an operator only where it is one of its
-servers, on the samples that are its part, and otherwise goes on with tensors without samples. What
-an operator reads from one that is placed elsewhere is moved before it runs (`transfers`); module
-and functions keep their names, so state_dict() and hooks are those of the user's module.
+ranks, on the samples and with the part of the parameters that are its own, and otherwise goes on
+with tensors without samples. What an operator reads from one that is placed otherwise is moved
+before it runs (`transfers`), once for all that read the same; module and functions keep their
+names, so hooks are those of the user's module.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,8 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.gradients import GradientSums
+from torch_topoopt.parallel.layouts import Layout, made_by
+from torch_topoopt.parallel.splits import keep_part
 from torch_topoopt.parallel.transfers import (
     Absent,
     Arrival,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch_topoopt.parallel.program import Argument, Program, Step
+    from torch_topoopt.plan import Placement
 
 
 class ParallelModule(torch.nn.Module):  # type: ignore[misc]
@@ -48,26 +53,28 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self,
         module: torch.nn.Module,
         program: Program,
-        servers: Mapping[str, tuple[int, ...]],
+        placements: Mapping[str, Placement],
         piece_bytes: int | None = None,
     ) -> None:
-        """`servers` says where every operator of `program` runs; ranks are servers.
+        """`placements` says on which ranks every operator of `program` runs, and how it is split.
 
         Samples are sent in pieces of `piece_bytes`, the same on all ranks; None: as they are.
         """
         super().__init__()
         self.module = module
         self._program = program
-        self._servers = dict(servers)
+        self._placements = dict(placements)
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._messages = Messages(piece_bytes)
         self._sums = GradientSums(self._ranks, self._messages.drain)
         self._anchor = torch.zeros((), requires_grad=True)
         self._run: _Run | None = None
-        self._steps, self._results = _bind(program, self._servers, self._rank)
+        self._steps, self._results = _bind(program, self._placements, self._rank)
         moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
         spread_values(module)
+        for operator, path in program.modules.items():
+            keep_part(module.get_submodule(path), self._placements[operator], self._rank)
         self._share_gradients()
         catch_leaves(module, program, lambda: self._run)
         if not any(True for _ in module.parameters()):  # for an optimizer that wants one
@@ -77,29 +84,31 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         """Drops what lives elsewhere, and lets groups sum the gradients of the rest."""
         held: dict[tuple[int, ...], dict[int, torch.nn.Parameter]] = {}
         everyone = tuple(range(self._ranks))
-        placed: dict[int, tuple[int, ...]] = {}
+        placed: set[int] = set()
         for operator, path in reversed(self._program.modules.items()):
-            leaf = self.module.get_submodule(path)
-            servers = self._servers[operator]
-            for parameter in leaf.parameters():
-                placed[id(parameter)] = servers
-                held.setdefault(servers, {})[id(parameter)] = parameter
+            ranks, parts = self._placements[operator].servers, self._placements[operator].parameter
+            parameters = {id(p): p for p in self.module.get_submodule(path).parameters()}
+            placed.update(parameters)
+            for part in range(parts if parameters else 0):
+                group = held.setdefault(ranks[part::parts], {})
+                if self._rank in ranks[part::parts]:
+                    group.update(parameters)
         for parameter in self.module.parameters():
             if id(parameter) not in placed:
                 held.setdefault(everyone, {})[id(parameter)] = parameter
         elsewhere = [
             name
             for operator, names in self._program.parameters.items()
-            if self._rank not in self._servers[operator]
+            if self._rank not in self._placements[operator].servers
             for name in names
         ]
-        for servers in sorted(held, key=lambda s: (-len(s), s)):
+        for ranks in sorted(held, key=lambda s: (-len(s), s)):
             handle = None
-            if 1 < len(servers) < self._ranks:
-                handle = dist.new_group(list(servers))  # every rank, members or not, in one order
-            wanted = [p for p in held[servers].values() if p.requires_grad]
-            if self._rank in servers and wanted:
-                self._sums.add(servers, handle, wanted)
+            if 1 < len(ranks) < self._ranks:
+                handle = dist.new_group(list(ranks))  # every rank, members or not, in one order
+            wanted = [p for p in held[ranks].values() if p.requires_grad]
+            if wanted:
+                self._sums.add(ranks, handle, wanted)
         drop(self.module, elsewhere)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,10 +151,14 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Moved:
-    """An input of a step, and the Exchange that brings it."""
+    """An input of a step, and the Exchange that brings it. All of the same `key` are the same."""
 
-    def __init__(self, argument: Argument, exchange: Exchange) -> None:
-        self.argument, self.exchange = argument, exchange
+    def __init__(
+        self, argument: Argument, source: Layout, target: Layout, rank: int, tag: int
+    ) -> None:
+        self.argument = argument
+        self.exchange = Exchange.of(source, target, rank, tag)
+        self.key = (argument.number, target)
 
 
 class _Bound:
@@ -157,35 +170,35 @@ class _Bound:
 
 
 def _bind(
-    program: Program, servers: Mapping[str, tuple[int, ...]], rank: int
+    program: Program, placements: Mapping[str, Placement], rank: int
 ) -> tuple[list[_Bound], dict[int, _Moved]]:
     """The steps, and what brings the results to all ranks."""
-    bound, tag = [], 0
+    made = {operator: made_by(placement) for operator, placement in placements.items()}
+    bound = []
+    tags = itertools.count(2, 2)
     for step in program.steps:
         moves = {}
-        target = _place(step, servers)
+        layout = _layout(step, made)
         if step.operator:
+            needed, _ = program.layouts(placements[step.operator])
             for i, argument in enumerate(step.inputs):
-                tag += 2
-                source = servers[argument.origin] if argument.origin else target
-                if source != target:
-                    moves[i] = _Moved(argument, Exchange.of(source, target, rank, tag))
-        bound.append(_Bound(rank in target, len(target), moves))
-    everyone = servers[INPUT]
+                if argument.origin and made[argument.origin] != needed:
+                    moves[i] = _Moved(argument, made[argument.origin], needed, rank, next(tags))
+        bound.append(_Bound(rank in layout.ranks, layout.samples, moves))
     results = {
-        i: _Moved(result, Exchange.of(servers[result.origin], everyone, rank, tag + 2 + 2 * i))
+        i: _Moved(result, made[result.origin], made[INPUT], rank, next(tags))
         for i, result in enumerate(program.results)
-        if result.origin and servers[result.origin] != everyone
+        if result.origin and made[result.origin] != made[INPUT]
     }
     return bound, results
 
 
-def _place(step: Step, servers: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Where a step runs: where its operator is, or what it makes views of; else everywhere."""
+def _layout(step: Step, made: Mapping[str, Layout]) -> Layout:
+    """Of what a step makes: of its operator, or of what it makes views of; else samples of all."""
     if step.operator:
-        return servers[step.operator]
+        return made[step.operator]
     origins = [argument.origin for argument in step.inputs if argument.origin]
-    return servers[origins[0]] if origins else servers[INPUT]
+    return made[origins[0]] if origins else made[INPUT]
 
 
 class _Run(Walk):
@@ -195,6 +208,7 @@ class _Run(Walk):
         super().__init__(owner._program.steps)
         self._owner = owner
         self._samples = samples
+        self._moved: dict[Any, torch.Tensor] = {}  # by _Moved.key
 
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
@@ -229,15 +243,15 @@ class _Run(Walk):
         self, moves: Mapping[int, _Moved], given: Mapping[int, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """Brings tensors to where they are needed, all at once."""
-        owner, moved = self._owner, {}
-        posted = {
-            i: owner._messages.post(move.exchange, given[i].detach(), move.argument, self._samples)
-            for i, move in moves.items()
-        }
+        owner, moved = self._owner, self._moved
+        posted = {}
         for i, move in moves.items():
-            result, works = posted[i]
-            for work in works:
-                work.wait()
+            if move.key not in moved and move.key not in posted:
+                tensor = given[i].detach()
+                incoming = owner._messages.post(move.exchange, tensor, move.argument, self._samples)
+                posted[move.key] = i, move, incoming
+        for key, (i, move, incoming) in posted.items():
+            result = incoming.wait()
             if move.argument.gradient and torch.is_grad_enabled():
                 result = Move.apply(
                     owner._anchor,
@@ -249,8 +263,8 @@ class _Run(Walk):
                     owner._messages,
                     getattr(given[i], "_topoopt_arrival", None),
                 )
-            moved[i] = result
-        return moved
+            moved[key] = result
+        return {i: moved[move.key] for i, move in moves.items()}
 
     def _absent(self, step: Step, inputs: list[torch.Tensor]) -> Any:
         if torch.is_grad_enabled() and any(output.gradient for output in step.outputs):

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_topoopt.parallel.layouts import made_by, read_by
+from torch_topoopt.parallel.splits import cuts_of
 from torch_topoopt.profiling import trace_calls
 from torch_topoopt.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from torch_topoopt.parallel.layouts import Layout
+    from torch_topoopt.parallel.splits import Cut
     from torch_topoopt.plan import Placement
     from torch_topoopt.tracing import Call, CallTensor, CallTrace
 
@@ -35,7 +39,8 @@ class Argument:
     """One tensor of a call. `origin` names the operator that made it, "" where nobody did.
 
     `shape` is None for what does not grow with the batch along its first dimension; `empty` is the
-    shape where there are no samples. `gradient` says that a gradient flows back through it.
+    shape where there are no samples. `gradient` says that a gradient flows back through it. Two of
+    the same `number` are one tensor.
     """
 
     origin: str
@@ -43,6 +48,7 @@ class Argument:
     gradient: bool
     empty: tuple[int, ...]
     dtype: Any
+    number: int
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,9 @@ class Step:
 @dataclass(frozen=True)
 class Program:
     """A model's forward pass. `pinned` holds the operators that must run on all servers, and why;
-    `modules` the leaf modules that are operators, and `parameters` the parameters that an operator
-    reads, by its name. `batch` and `results` are the tensors that come in and go out."""
+    `modules` the leaf modules that are operators, `parameters` the parameters that an operator
+    reads, and `cuts` how it can be split, by its name. `batch` and `results` are the tensors that
+    come in and go out. Operators in `viewed` have results of which the model takes views."""
 
     steps: tuple[Step, ...]
     results: tuple[Argument, ...]
@@ -77,6 +84,8 @@ class Program:
     pinned: dict[str, str]
     modules: dict[str, str]
     parameters: dict[str, tuple[str, ...]]
+    cuts: dict[str, dict[str, Cut]]
+    viewed: frozenset[str]
 
     @classmethod
     def of(
@@ -98,20 +107,34 @@ class Program:
         return frozenset(o for o in self.operators if o.split("#")[0] in (INPUT, OUTPUT))
 
     def why_not_placed(self, placement: Placement, everyone: int) -> str:
-        """Why an operator cannot be placed like that; empty if it can."""
-        if placement.degrees != (len(placement.servers), None, 1, 1):
-            return "it splits more than samples, which can be planned but not executed"
-        return self.why_not(placement.operator, placement.servers, everyone)
-
-    def why_not(self, operator: str, servers: Sequence[int], everyone: int) -> str:
-        """Why an operator cannot run on some `servers` of `everyone`; empty if it can."""
-        if tuple(servers) == tuple(range(everyone)):
+        """Why an operator cannot be placed like that on some of `everyone`; empty if it can."""
+        operator, kind, parts = placement.operator, placement.parameter_kind, placement.parameter
+        if placement.attribute > 1 or kind == "experts":
+            split = "positions" if placement.attribute > 1 else "experts"
+            return f"it splits {split}, which can be planned but not executed"
+        if kind is None and placement.servers == tuple(range(everyone)):
             return ""
         if operator in self.pinned:
             return self.pinned[operator]
-        if everyone % len(servers):
-            return f"{len(servers)} servers cannot share the samples of {everyone} evenly"
+        if everyone % placement.sample:
+            return f"{placement.sample} servers cannot share the samples of {everyone} evenly"
+        return self._why_not_cut(operator, kind, parts) if kind else ""
+
+    def _why_not_cut(self, operator: str, kind: str, parts: int) -> str:
+        cut = self.cuts.get(operator, {}).get(kind)
+        if cut is None:
+            return f"splits of its {kind} can be planned but not executed"
+        if cut.size % parts:
+            return f"its {cut.size} {kind} cannot be cut into {parts} equal parts"
+        if kind == "columns" and operator in self.viewed:
+            return "the model takes views of its result, which need all columns"
         return ""
+
+    def layouts(self, placement: Placement) -> tuple[Layout, Layout]:
+        """What an operator that is placed like that needs of its operands, and what it makes."""
+        kind = placement.parameter_kind
+        whole = kind is None or self.cuts[placement.operator][kind].whole
+        return read_by(placement, whole=whole), made_by(placement)
 
 
 class _Recorder:
@@ -134,6 +157,7 @@ class _Recorder:
         self._pin_hidden([call for call, _ in pairs])
         self._pin_shared([call for call, _ in pairs])
         steps = tuple(self._step(call, twin) for call, twin in pairs)
+        viewed = {a.origin for step in steps if not step.operator for a in step.inputs}
         results = tuple(
             self._result(tensor, twin)
             for tensor, twin in zip(once.result, twice.result, strict=False)
@@ -151,6 +175,8 @@ class _Recorder:
             self._pinned,
             modules,
             self._parameters,
+            {call.operator.name: cuts_of(call) for call, _ in pairs if call.operator is not None},
+            frozenset(viewed),
         )
 
     def _pin(self, operator: str, why: str) -> None:
@@ -260,7 +286,8 @@ class _Recorder:
         empty = tuple(
             0 if b == 2 * a else a for a, b in zip(tensor.shape, twin.shape, strict=False)
         )
-        return Argument(origin, shape, tensor.requires_grad and reached, empty, tensor.dtype)
+        gradient = tensor.requires_grad and reached
+        return Argument(origin, shape, gradient, empty, tensor.dtype, tensor.number)
 
     def _grows(self, tensor: CallTensor, twin: CallTensor) -> bool:
         """Whether the first dimension, and no other, is a multiple of the samples."""

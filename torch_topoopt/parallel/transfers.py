@@ -1,102 +1,147 @@
-"""Moving samples between the servers of two operators, forward and backward.
+"""Moving tensors between the ranks of two operators, forward and backward.
 
-The i-th of k servers of a placement holds samples [i/k, (i+1)/k) of the batch of all ranks, in the
-order of the ranks. What a tensor needs to get from one placement to another is an `Exchange`; all
-ranks make the same ones in the same order, and post what they send before they wait, so no order of
-the backward pass can make them wait for each other in a circle.
+What a tensor needs to get from one layout to another is an `Exchange`: each rank sends the parts
+that others need of what it has, and sums up where it gets several of the same. Gradients go the
+same ways back. All ranks make the same exchanges in the same order, and post what they send before
+they wait, so no order of the backward pass can make them wait for each other in a circle.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from torch_topoopt.parallel.layouts import Grid
 from torch_topoopt.parallel.walk import empty_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_topoopt.parallel.layouts import Interval, Layout
     from torch_topoopt.parallel.program import Argument
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows [start, stop) of a local tensor that go to, or come from, another rank."""
+    """Rows and columns of a local tensor that go to, or come from, another rank."""
 
     rank: int
-    start: int
-    stop: int
+    rows: Interval
+    columns: Interval
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One rank's part in moving a tensor from the ranks `source` to the ranks `target`.
+    """One rank's part in moving a tensor from one layout to another.
 
-    Rows are counted in units of 1 / `units` of all samples. `kept` is (from, to, length) of what
-    stays here. `has` and `gets` are this rank's rows before and after.
+    Rows and columns are counted in the units of `grid`. `has` and `gets` are the numbers of this
+    rank's rows and columns before and after; a rank without samples has all columns. `kept` is
+    where something that stays here comes from, and where it goes. `adds` says that some of what
+    comes in belongs to the same place and is summed up.
     """
 
     tag: int
-    units: int
-    has: int
-    gets: int
+    grid: Grid
+    has: tuple[int, int]
+    gets: tuple[int, int]
     sends: tuple[Part, ...]
     receives: tuple[Part, ...]
-    kept: tuple[int, int, int] | None
+    kept: tuple[Part, Part] | None
+    adds: tuple[bool, bool]  # forward, and on the way back
 
     @classmethod
-    def of(cls, source: tuple[int, ...], target: tuple[int, ...], rank: int, tag: int) -> Exchange:
+    def of(cls, source: Layout, target: Layout, rank: int, tag: int) -> Exchange:
         """Of one rank; `tag` and `tag` + 1 are for its messages, forward and backward."""
-        a, b = len(source), len(target)
-        units = math.lcm(a, b)
-        mine, theirs = units // a, units // b
+        grid = Grid.of(source, target)
         sends, receives, kept = [], [], None
-        for i, j in itertools.product(range(a), range(b)):
-            start = max(i * mine, j * theirs)
-            length = min((i + 1) * mine, (j + 1) * theirs) - start
-            if length <= 0:
+        for overlap in grid.overlaps(source, target):
+            sender, receiver = source.ranks[overlap.source], target.ranks[overlap.target]
+            if rank not in (sender, receiver):
                 continue
-            out, into = start - i * mine, start - j * theirs
-            if source[i] == rank == target[j]:
-                kept = (out, into, length)
-            elif source[i] == rank:
-                sends.append(Part(target[j], out, out + length))
-            elif target[j] == rank:
-                receives.append(Part(source[i], into, into + length))
+            local = [
+                Part(other, _from(overlap.rows, rows), _from(overlap.columns, columns))
+                for other, (rows, columns) in (
+                    (receiver, grid.region(source, overlap.source)),
+                    (sender, grid.region(target, overlap.target)),
+                )
+            ]
+            if sender == receiver:
+                kept = (local[0], local[1])
+            elif sender == rank:
+                sends.append(local[0])
+            else:
+                receives.append(local[1])
         return cls(
             tag,
-            units,
-            mine if rank in source else 0,
-            theirs if rank in target else 0,
+            grid,
+            _size(grid, source, rank),
+            _size(grid, target, rank),
             tuple(sends),
             tuple(receives),
             kept,
+            (source.kind == "sum", target.kind == "whole" and target.parts > 1),
         )
 
     def reverse(self) -> Exchange:
         """The way back, of gradients."""
-        kept = self.kept and (self.kept[1], self.kept[0], self.kept[2])
+        kept = self.kept and (self.kept[1], self.kept[0])
         return Exchange(
-            self.tag + 1, self.units, self.gets, self.has, self.receives, self.sends, kept
+            self.tag + 1,
+            self.grid,
+            self.gets,
+            self.has,
+            self.receives,
+            self.sends,
+            kept,
+            (self.adds[1], self.adds[0]),
         )
+
+
+def _from(interval: Interval, region: Interval) -> Interval:
+    return interval[0] - region[0], interval[1] - region[0]
+
+
+def _size(grid: Grid, layout: Layout, rank: int) -> tuple[int, int]:
+    if rank not in layout.ranks:
+        return 0, grid.columns
+    return grid.rows // layout.samples, grid.columns // layout.features
+
+
+@dataclass
+class Incoming:
+    """A tensor of which parts are still on their way, and what to wait for."""
+
+    result: torch.Tensor
+    works: list[Any] = field(default_factory=list)
+    parts: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # from, into
+    adds: bool = False
+
+    def wait(self) -> torch.Tensor:
+        """The tensor, when everything has arrived."""
+        for work in self.works:
+            work.wait()
+        for part, into in self.parts:
+            if self.adds:
+                into.add_(part)
+            else:
+                into.copy_(part)
+        self.works, self.parts = [], []
+        return self.result
 
 
 @dataclass
 class Arrival:
     """Gradients on their way to an operator's result: whoever needs them waits here."""
 
-    waiting: list[tuple[torch.Tensor, list[Any]]] = field(default_factory=list)
+    waiting: list[Incoming] = field(default_factory=list)
 
     def take(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """`gradient` plus all that was on its way, which has arrived then."""
-        for received, works in self.waiting:
-            for work in works:
-                work.wait()
+        for incoming in self.waiting:
+            received = incoming.wait()
             gradient = received if gradient is None else gradient + received
         self.waiting.clear()
         return gradient
@@ -115,34 +160,50 @@ class Messages:
 
     def post(
         self, exchange: Exchange, tensor: torch.Tensor, shape: Argument, samples: int
-    ) -> tuple[torch.Tensor, list[Any]]:
-        """Sends and receives in the background; returns the result and what to wait for.
+    ) -> Incoming:
+        """Sends and receives in the background; returns what to wait for.
 
         `samples` is the number of all ranks' samples. Raises ValueError if `tensor` is not the
         shape that was recorded.
         """
         assert shape.shape is not None
-        unit = samples // exchange.units * shape.shape.rows
-        wanted = (exchange.has * unit, *shape.shape.tail)
+        tail = shape.shape.tail
+        unit = samples // exchange.grid.rows * shape.shape.rows
+        width = tail[-1] // exchange.grid.columns if tail else 1
+
+        def size(rows: int, columns: int) -> tuple[int, ...]:
+            return (rows * unit, *tail[:-1], columns * width) if tail else (rows * unit,)
+
+        def region(of: torch.Tensor, part: Part) -> torch.Tensor:
+            found = of[part.rows[0] * unit : part.rows[1] * unit]
+            if exchange.grid.columns == 1:
+                return found
+            return found[..., part.columns[0] * width : part.columns[1] * width]
+
+        wanted = size(*exchange.has)
         if tuple(tensor.shape) != wanted or tensor.dtype != shape.shape.dtype:
             raise ValueError(
                 f"a tensor of {shape.origin or 'the batch'} has shape {tuple(tensor.shape)} and "
                 f"type {tensor.dtype}, not {wanted} and {shape.shape.dtype} as in the example "
                 "batch; every rank must bring as many samples as every other"
             )
-        result = tensor.new_empty((exchange.gets * unit, *shape.shape.tail))
-        works = [
-            dist.irecv(piece, part.rank, tag=exchange.tag)
-            for part in exchange.receives
-            for piece in self._pieces(result[part.start * unit : part.stop * unit])
-        ]
+        adds = exchange.adds[0]
+        result = (tensor.new_zeros if adds else tensor.new_empty)(size(*exchange.gets))
+        incoming = Incoming(result, adds=adds)
+        for part in exchange.receives:
+            into = region(result, part)
+            arriving = into
+            if adds or not into.is_contiguous():
+                arriving = torch.empty_like(into, memory_format=torch.contiguous_format)
+                incoming.parts.append((arriving, into))
+            for piece in self._pieces(arriving):
+                incoming.works.append(dist.irecv(piece, part.rank, tag=exchange.tag))
         for part in exchange.sends:
-            for piece in self._pieces(tensor[part.start * unit : part.stop * unit].contiguous()):
+            for piece in self._pieces(region(tensor, part).contiguous()):
                 self._sent.append((dist.isend(piece, part.rank, tag=exchange.tag), piece))
         if exchange.kept is not None:
-            start, into, length = (value * unit for value in exchange.kept)
-            result[into : into + length] = tensor[start : start + length]
-        return result, works
+            region(result, exchange.kept[1]).copy_(region(tensor, exchange.kept[0]))
+        return incoming
 
     def _pieces(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self._piece_bytes is None or rows.nbytes <= self._piece_bytes:
@@ -189,12 +250,10 @@ class Move(torch.autograd.Function):  # type: ignore[misc]
             shape, dtype, device = ctx.made
             gradient = torch.zeros(shape, dtype=dtype, device=device)
         back = ctx.exchange.reverse()
-        received, works = ctx.messages.post(back, gradient, ctx.argument, ctx.samples)
+        incoming = ctx.messages.post(back, gradient, ctx.argument, ctx.samples)
         if ctx.arrival is None:
-            for work in works:
-                work.wait()
-            return None, received, None, None, None, None, None, None
-        ctx.arrival.waiting.append((received, works))
+            return None, incoming.wait(), None, None, None, None, None, None
+        ctx.arrival.waiting.append(incoming)
         return (None,) * 8
 
 

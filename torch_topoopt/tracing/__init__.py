@@ -20,7 +20,11 @@ from torch_topoopt.tracing.records import (
     tensors,
 )
 from torch_topoopt.tracing.shape_cache import ShapeCache
-from torch_topoopt.tracing.split_dimensions import shared_parameters, split_dimensions
+from torch_topoopt.tracing.split_dimensions import (
+    is_elementwise,
+    shared_parameters,
+    split_dimensions,
+)
 from torch_topoopt.tracing.trace import Trace
 
 __all__ = [
@@ -39,6 +43,7 @@ __all__ = [
     "Trace",
     "TracedOperator",
     "batch_size_of",
+    "is_elementwise",
     "leaf_modules",
     "meta_twin",
     "one_line",

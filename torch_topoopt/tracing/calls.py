@@ -28,7 +28,8 @@ OUTPUT = "output"
 @dataclass
 class CallTensor:
     """A tensor that a call reads or returns; its memory was written by `producer`, or comes from
-    elsewhere: see `source`. `mutated` says that the call writes it in place."""
+    elsewhere: see `source`. `mutated` says that the call writes it in place. Two of the same
+    `number` are the same view of the same memory, and gradients flow through both or none."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -36,6 +37,7 @@ class CallTensor:
     producer: TracedOperator | None
     requires_grad: bool
     storage: int
+    number: int
     mutated: bool = False
 
 
@@ -77,6 +79,8 @@ class CallTrace(Trace):
         self._storages = {
             name: storage_of(p) for name, p in model.named_parameters(remove_duplicate=False)
         }
+        self._numbers: dict[object, int] = {}
+        self._numbered: list[Any] = []  # kept, so that no other tensor gets the memory of one
         self._given: tuple[Any, Any] = ((), {})
         self._is_leaf = False
         self._looking = False
@@ -176,7 +180,16 @@ class CallTrace(Trace):
             producer,
             bool(tensor.requires_grad),
             storage,
+            self._number(tensor),
         )
+
+    def _number(self, tensor: Any) -> int:
+        geometry = (tuple(tensor.shape), tensor.stride(), bool(tensor.requires_grad))
+        key = (storage_of(tensor), tensor.storage_offset(), *geometry)
+        number = self._numbers.setdefault(key, len(self._numbered))
+        if number == len(self._numbered):
+            self._numbered.append(tensor)
+        return number
 
     def _take_batch(self, batch: Iterable[Any]) -> None:
         for tensor in batch:

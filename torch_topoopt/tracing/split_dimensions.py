@@ -56,6 +56,11 @@ def shared_parameters(operators: Sequence[TracedOperator]) -> frozenset[int]:
     )
 
 
+def is_elementwise(traced: TracedOperator) -> bool:
+    """Whether all elements are treated alike, and what it reads of operators has its own shape."""
+    return traced.kind in _ELEMENTWISE and _reads_its_own_shape(traced)
+
+
 def split_dimensions(
     traced: TracedOperator, twice: TracedOperator | None, shared: frozenset[int] = frozenset()
 ) -> tuple[Split, ...]:
@@ -111,7 +116,7 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
     elif traced.kind in _COPIES:
         yield from _heads_side_by_side(traced)
-    elif traced.kind in _ELEMENTWISE and _reads_its_own_shape(traced):
+    elif is_elementwise(traced):
         yield from _elementwise(traced)
 
 
