@@ -7,8 +7,8 @@ namespace topoopt {
 
 namespace {
 
-constexpr size_t kRememberedEdges = 2048;  // of which one takes some 10 kB for 512 links
-constexpr size_t kListedShare = 8;         // a list where fewer than 1 in 8 links is loaded
+constexpr size_t kRememberedBytes = 16 << 20;  // of edges looked up lately, and again of older ones
+constexpr size_t kListedShare = 8;             // a list where fewer than 1 in 8 links is loaded
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -20,8 +20,11 @@ LinkLoadTable::LinkLoadTable(RoutedNetwork network, PlacementCosts& costs)
 }
 
 void LinkLoadTable::add(int path, double bytes) {
+  if (bytes == 0) return;
   for (const LinkUse& use : network_.paths().uses(path)) {
-    sum_[use.link] += bytes * use.load * s_per_byte_[use.link];
+    double& sum = sum_[use.link];
+    if (sum == 0) loaded_.push_back(use.link);
+    sum += bytes * use.load * s_per_byte_[use.link];
   }
 }
 
@@ -29,31 +32,45 @@ void LinkLoadTable::add(int path, double bytes) {
 LinkLoads LinkLoadTable::collect(double latency_s) {
   LinkLoads loads;
   loads.latency_s = latency_s;
-  const size_t loaded = sum_.size() - std::count(sum_.begin(), sum_.end(), 0.0);
-  if (loaded == 0) return loads;
-  if (loaded * kListedShare < sum_.size()) {
-    for (size_t link = 0; link < sum_.size(); ++link) {
-      if (sum_[link] == 0) continue;
-      loads.link.push_back(static_cast<int>(link));
-      loads.s_per_byte.push_back(sum_[link]);
-    }
+  const bool listed = loaded_.size() * kListedShare < sum_.size();
+  if (listed) {
+    loads.link = loaded_;
+    loads.s_per_byte.reserve(loaded_.size());
+    for (int link : loaded_) loads.s_per_byte.push_back(sum_[link]);
   } else {
-    loads.s_per_byte.assign(padded(sum_.size()), 0);
-    std::copy(sum_.begin(), sum_.end(), loads.s_per_byte.begin());
+    loads.s_per_byte.reserve(padded(sum_.size()));
+    loads.s_per_byte = sum_;
+    loads.s_per_byte.resize(padded(sum_.size()), 0);
   }
-  std::fill(sum_.begin(), sum_.end(), 0);
+  for (int link : loaded_) sum_[link] = 0;
+  loaded_.clear();
   return loads;
 }
 
 std::shared_ptr<const EdgeLoads> LinkLoadTable::edge(int op, int producer, int consumer) {
   const int need = costs_.need(op, consumer);
   const uint64_t key = static_cast<uint64_t>(producer) << 32 | static_cast<uint64_t>(need);
-  const auto known = edges_.find(key);
-  if (known != edges_.end()) return known->second;
-  if (edges_.size() >= kRememberedEdges) edges_.clear();
+  const auto known = recent_edges_.find(key);
+  if (known != recent_edges_.end()) return known->second;
+  const auto older = older_edges_.find(key);
   const Placements& placements = costs_.placements();
-  return edges_[key] =
-             makeEdge(transfersBetween(placements[producer], placements.needNumber(need)));
+  std::shared_ptr<const EdgeLoads> edge =
+      older != older_edges_.end()
+          ? older->second
+          : makeEdge(transfersBetween(placements[producer], placements.needNumber(need)));
+  remember(key, edge);
+  return edge;
+}
+
+// What was not looked up since `recent_edges_` was empty last is forgotten when it is full.
+void LinkLoadTable::remember(uint64_t key, const std::shared_ptr<const EdgeLoads>& edge) {
+  if (recent_bytes_ > kRememberedBytes) {
+    older_edges_ = std::move(recent_edges_);
+    recent_edges_.clear();
+    recent_bytes_ = 0;
+  }
+  recent_bytes_ += edge == nullptr ? sizeof key : edge->bytes();
+  recent_edges_.emplace(key, edge);
 }
 
 std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Transfer>& transfers) {

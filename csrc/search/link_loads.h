@@ -20,6 +20,7 @@ struct LinkLoads {
   std::vector<double> s_per_byte;  // per entry of `link`, or per link if `link` is empty
   double latency_s = 0;            // the longest of all ways
   bool empty() const { return s_per_byte.empty(); }
+  size_t bytes() const { return link.size() * sizeof(int) + s_per_byte.size() * sizeof(double); }
 };
 
 // What is between two operators. Masks are 0 or infinity per server, so that the smaller of a
@@ -28,6 +29,9 @@ struct EdgeLoads {
   LinkLoads forward, backward;
   std::vector<double> sends;     // forward; receives gradients
   std::vector<double> receives;  // forward; sends gradients
+  size_t bytes() const {
+    return forward.bytes() + backward.bytes() + 2 * sends.size() * sizeof(double) + sizeof *this;
+  }
 };
 
 // Loads of one network, kept once computed. Not for several threads at once.
@@ -52,13 +56,16 @@ class LinkLoadTable {
  private:
   void add(int path, double bytes);
   LinkLoads collect(double latency_s);
+  void remember(uint64_t key, const std::shared_ptr<const EdgeLoads>& edge);
   std::shared_ptr<const EdgeLoads> makeEdge(const std::vector<Transfer>& transfers);
 
   RoutedNetwork network_;
   PlacementCosts& costs_;
   std::vector<double> s_per_byte_;  // 1 / capacity
   std::vector<double> sum_;         // being collected, per link
-  std::unordered_map<uint64_t, std::shared_ptr<const EdgeLoads>> edges_;
+  std::vector<int> loaded_;         // links with a sum
+  std::unordered_map<uint64_t, std::shared_ptr<const EdgeLoads>> recent_edges_, older_edges_;
+  size_t recent_bytes_ = 0;
   std::vector<std::unique_ptr<LinkLoads>> reductions_;
   std::vector<std::vector<double>> members_;
 };
