@@ -10,6 +10,7 @@ from torch_topoopt.launcher.units import parse_gbps
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.planning_options import MicroBatches
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,6 +35,19 @@ def rate(text: str) -> float:
         return parse_gbps(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def micro_batches(text: str) -> MicroBatches:
+    """argparse type of "4", "1,4,8" or "auto"; one number comes alone."""
+    if text == "auto":
+        return "auto"
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number, several with commas (1,4,8), or auto"
+        )
+    counts = tuple(int(part) for part in parts)
+    return counts[0] if len(counts) == 1 else counts
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

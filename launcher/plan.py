@@ -129,10 +129,11 @@ def _add_strategy_options(options: argparse.ArgumentParser) -> None:
     )
     options.add_argument(
         "--micro-batches",
-        type=int,
+        type=parser.micro_batches,
         metavar="N",
-        help="work on the batch in N equal parts and consider pipelines (default: 1, or what the "
-        "--strategy file says)",
+        help="work on the batch in N equal parts and consider pipelines: a number, several to "
+        "choose from (1,4,8), or auto: 1, 2, 4, ... 32 (default: 1, or what the --strategy file "
+        "says)",
     )
     options.add_argument(
         "--optimizer-state",
@@ -240,9 +241,11 @@ def _make_plan(
     strategy = None
     micro_batches = 1 if arguments.micro_batches is None else arguments.micro_batches
     if arguments.strategy is not None:
-        strategy, micro_batches = strategy_files.load_strategy(
-            arguments.strategy, graph, cluster.servers, arguments.micro_batches
+        count = arguments.micro_batches if isinstance(arguments.micro_batches, int) else None
+        strategy, in_file = strategy_files.load_strategy(
+            arguments.strategy, graph, cluster.servers, count
         )
+        micro_batches = arguments.micro_batches or in_file
     options = PlanningOptions(
         seed=arguments.seed,
         strategy_space=arguments.strategy_space,

@@ -10,12 +10,12 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from small_op_graphs import chain, embeddings, random_graph
 
-from torch_topoopt.plan import Cluster, Link, Plan
+from torch_topoopt.plan import Cluster, Link, Placement, Plan
 from torch_topoopt.planner import Planning, PlanProgress, plan
 from torch_topoopt.planning_options import PlanningOptions
 from torch_topoopt.search.strategies import data_parallel
@@ -315,3 +315,61 @@ def test_a_plan_places_only_as_is_executable() -> None:
     by_name = {placement.operator: placement.servers for placement in held.strategy}
     assert by_name[moved[0]] == (0, 1, 2, 3)
     assert any(len(servers) < 4 for servers in by_name.values())
+
+
+def two_stages(op_graph: OpGraph) -> tuple[Placement, ...]:
+    half = len(op_graph.operators) // 2
+    return tuple(
+        Placement(op.name, (0, 1) if i < half else (2, 3))
+        for i, op in enumerate(op_graph.operators)
+    )
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 8), (8, 1), "auto"])
+def test_the_number_of_micro_batches_that_is_kept_is_the_fastest(
+    counts: tuple[int, ...] | Literal["auto"],
+) -> None:
+    op_graph = chain(8, flops=10**10, output=10**6)
+    stages = two_stages(op_graph)
+    made = plan(op_graph, small(), strategy=stages, evaluations=0, micro_batches=counts)
+    each = {
+        count: plan(op_graph, small(), strategy=stages, evaluations=0, micro_batches=count)
+        for count in ((1, 2, 4, 8, 16, 32) if counts == "auto" else counts)
+    }
+    best_s = min(one.prediction.iteration_s for one in each.values())
+    assert made.prediction.iteration_s == best_s
+    assert each[made.micro_batches].prediction.iteration_s == best_s
+    assert made.micro_batches > 1
+
+
+def test_several_numbers_of_micro_batches_share_the_first_round() -> None:
+    op_graph = chain(8, flops=10**10, parameters=3 * 10**8, output=10**6)
+    seen: list[PlanProgress] = []
+    made = plan(
+        op_graph,
+        small(),
+        evaluations=100,
+        rounds=2,
+        micro_batches=(1, 4, 16),
+        on_progress=seen.append,
+    )
+    assert len(made.rounds) == 3 + 1, "one for each number, then one for the best"
+    assert made.search[-1].evaluations == 200
+    numbers = [sample.evaluations for sample in made.search]
+    assert numbers == sorted(numbers)
+    assert {now.round for now in seen} == {1, 2}
+    assert all(now.evaluations <= now.budget == 100 for now in seen)
+    alone = plan(op_graph, small(), evaluations=100, rounds=2, micro_batches=1)
+    assert made.prediction.iteration_s < alone.prediction.iteration_s
+
+
+def test_numbers_of_micro_batches_that_fit_nowhere_are_left_out() -> None:
+    # 2.5 GB of activations on each of 4 servers of 4 GiB, for 4 layers: half a batch fits
+    op_graph = chain(4, parameters=0, output=10 * 10**9)
+    assert plan(op_graph, small(), evaluations=20, micro_batches=(1, 4)).micro_batches == 4
+    with pytest.raises(ValueError, match=r"needs \d+ bytes .* which has \d+"):
+        plan(op_graph, small(), evaluations=20, micro_batches=(1, 2))
+    with pytest.raises(ValueError, match="micro_batches: 3 does not divide the batch of 64"):
+        plan(op_graph, small(), micro_batches=(1, 3))
+    with pytest.raises(ValueError, match="micro_batches: no number to choose from"):
+        plan(op_graph, small(), micro_batches=())

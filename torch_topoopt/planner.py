@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
 from torch_topoopt.planning_defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, SpaceName
-    from torch_topoopt.planning_options import Ablation
+    from torch_topoopt.planning_options import Ablation, MicroBatches
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.sim import IterationEstimate
     from torch_topoopt.topology.routing_policies import Policy
+
+    _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
@@ -65,6 +68,7 @@ class _Pair:
     strategy: Strategy
     network: Network
     estimate: IterationEstimate
+    micro_batches: int
 
 
 def plan(
@@ -81,7 +85,7 @@ def plan(
     routing: Policy = "shortest",
     executable: Executable | None = None,
     strategy: Strategy | None = None,
-    micro_batches: int = 1,
+    micro_batches: MicroBatches = 1,
     optimizer_factor: float = 0.0,
     search: SearchOptions | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
@@ -97,8 +101,10 @@ def plan(
     that is there keeps its routes. With `executable`, only strategies are considered all of whose
     placements it accepts. The search begins at `strategy`, if there is one, and at nothing else:
     with `evaluations` 0 that is what is priced. With more than one of the `micro_batches` it also
-    begins at pipelines. The optimizer takes `optimizer_factor` bytes of memory for each byte of
-    gradients. `search` says how many chains search, and where.
+    begins at pipelines. Of several numbers of them, or "auto" (1, 2, 4, ... 32, as far as they
+    divide the batch), the first round searches with each that fits, sharing its proposals among
+    them, and the best goes on. The optimizer takes `optimizer_factor` bytes of memory for each byte
+    of gradients. `search` says how many chains search, and where.
 
     Two ablations: "search-only" keeps the network for data parallelism. "topology-only" is the
     paper's naive approach (section 4.1), topology after strategy: the strategy is searched as if no
@@ -149,11 +155,20 @@ class Planning:
         self._cluster = cluster
         self._options = options
         self._on_progress = on_progress
+        self._counts = options.micro_batch_counts(op_graph.batch_size)
+        for count in self._counts:
+            if op_graph.batch_size % count:
+                raise ValueError(
+                    f"micro_batches: {count} does not divide the batch of {op_graph.batch_size}"
+                )
         self._best: _Pair | None = None
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
-        self._searching: tuple[TwoLevelSearch, Network] | None = None
-        self._problem: SearchProblem | None = None
+        self._searching: tuple[TwoLevelSearch, Network, int] | None = None
+        self._problems: dict[int, SearchProblem] = {}  # by number of micro-batches
+        self._round = 1
+        self._proposed = 0  # in all finished searches
+        self._proposed_before = 0  # in those of rounds that are over
         self._curve_s = math.inf  # the least time of all searches
 
     def run(self) -> Plan:
@@ -169,65 +184,75 @@ class Planning:
     def best_so_far(self) -> Plan | None:
         """After `run` was interrupted: the Plan of the best pair; None where there is none yet."""
         if self._searching is not None:
-            search, network = self._searching
+            search, network, count = self._searching
             self._searching = None
-            pair = self._price(search.best(), network)
+            pair = self._price(search.best(), network, count)
             self._finish_round(pair, pair)
         return self._result() if self._best is not None else None
 
     def _plan_data_parallel(self) -> None:
         """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
-        self._check(strategy)
-        pair = self._price(strategy, self._wire(strategy, self._options.mode))
-        self._finish_round(pair, pair)
+        for count in self._each(lambda count: (self._check(strategy, count),)):
+            pair = self._price(strategy, self._wire(strategy, self._options.mode, count), count)
+            self._finish_round(pair, pair)
 
     def _plan_naively(self) -> None:
         """Topology after strategy."""
-        starts = self._starts()
-        default = self._wire(everywhere(self._op_graph, self._cluster.servers), "paper")
-        strategy = self._search(None, starts, default)
-        self._report("network", 0)
-        rewired = self._price(strategy, self._wire(strategy, self._options.mode))
-        self._finish_round(rewired, rewired)
+        starts = self._each(self._starts)
+        default = self._wire(everywhere(self._op_graph, self._cluster.servers), "paper", 1)
+        for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
+            strategy = self._search(None, begin, default, count, budget)
+            self._report("network", 0)
+            wired = self._wire(strategy, self._options.mode, count)
+            rewired = self._price(strategy, wired, count)
+            self._finish_round(rewired, rewired)
 
     def _alternate(self) -> None:
         """Rounds of search and rewiring; the first searches on the network for data parallelism."""
-        starts = self._starts()
+        starts = self._each(self._starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
-        self._alternate_from(self._wire(all_servers, "paper"), starts, "paper")
+        self._alternate_from(self._wire(all_servers, "paper", 1), starts, "paper")
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
-            best = self._best.strategy
-            starts = tuple(dict.fromkeys((best, *starts)))
+            best, count = self._best.strategy, self._best.micro_batches
+            starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
             strategy = all_servers if self._options.ablation == "search-only" else best
-            self._alternate_from(self._wire(strategy, "best"), starts, "best")
+            self._alternate_from(self._wire(strategy, "best", count), starts, "best")
 
     def _alternate_from(
-        self, network: Network, starts: tuple[Strategy, ...], mode: Literal["paper", "best"]
+        self, network: Network, starts: _Starts, mode: Literal["paper", "best"]
     ) -> None:
-        """Rounds that begin with a search on `network`, until one gains little."""
+        """Rounds that begin with a search on `network`, until one gains little.
+
+        The first considers every number of micro-batches of `starts`, the others that of the best.
+        """
         rewires = self._options.ablation != "search-only"
         for _ in range(self._options.rounds):
             before_s = self._best_s
-            found = self._price(self._search(network, starts, network), network)
-            rewired = found
-            if rewires:
-                self._report("network", 0)
-                rewired = self._price(found.strategy, self._wire(found.strategy, mode))
-            self._finish_round(found, rewired)
+            for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
+                strategy = self._search(network, begin, network, count, budget)
+                rewired = found = self._price(strategy, network, count)
+                if rewires:
+                    self._report("network", 0)
+                    wired = self._wire(found.strategy, mode, count)
+                    rewired = self._price(found.strategy, wired, count)
+                self._finish_round(found, rewired)
+            self._round += 1
+            self._proposed_before = self._proposed
             if not self._best_s < before_s * (1 - CONVERGED):
                 break
             assert self._best is not None
             if rewires:
                 network = self._best.network
-            starts = tuple(dict.fromkeys((self._best.strategy, *starts)))
+            best, count = self._best.strategy, self._best.micro_batches
+            starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
 
     def _result(self) -> Plan:
         """The Plan of the best pair."""
         assert self._best is not None
         best, options = self._best, self._options
-        ring_s, switch_s = self._references(best.strategy)
+        ring_s, switch_s = self._references(best.strategy, best.micro_batches)
         asked = demand(self._op_graph, best.strategy, self._cluster.servers)
         validate_link_bytes(self._cluster.servers, best.network, asked, best.estimate.link_bytes)
         return Plan(
@@ -250,30 +275,47 @@ class Planning:
             rounds=tuple(self._rounds),
             search=tuple(self._samples),
             strategy=best.strategy,
-            micro_batches=options.micro_batches,
+            micro_batches=best.micro_batches,
         ).validate()
 
     @property
     def _best_s(self) -> float:
         return self._best.estimate.iteration_s if self._best else math.inf
 
-    def _starts(self) -> tuple[Strategy, ...]:
+    def _each(self, starts: Callable[[int], tuple[Strategy, ...]]) -> _Starts:
+        """Where to start with each number of micro-batches; raises ValueError if with none."""
+        found: _Starts = {}
+        problem: ValueError | None = None
+        for count in self._counts:
+            try:
+                found[count] = starts(count)
+            except ValueError as error:
+                problem = problem or error
+        if not found:
+            assert problem is not None
+            raise problem
+        return found
+
+    def _budgets(self, starts: _Starts) -> list[int]:
+        """A round's proposals, shared out among the numbers of micro-batches."""
+        return budgets(self._options.evaluations, len(starts))
+
+    def _starts(self, count: int) -> tuple[Strategy, ...]:
         options = self._options
         if options.strategy is not None:
-            return (self._check(options.strategy),)
+            return (self._check(options.strategy, count),)
         return planning_starts(
             self._op_graph,
             self._cluster,
             options.executable,
             dimensions=options.dimensions,
-            micro_batches=options.micro_batches,
+            micro_batches=count,
             optimizer_factor=options.optimizer_factor,
         )
 
-    def _check(self, strategy: Strategy) -> Strategy:
+    def _check(self, strategy: Strategy, count: int) -> Strategy:
         """Returns `strategy`, or raises ValueError if it is not legal or does not fit."""
         options, cluster = self._options, self._cluster
-        count = options.micro_batches
         check_strategy(self._op_graph, cluster.servers, strategy, micro_batches=count)
         return check_memory(
             self._op_graph,
@@ -283,13 +325,13 @@ class Planning:
             optimizer_factor=options.optimizer_factor,
         )
 
-    def _wire(self, strategy: Strategy, mode: Literal["paper", "best"]) -> Network:
+    def _wire(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Network:
         if self._options.network is not None:
             return self._options.network
         asked = demand(self._op_graph, strategy, self._cluster.servers)
 
         def price(network: Network) -> float:
-            return self._price(strategy, network).estimate.iteration_s
+            return self._price(strategy, network, count).estimate.iteration_s
 
         return find_network(
             self._cluster,
@@ -300,41 +342,48 @@ class Planning:
             routing=self._options.routing,
         )
 
-    def _price(self, strategy: Strategy, network: Network) -> _Pair:
+    def _price(self, strategy: Strategy, network: Network, count: int) -> _Pair:
         complete = complete_groups(self._cluster, network, strategy)
         estimate = predict(
             self._op_graph,
             self._cluster,
             complete,
             strategy,
-            micro_batches=self._options.micro_batches,
+            micro_batches=count,
         )
-        return _Pair(strategy, complete, estimate)
+        return _Pair(strategy, complete, estimate, count)
 
     def _search(
-        self, network: Network | None, starts: tuple[Strategy, ...], fallback: Network
+        self,
+        network: Network | None,
+        starts: tuple[Strategy, ...],
+        fallback: Network,
+        count: int,
+        budget: int,
     ) -> Strategy:
-        """The best strategy found on `network`; who is interrupted has it on `fallback`."""
-        budget = self._options.evaluations
-        if self._problem is None:
+        """The best strategy found on `network`, with `count` micro-batches and `budget` proposals.
+
+        Who is interrupted has it on `fallback`.
+        """
+        if count not in self._problems:
             options = self._options
-            self._problem = SearchProblem(
+            self._problems[count] = SearchProblem(
                 self._op_graph,
                 self._cluster,
                 network,
                 starts,
                 executable=options.executable,
                 dimensions=options.dimensions,
-                micro_batches=options.micro_batches,
+                micro_batches=count,
                 optimizer_factor=options.optimizer_factor,
             )
         search = TwoLevelSearch(
-            self._problem.changed(network, starts),
+            self._problems[count].changed(network, starts),
             seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
             options=self._options.search,
         )
-        self._searching = search, fallback
-        done = len(self._rounds) * budget
+        self._searching = search, fallback, count
+        done = self._proposed
         due = 0
 
         def record(now: ChainProgress) -> None:
@@ -347,11 +396,12 @@ class Planning:
                 best_s = _rounded(self._curve_s)
                 current_s = max(best_s, _rounded(now.current_s))
                 self._samples.append(SearchSample(done + now.evaluations, current_s, best_s))
-            self._report("search", now.evaluations, now)
+            self._report("search", done - self._proposed_before + now.evaluations, now)
 
         record(search.result().progress())
         strategy = search.run(budget, record)
         self._searching = None
+        self._proposed += budget
         return strategy
 
     def _report(
@@ -367,7 +417,7 @@ class Planning:
         self._on_progress(
             PlanProgress(
                 stage=stage,
-                round=len(self._rounds) + 1,
+                round=self._round,
                 rounds=options.rounds * (2 if options.mode == "best" else 1),
                 evaluations=evaluations,
                 budget=options.evaluations,
@@ -377,19 +427,19 @@ class Planning:
             )
         )
 
-    def _references(self, strategy: Strategy) -> tuple[float, float]:
+    def _references(self, strategy: Strategy, count: int) -> tuple[float, float]:
         """Seconds of the same strategy on a single ring and on an ideal switch."""
         asked = demand(self._op_graph, strategy, self._cluster.servers)
         cluster = self._cluster
         if self._options.network is not None:  # of any degree; a ring takes two ports per server
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
-        ring = self._price(strategy, single_ring(cluster, asked))
+        ring = self._price(strategy, single_ring(cluster, asked), count)
         switch = predict_ideal_switch(
             self._op_graph,
             self._cluster,
             strategy,
-            micro_batches=self._options.micro_batches,
+            micro_batches=count,
         )
         return ring.estimate.iteration_s, switch.iteration_s
 
@@ -400,7 +450,7 @@ class Planning:
         accepted = better.estimate.iteration_s < self._best_s
         if accepted:
             self._best = better
-        ring_s, switch_s = self._references(found.strategy)
+        ring_s, switch_s = self._references(found.strategy, found.micro_batches)
         self._rounds.append(
             Round(
                 strategy_s=_rounded(found.estimate.iteration_s),

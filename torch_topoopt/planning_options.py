@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.routing_policies import Policy
 
 Ablation = Literal["both", "search-only", "topology-only"]
+MicroBatches = int | tuple[int, ...] | Literal["auto"]
+MOST_AUTOMATIC = 32  # micro-batches
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 
@@ -36,7 +38,7 @@ class PlanningOptions:
     routing: Policy = "shortest"
     executable: Executable | None = None
     strategy: Strategy | None = None
-    micro_batches: int = 1
+    micro_batches: MicroBatches = 1
     optimizer_factor: float = 0.0
     search: SearchOptions = field(default_factory=SearchOptions)
 
@@ -44,6 +46,15 @@ class PlanningOptions:
     def dimensions(self) -> tuple[SplitDimension, ...]:
         """What the search splits beside samples, as far as it is executable."""
         return DIMENSIONS if self.strategy_space == "full" else ()
+
+    def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
+        """The numbers of micro-batches to choose from, each once: "auto" is 1, 2, 4, ... 32, as far
+        as they divide `batch_size`."""
+        if self.micro_batches == "auto":
+            counts = [2**i for i in range(MOST_AUTOMATIC.bit_length())]
+            return tuple(count for count in counts if batch_size % count == 0)
+        given = self.micro_batches
+        return tuple(dict.fromkeys((given,) if isinstance(given, int) else given))
 
     def validate(self) -> None:
         """Raises ValueError for what is out of range."""
@@ -53,8 +64,12 @@ class PlanningOptions:
             raise ValueError(f"rounds: {self.rounds} is not at least 1")
         if self.evaluations < 0:
             raise ValueError(f"evaluations: {self.evaluations} is negative")
-        if self.micro_batches < 1:
-            raise ValueError(f"micro_batches: {self.micro_batches} is not at least 1")
+        counts = self.micro_batch_counts(1)
+        for count in counts:
+            if count < 1:
+                raise ValueError(f"micro_batches: {count} is not at least 1")
+        if not counts:
+            raise ValueError("micro_batches: no number to choose from")
         if not 0 <= self.optimizer_factor < math.inf:
             raise ValueError(
                 f"optimizer_factor: {self.optimizer_factor} is not a finite number from 0 on"

@@ -98,6 +98,15 @@ def test_flexflows_text_is_written_and_read(op_graph: OpGraph, tmp_path: Path) -
     assert Plan.load(tmp_path / "p.json").strategy == made
 
 
+def test_the_number_of_micro_batches_is_chosen_from_several(
+    op_graph: OpGraph, tmp_path: Path
+) -> None:
+    for several, numbers in (("4,2", (2, 4)), ("auto", (1, 2, 4, 8, 16, 32))):
+        few = ("--rounds", 2, "--evaluations", 100)
+        assert plan(tmp_path, "--micro-batches", several, *few) == 0
+        assert Plan.load(tmp_path / "p.json").micro_batches in numbers
+
+
 def test_a_pipeline_is_found_where_there_are_micro_batches(
     op_graph: OpGraph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +162,8 @@ def test_a_bad_strategy_file_is_one_line_and_nothing_is_written(
     ("arguments", "message"),
     [
         (("--micro-batches", "0"), "micro_batches: 0 is not at least 1"),
+        (("--micro-batches", "1,3"), "micro_batches: 3 does not divide the batch of 64"),
+        (("--micro-batches", "1,two"), "'1,two' is not a number, several with commas (1,4,8), or"),
         (("--micro-batches", "3"), "micro_batches: 3 does not divide the batch of 64"),
         (("--optimizer-state", "-1"), "optimizer_factor: -1.0 is not a finite number from 0 on"),
         (("--optimizer-state", "1e9"), "bytes in the memory of one a100"),

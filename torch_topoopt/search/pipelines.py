@@ -242,6 +242,7 @@ def planning_starts(
             cluster,
             found,
             dimensions=dimensions,
+            executable=executable,
             micro_batches=micro_batches,
             optimizer_factor=optimizer_factor,
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import Operator, OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster, ParameterKind
-    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.search.strategies import Executable, Strategy
 
 _OFFERED = 2  # of all that fit, the cheapest
 _NEAR = 1.25  # as much dearer than the cheapest other start, a split one is worth a look
@@ -112,6 +112,7 @@ def split_starts(
     others: Sequence[Strategy],
     *,
     dimensions: Collection[SplitDimension],
+    executable: Executable | None = None,
     max_transfers: int = MAX_TRANSFERS,
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
@@ -120,7 +121,8 @@ def split_starts(
 
     All operators with parameters are split, or those whose gradients are more than what they read
     and make, into every number of parts that divides the servers; the fastest on an ideal switch
-    are offered. None makes more than `max_transfers` transfers between servers, one way.
+    are offered. All of it is `executable`. None makes more than `max_transfers` transfers between
+    servers, one way.
     """
     all_servers = (tuple(range(cluster.servers)),) * len(op_graph.operators)
     samples = samples_of_servers(op_graph, cluster, micro_batches)
@@ -148,6 +150,7 @@ def split_starts(
         strategy
         for strategy in found
         if strategy not in others
+        and (executable is None or all(map(executable, strategy)))
         and most_transfers(op_graph, strategy) <= max_transfers
         and memory.fits(strategy)
     ]
