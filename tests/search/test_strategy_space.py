@@ -157,3 +157,10 @@ def test_micro_batches_are_equal_and_their_stages_follow_each_other() -> None:
     assert check_strategy(op_graph, 3, back) == back
     with pytest.raises(ValueError, match="must not wait for each other in a circle"):
         check_strategy(op_graph, 3, back, micro_batches=2)  # 0 and 2 are one stage
+
+
+def test_every_part_has_a_sample_of_every_micro_batch() -> None:
+    space = strategy_space(graph(LAYER, batch_size=16), 8, dimensions=DIMENSIONS, micro_batches=8)
+    moves = space.moves_of(0)
+    assert {move.degrees.sample for move in moves} == {1, 2}
+    assert {move.degrees.parameter for move in moves} >= {2, 4}

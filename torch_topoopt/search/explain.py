@@ -79,7 +79,9 @@ def explain(
         key=lambda i: (-max(shares[i]), i),
     )[:_MOST_OPERATORS]
     names = {group[0]: tuple(strategy[i].operator for i in group[1:]) for group in groups}
-    space = strategy_space(op_graph, cluster.servers, dimensions=dimensions)
+    space = strategy_space(
+        op_graph, cluster.servers, dimensions=dimensions, micro_batches=micro_batches
+    )
     degrees = degrees_of([strategy])
     degrees |= {move.degrees for i in chosen for move in space.moves_of(i)}
     job = lower_job(

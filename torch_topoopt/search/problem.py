@@ -103,7 +103,11 @@ class SearchProblem:
     @cached_property
     def _costs(self) -> _Costs:
         space = strategy_space(
-            self.op_graph, self.cluster.servers, self.executable, dimensions=self.dimensions
+            self.op_graph,
+            self.cluster.servers,
+            self.executable,
+            dimensions=self.dimensions,
+            micro_batches=self.micro_batches,
         )
         degrees = {move.degrees for moves in space.moves for move in moves}
         degrees |= degrees_of(self.starts)

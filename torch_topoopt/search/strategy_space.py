@@ -113,15 +113,16 @@ def strategy_space(
     executable: Executable | None = None,
     *,
     dimensions: Collection[SplitDimension] = (),
+    micro_batches: int = 1,
 ) -> StrategySpace:
     """What every operator of `op_graph` may do on `servers` servers, as far as it is `executable`.
 
-    Beside samples, it is split along `dimensions`; parameters and positions not both at once. An
-    operator that is not splittable by samples runs whole on one server or, as in data parallelism,
-    on every server for the samples that it holds. Raises ValueError for an operator that may run
-    nowhere.
+    Beside samples, of which every part has one of each of the `micro_batches`, it is split along
+    `dimensions`; parameters and positions not both at once. An operator that is not splittable by
+    samples runs whole on one server or, as in data parallelism, on every server for the samples
+    that it holds. Raises ValueError for an operator that may run nowhere.
     """
-    counts = shard_counts(servers, op_graph.batch_size)
+    counts = shard_counts(servers, op_graph.batch_size // micro_batches)
     made: dict[Degrees, Move] = {}
     kinds: dict[tuple[Move, ...], int] = {}
     of_operator = []
