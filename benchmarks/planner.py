@@ -16,7 +16,8 @@ switch       an ideal switch, with the best strategy found on it
 plan s       wall time of "both", profile included; "CPU s" is what it needs on an idle processor
 MB           most memory that the process had until then
 props/s      proposals that one chain judges in a second of one processor, on the network of "both"
-simulated    share of them that changed something that fits; only these are simulated
+simulated    share of them that were simulated: others changed nothing, do not fit into memory, or
+             keep a server or a link busy for longer than they may take
 x full       how many times longer the same chain takes if it simulates every proposal whole
 x flow       the same where the flow level prices every proposal
 rank, ratio  Spearman's rank correlation of the coarse simulator's seconds with those of the flow
@@ -55,7 +56,8 @@ MODELS = ("dlrm", "bert", "candle", "ncf", "resnet50", "vgg")
 _COLUMNS = ("case", "DP", "search", "topology", "both", "switch", "plan s", "CPU s", "MB")
 _COLUMNS += ("props/s", "simulated", "x full", "x flow", "rank", "ratio")
 _WIDTHS = (22, *(11,) * 5, *(9,) * 4, 11, 8, 8, 7, 19)
-_MEASURED = 4000  # proposals of a chain that is measured
+_WARMING = 500  # proposals of a chain before it is measured
+_MEASURED = 4000  # and while it is: it cools down over both, as in a search
 _FLOW_S = 5.0  # of one processor, for a chain at flow level
 
 
@@ -64,8 +66,9 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     from torch_topoopt.launcher.documents import op_graph_of
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner import plan
+    from torch_topoopt.search.pipelines import planning_starts
     from torch_topoopt.search.problem import SearchProblem
-    from torch_topoopt.search.strategies import starting_strategies
+    from torch_topoopt.search.strategy_space import DIMENSIONS
     from torch_topoopt.search.two_levels import TwoLevelSearch
     from torch_topoopt.sim import predict_ideal_switch
 
@@ -90,11 +93,12 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         row["data_parallel_s"] = plain.prediction.iteration_s
     except ValueError as error:
         row["data_parallel_s"], row["data_parallel_error"] = None, str(error)
-    starts = (both.strategy, *starting_strategies(graph, cluster))
-    switch = TwoLevelSearch(SearchProblem(graph, cluster, None, starts), seed=case["seed"])
+    found = planning_starts(graph, cluster, dimensions=DIMENSIONS)
+    starts = tuple(dict.fromkeys((both.strategy, *found)))
+    problem = SearchProblem(graph, cluster, both.network, starts, dimensions=DIMENSIONS)
+    switch = TwoLevelSearch(problem.changed(None, starts), seed=case["seed"])
     best = switch.run(case["evaluations"])
     row["ideal_switch_s"] = predict_ideal_switch(graph, cluster, best).iteration_s
-    problem = SearchProblem(graph, cluster, both.network, starts)
     return {**row, **speed_of(problem), **agreement_of(problem, both, case["samples"])}
 
 
@@ -108,7 +112,8 @@ def speed_of(problem: SearchProblem) -> dict[str, Any]:
         chain = Chain(problem, 0, 0)
         if fully:
             chain.simulate_fully()
-        chain.step(500)  # what is kept from then on
+        chain.cool(_WARMING + _MEASURED)
+        chain.step(_WARMING)
         began = time.process_time()
         chain.step(_MEASURED)
         cpu_s.append(time.process_time() - began)
