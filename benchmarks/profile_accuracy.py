@@ -8,7 +8,8 @@ measures them on this device; and on a processor also the estimate of the accele
 roofline of four small kernels. Measured: the forward pass of the whole model and the backward pass
 from the sum of its outputs, which is what a profile is of, without an optimizer. All are the
 fastest of several runs, for what else the machine does only adds to them; rounds of measuring
-operators and steps alternate, so that a clock that drifts does so for both.
+operators and steps alternate, so that a clock that drifts does so for both. With one thread, the
+default, times are processor time, so that it makes little difference what else is running.
 
 error        predicted over measured, less 1
 alone        operators that could be measured alone, of all; the others are estimated
@@ -20,6 +21,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,7 @@ _LEAST_RUNS, _LEAST_S = 5, 0.5  # of the whole step, in one round
 _COLUMNS = ("model", "pass", "measured", "predicted", "error", "roofline", "error", "alone")
 _WIDTHS = (24, 10, 12, 12, 9, 12, 9, 10)
 
+Clock = Callable[[], float]
 Passes = tuple[float, float]  # seconds forward, backward
 
 
@@ -57,13 +60,15 @@ class Accuracy:
     operators: int
 
 
-def accuracy_of(spec: str, batch_size: int, *, device: str, rounds: int) -> Accuracy:
+def accuracy_of(
+    spec: str, batch_size: int, *, device: str, rounds: int, clock: Clock = time.perf_counter
+) -> Accuracy:
     """Of a shipped model, NAME:SIZE; raises ProfileError as `load_model` does."""
     loaded = load_model(spec, batch_size=batch_size)
     name, _, size = loaded.name.partition(":")
     graph = profile(loaded.build, loaded.example_batch, name=loaded.name)
     batch = MODELS[name].example_batch(batch_size, size=size)
-    step = Step(loaded.build(), batch, device)
+    step = Step(loaded.build(), batch, device, clock)
     here = accelerator("cpu")  # estimates the few operators that cannot be measured alone
     steps: list[Passes] = []
     operators: list[list[Passes]] = []  # per round
@@ -76,6 +81,7 @@ def accuracy_of(spec: str, batch_size: int, *, device: str, rounds: int) -> Accu
             device=device,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2,
             limit_s=600,
+            clock=clock,
         )
         costs = with_costs(graph, timing.table).operators
         operators.append([operator_seconds(here, operator, 1) for operator in costs])
@@ -99,8 +105,10 @@ def _each(function: Any, times: Iterable[Passes]) -> Passes:
 class Step:
     """A model on a device with a batch; `run` computes all gradients."""
 
-    def __init__(self, model: torch.nn.Module, example_batch: Any, device: str) -> None:
-        self._device = device
+    def __init__(
+        self, model: torch.nn.Module, example_batch: Any, device: str, clock: Clock
+    ) -> None:
+        self._device, self._clock = device, clock
         self._model = model.to(device)
         self._args, self._kwargs = tree_map_only(
             torch.Tensor, lambda tensor: tensor.to(device), arguments_of(example_batch)
@@ -120,15 +128,15 @@ class Step:
         """The fastest of several runs after a first one, of each pass."""
         self.run()
         times = []
-        end = time.perf_counter() + _LEAST_S
-        while len(times) < _LEAST_RUNS or time.perf_counter() < end:
+        end = self._clock() + _LEAST_S
+        while len(times) < _LEAST_RUNS or self._clock() < end:
             times.append(self.run())
         return _each(min, times)
 
     def _now(self) -> float:
         if self._device != "cpu":
             torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return self._clock()
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -182,6 +190,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", default=",".join(DEFAULT), help="shipped ones, NAME:SIZE,...")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch (default: 1)")
     parser.add_argument("--rounds", type=int, default=3, help="of operators and steps (default: 3)")
     options = parser.parse_args(argv)
     if options.rounds < 1:
@@ -191,11 +200,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parse_arguments()
+    torch.set_num_threads(options.threads)
+    alone = options.threads == 1 and options.device == "cpu"
+    clock = time.process_time if alone else time.perf_counter
     print(line_of(_COLUMNS), flush=True)
     try:
         for spec in options.models.split(","):
             found = accuracy_of(
-                spec, options.batch_size, device=options.device, rounds=options.rounds
+                *(spec, options.batch_size),
+                device=options.device,
+                rounds=options.rounds,
+                clock=clock,
             )
             for row in rows_of(found):
                 print(line_of(row), flush=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torch_topoopt.models import MODELS
-from torch_topoopt.operator_timing import ReplayTrace, Timing, measure_operators
+from torch_topoopt.operator_timing import Bench, ReplayTrace, Timing, measure_operators
 from torch_topoopt.profiling import ProfileError, profile, trace_batches
 
 GIB = 2**30
@@ -55,10 +55,12 @@ def test_a_replay_computes_what_the_operator_computes() -> None:
     (trace,) = trace_batches(Net, torch.zeros(6, 3, dtype=torch.long), [4], ReplayTrace)
     assert list(trace.replays) == ["bag", "relu", "cat"]
     assert trace.replays["bag"].function.num_embeddings == 10
-    times = [
-        replay.run("cpu", itertools.count(0.0, 1.0).__next__) for replay in trace.replays.values()
-    ]
-    assert times == [(1.0, 1.0)] * 3
+    bench = Bench("cpu", itertools.count(0.0, 1.0).__next__, other_bytes=4096)
+    assert bench.start_s == 1.0
+    bench.start_s = 0.25
+    assert [replay.run(bench) for replay in trace.replays.values()] == [(1.0, 0.75)] * 3
+    bench.start_s = 2.0
+    assert trace.replays["cat"].run(bench) == (1.0, 0.0)
 
 
 def test_equal_operators_are_measured_once() -> None:
