@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import make_plan, run_bare_ranks, run_ranks, values
+from torch.distributed import checkpoint
 
 import torch_topoopt
 from torch_topoopt.parallel import Program, StrategyError, parallelize
@@ -93,7 +94,8 @@ def counted_messages() -> Iterator[Counter[int]]:
 
 
 def train(name: str, strategy: tuple[Placement, ...], rank: int) -> tuple[Any, ...]:
-    """This rank's losses, the parameters that it is left with, and what it sent to each other."""
+    """This rank's losses, the parameters that it is left with, what it sent to each other, and the
+    whole state."""
     model = parallelize(
         parallel_models.build(name), parallel_models.batch(name, 4), strategy=strategy
     )
@@ -111,8 +113,17 @@ def train(name: str, strategy: tuple[Placement, ...], rank: int) -> tuple[Any, .
     with torch.no_grad():
         model.eval()
         parallel_models.loss(model(*share))
-    left = {k: v.detach().numpy() for k, v in model.module.named_parameters(remove_duplicate=False)}
-    return losses, left, dict(sent)
+    left = {
+        k: v.detach().numpy().copy()
+        for k, v in model.module.named_parameters(remove_duplicate=False)
+    }
+    state = model.state_dict()
+    whole_state = {name: value.numpy().copy() for name, value in state.items()}
+    changed = {name: value + 1 for name, value in state.items()}
+    model.load_state_dict(changed)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, changed[name]), name
+    return losses, left, dict(sent), whole_state
 
 
 def train_all(backend: str, count: int, rank: int, world: int) -> list[Any]:
@@ -147,10 +158,16 @@ def test_a_spread_model_trains_as_it_does_alone(backend: str, tmp_path: Path) ->
         sent = {(r, to): b / STEPS for r, done in enumerate(of_ranks) for to, b in done[2].items()}
         assert sent == pytest.approx(asked), (name, strategy)
         for key, whole in parameters.items():
-            kept = [left[key] for _, left, _ in of_ranks if key in left]
+            kept = [left[key] for _, left, _, _ in of_ranks if key in left]
             assert kept, f"{key} lives nowhere"
             for value in kept:
                 of_part(whole, torch.from_numpy(value))
+        for *_, state in of_ranks:
+            assert list(state) == list(parameters)
+            for key, whole in parameters.items():
+                torch.testing.assert_close(
+                    torch.from_numpy(state[key]), whole, rtol=1e-9, atol=1e-12
+                )
         assert any(p.servers != tuple(range(RANKS)) for p in strategy)
 
 
@@ -163,7 +180,7 @@ def of_part(whole: torch.Tensor, part: torch.Tensor) -> None:
     assert any(torch.allclose(part, choice, rtol=1e-9, atol=1e-12) for choice in choices)
 
 
-def two_models(rank: int, world: int) -> Any:
+def two_models(folder: str, rank: int, world: int) -> Any:
     dist.init_process_group("gloo")
     name = "tables"
     program = Program.of(parallel_models.build(name), parallel_models.batch(name, 4))
@@ -186,21 +203,49 @@ def two_models(rank: int, world: int) -> Any:
     for key, parameter in model.module.named_parameters():
         torch.testing.assert_close(parameter.grad, twice[key])
     kept = sorted(k for k, _ in model.module.named_parameters() if k.startswith("tables"))
+    state = model.state_dict()
+    checkpoint.save(state, checkpoint_id=folder)
+    refused = []
+    for wrong_state in (
+        {**state, "tables.1.weight": torch.zeros(3, 10)},
+        {k: v for k, v in state.items() if k != "top.0.bias"},
+        {**state, "other": torch.zeros(1)},
+    ):
+        try:
+            model.load_state_dict(wrong_state)
+        except RuntimeError as error:
+            refused.append(str(error))
+    left_out = model.load_state_dict({"other": torch.zeros(1)}, strict=False)
+    assert left_out.unexpected_keys == ["other"]
+    assert left_out.missing_keys == list(state)
     wrong = ""
     try:
         model(share[0][:, :3], share[1])
     except Exception as error:  # of PyTorch, or ours
         wrong = type(error).__name__
     dist.destroy_process_group()
-    return kept, wrong
+    return kept, wrong, refused, {name: value.numpy() for name, value in state.items()}
 
 
-def test_gradients_add_up_and_tables_live_on_their_server_only() -> None:
-    done = values(run_bare_ranks(2, two_models))
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_gradients_add_up_and_tables_live_on_their_server_only(tmp_path: Path) -> None:
+    done = values(run_bare_ranks(2, functools.partial(two_models, str(tmp_path))))
     kept = [set(of_rank[0]) for of_rank in done]
     assert kept[0] & kept[1] == set()
     assert len(kept[0] | kept[1]) == 3
-    assert all(wrong for _, wrong in done)
+    for _, wrong, refused, saved in done:
+        assert wrong
+        assert refused == [
+            "topoopt: load_state_dict: 'tables.1.weight' has shape (3, 10), not (10, 3)",
+            "topoopt: load_state_dict: 'top.0.bias' is missing",
+            "topoopt: load_state_dict: 'other' is not of this module",
+        ]
+        alone = parallel_models.build("tables")
+        state = {name: value + 1 for name, value in alone.state_dict().items()}
+        checkpoint.load(state, checkpoint_id=str(tmp_path), no_dist=True)
+        alone.load_state_dict(state)
+        for name, value in alone.state_dict().items():
+            assert torch.equal(value, torch.from_numpy(saved[name]))
 
 
 @pytest.mark.parametrize(

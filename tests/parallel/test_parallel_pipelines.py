@@ -37,6 +37,7 @@ class Blocks(nn.Module):
         self.first = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
         self.second = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
         self.head = nn.Linear(8, 3)
+        self.register_buffer("steps", torch.zeros(2))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         samples, length = tokens.shape
@@ -76,7 +77,8 @@ CASES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 }
 
 
-def train(case: str, rank: int) -> tuple[list[float], dict[str, Any], Any]:
+def train(case: str, rank: int) -> tuple[Any, ...]:
+    """This rank's losses, parameters and shape of an output, and the whole state."""
     program = Program.of(build(), batch(8)[0])
     pipe = pipeline(
         build(),
@@ -100,8 +102,14 @@ def train(case: str, rank: int) -> tuple[list[float], dict[str, Any], Any]:
     assert (output is not None) == last
     shape = None if output is None else tuple(output.shape)
     values_left = pipe.module.state_dict()
-    inner = {k.removeprefix("module."): v.numpy() for k, v in values_left.items()}
-    return losses, inner, shape
+    inner = {k.removeprefix("module."): v.numpy().copy() for k, v in values_left.items()}
+    state = pipe.state_dict()
+    whole_state = {name: value.numpy().copy() for name, value in state.items()}
+    changed = {name: value + 1 for name, value in state.items()}
+    pipe.load_state_dict(changed)
+    for name, value in pipe.state_dict().items():
+        assert torch.equal(value, changed[name]), name
+    return losses, inner, shape, whole_state
 
 
 def train_all(rank: int, world: int) -> list[Any]:
@@ -127,10 +135,15 @@ def test_a_pipeline_trains_as_its_model_does_alone(tmp_path: Path) -> None:
     for case, name in enumerate(CASES):
         of_ranks = [rank[case] for rank in done]
         for step in range(STEPS):
-            mean = sum(losses[step] for losses, _, _ in of_ranks if losses)
+            mean = sum(losses[step] for losses, *_ in of_ranks if losses)
             assert mean == pytest.approx(expected[step], rel=1e-9), (name, step)
         seen = set()
-        for _, left, shape in of_ranks:
+        for _, left, shape, state in of_ranks:
+            assert list(state) == list(parameters)
+            for key, value in state.items():
+                torch.testing.assert_close(
+                    torch.from_numpy(value), parameters[key], rtol=1e-9, atol=1e-12
+                )
             assert shape in (None, (RANKS * SHARE // (4 if name == "one stage" else 2), 3), (16, 3))
             for key, value in left.items():
                 seen.add(key)

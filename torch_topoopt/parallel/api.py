@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
+from torch_topoopt.parallel.checkpoint import DataParallel
 from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
@@ -57,7 +57,7 @@ def parallelize(
             )
     everyone = tuple(range(ranks))
     if all(p.servers == everyone and p.sample == ranks for p in strategy):
-        return DistributedDataParallel(module)
+        return DataParallel(module)
     program = Program.of(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
 

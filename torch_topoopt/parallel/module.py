@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.gradients import GradientSums
 from torch_topoopt.parallel.layouts import Layout, made_by
 from torch_topoopt.parallel.splits import keep_part
@@ -73,6 +74,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
         spread_values(module)
+        self._state = ModelState(module, homes_of(module, program, self._placements))
         for operator, path in program.modules.items():
             keep_part(module.get_submodule(path), self._placements[operator], self._rank)
         self._share_gradients()
@@ -139,6 +141,28 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
                 f"batch {len(self._program.batch)} with one number of samples"
             )
         return int(sizes.pop()) * int(self._ranks)
+
+    def state_dict(
+        self,
+        *,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Any]:
+        """The state of the whole model, as the user's own module has it, on every rank.
+
+        All ranks have to call it together. Raises ValueError for `keep_vars`: what is gathered has
+        no gradients.
+        """
+        if keep_vars:
+            raise ValueError("keep_vars: the parameters of a spread model are on several ranks")
+        state = {} if destination is None else destination
+        state.update((prefix + name, value) for name, value in self._state.gather().items())
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Takes this rank's part of a state of the whole model: see ModelState.load."""
+        return self._state.load(state_dict, strict=strict)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

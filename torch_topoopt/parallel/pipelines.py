@@ -10,16 +10,17 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_topoopt.parallel.api import parallelize, planned
+from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.module import spread_values
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
+from torch_topoopt.plan import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch_topoopt.parallel.program import Argument
-    from torch_topoopt.plan import Placement
 
     Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -86,6 +87,15 @@ class Pipeline:
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Those that live on this rank, for an optimizer."""
         yield from self._wrapped.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the whole model, as the user's own module has it; all ranks call it."""
+        state: dict[str, Any] = self._wrapped.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Takes from a state of the whole model what lives here: see ModelState.load."""
+        return self._wrapped.load_state_dict(state_dict, strict=strict)
 
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """Forward and backward pass of this copy's share of a batch; leaves mean gradients.
@@ -160,6 +170,16 @@ class StagedPipeline(Pipeline):
         spread_values(module)
         self._program, self._placed, self._group = program, stages, chains[replica]
         self._schedules: dict[int, Any] = {}
+        placements = {
+            operator: Placement(operator, stage.servers)
+            for stage in stages
+            for operator in stage.operators
+        }
+        read = {name for names in program.parameters.values() for name in names}
+        names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+        self._state = ModelState(
+            module, homes_of(module, program, placements), [n for n in names if n not in read]
+        )
         part: torch.nn.Module = StageModule(
             module, program, stages[number], _placeholder(program, example_batch)
         )
@@ -169,6 +189,14 @@ class StagedPipeline(Pipeline):
                 part = DistributedDataParallel(part, process_group=copies[number])
         super().__init__(part, module, loss, micro_batches, replica, replicas)
         self.stage, self.stages = number, len(stages)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Pipeline.state_dict."""
+        return self._state.gather()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """See Pipeline.load_state_dict."""
+        return self._state.load(state_dict, strict=strict)
 
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """See Pipeline.step. Only the first stage uses `batch`, and only the last `target`."""
