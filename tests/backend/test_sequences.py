@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import random
 import threading
 import time
 import traceback
+from typing import Any
 
 import networks
 import pytest
@@ -113,12 +115,19 @@ class Actor:
             time.sleep(self._rng.random() * 0.01)
 
 
+# Before torch 2.13, a group has its ranks in ascending order.
+_ANY_ORDER: dict[str, Any] = (
+    {"sort_ranks": False} if "sort_ranks" in inspect.signature(dist.new_group).parameters else {}
+)
+
+
 def act(script: Script, rank: int, world: int) -> int:
     backend._WINDOW_BYTES = script.window_bytes
     dist.init_process_group("topoopt")
     members = []
-    for ranks in script.groups:
-        group = dist.new_group(list(ranks), sort_ranks=False)
+    for asked in script.groups:
+        ranks = asked if _ANY_ORDER else tuple(sorted(asked))
+        group = dist.new_group(list(ranks), **_ANY_ORDER)
         members.append(Members(group, ranks, ranks.index(rank) if rank in ranks else -1))
     actors = [Actor(script, t, rank, members) for t in range(len(script.steps))]
     threads = [threading.Thread(target=actor.run) for actor in actors]
