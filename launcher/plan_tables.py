@@ -28,12 +28,15 @@ def show_rounds(terminal: Terminal, plan: Plan) -> None:
     """
     if not plan.rounds:
         return
+    several = len({entry.micro_batches for entry in plan.rounds}) > 1
+    columns = ("strategy search", "TopologyFinder", "single ring", "ideal switch", "kept")
     terminal.table(
         "Predicted iteration time, round by round",
-        ("round", "strategy search", "TopologyFinder", "single ring", "ideal switch", "kept"),
+        ("round", *(("micro-batches",) if several else ()), *columns),
         [
             (
                 str(number),
+                *((str(entry.micro_batches),) if several else ()),
                 format_seconds(entry.strategy_s),
                 format_seconds(entry.network_s),
                 format_seconds(entry.single_ring_s),
@@ -168,6 +171,7 @@ def figures(plan: Plan) -> dict[str, Any]:
                 "single_ring_s": entry.single_ring_s,
                 "ideal_switch_s": entry.ideal_switch_s,
                 "accepted": entry.accepted,
+                "micro_batches": entry.micro_batches,
             }
             for entry in plan.rounds
         ],

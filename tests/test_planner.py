@@ -353,7 +353,7 @@ def test_several_numbers_of_micro_batches_share_the_first_round() -> None:
         micro_batches=(1, 4, 16),
         on_progress=seen.append,
     )
-    assert len(made.rounds) == 3 + 1, "one for each number, then one for the best"
+    assert [entry.micro_batches for entry in made.rounds] == [1, 4, 16, made.micro_batches]
     assert made.search[-1].evaluations == 200
     numbers = [sample.evaluations for sample in made.search]
     assert numbers == sorted(numbers)

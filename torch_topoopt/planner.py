@@ -458,6 +458,7 @@ class Planning:
                 single_ring_s=_rounded(ring_s),
                 ideal_switch_s=_rounded(switch_s),
                 accepted=accepted,
+                micro_batches=found.micro_batches,
             )
         )
 

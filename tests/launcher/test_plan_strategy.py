@@ -99,12 +99,13 @@ def test_flexflows_text_is_written_and_read(op_graph: OpGraph, tmp_path: Path) -
 
 
 def test_the_number_of_micro_batches_is_chosen_from_several(
-    op_graph: OpGraph, tmp_path: Path
+    op_graph: OpGraph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for several, numbers in (("4,2", (2, 4)), ("auto", (1, 2, 4, 8, 16, 32))):
         few = ("--rounds", 2, "--evaluations", 100)
         assert plan(tmp_path, "--micro-batches", several, *few) == 0
         assert Plan.load(tmp_path / "p.json").micro_batches in numbers
+        assert "micro-batches  " in capsys.readouterr().out, "a column of the rounds"
 
 
 def test_a_pipeline_is_found_where_there_are_micro_batches(

@@ -47,14 +47,18 @@ class Round:
     """One round of the alternating optimisation (paper section 4.1), in predicted seconds.
 
     `strategy_s` is the cost after the strategy search on the old network, `network_s` after
-    TopologyFinder rewired for the new strategy; the other two are references for that strategy.
+    TopologyFinder rewired for the new strategy; the other two are references for that strategy. All
+    are for `micro_batches`: where there are several numbers to choose from, each has a round.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
 
     strategy_s: float
     network_s: float
     single_ring_s: float
     ideal_switch_s: float
     accepted: bool
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True)

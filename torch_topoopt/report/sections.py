@@ -181,9 +181,10 @@ def _rounds_section(plan: Plan) -> Markup:
         seconds(prediction.ideal_switch_s), " on an ideal switch (the plan takes ",
         ratio(divide(prediction.iteration_s, prediction.ideal_switch_s)), " as long).",
     )  # fmt: skip
+    several = len({entry.micro_batches for entry in plan.rounds}) > 1
     rows = [
         (
-            str(number),
+            f"{number} ({entry.micro_batches} micro-batches)" if several else str(number),
             seconds(entry.strategy_s),
             seconds(entry.network_s),
             seconds(entry.single_ring_s),
