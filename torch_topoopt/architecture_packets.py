@@ -18,7 +18,7 @@ from torch_topoopt.architecture_program import architecture_program, repeated_ta
 from torch_topoopt.architecture_sim import ArchitectureEstimate, demand_bytes
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import iteration_tasks
+from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
 from torch_topoopt.reconfiguration_sim import ITERATIONS, MOST_WINDOWS
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
@@ -58,8 +58,7 @@ class MovingCircuits:
     ) -> None:
         if topology.reconfiguration is None:
             raise ValueError(f"topology: {topology.architecture} does not change its circuits")
-        if iterations < 1:
-            raise ValueError(f"iterations: {iterations} is not at least 1")
+        check_iterations(iterations)
         check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
         self.policy = topology.reconfiguration
         self.cluster = cluster

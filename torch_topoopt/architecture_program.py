@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import iteration_tasks
+from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
 from torch_topoopt.search.strategy_space import check_strategy
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def architecture_program(
             f"topology: the circuits of {topology.architecture} change during a run; as a program "
             "they run at packet level only"
         )
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is not at least 1")
+    check_iterations(iterations)
     if topology.servers != cluster.servers:
         raise ValueError(
             f"topology: has {topology.servers} servers, and the cluster {cluster.servers}"

@@ -21,7 +21,7 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.ocs_reconfig import of_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import iteration_tasks
+from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,8 +67,7 @@ def simulate_reconfiguring(
     `seed` chooses where circuits go that no demand asks for. Raises ValueError for a topology that
     does not change, iterations below 1, or a demand that still waits after 200 000 windows.
     """
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is not at least 1")
+    check_iterations(iterations)
     rings = lower_topology(Routes(topology), ()).network.rings
     tasks = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
     engine = _Engine(topology, cluster, seed)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.iteration_tasks import IterationStep, iteration_steps
+from torch_topoopt.iteration_tasks import IterationStep, check_iterations, iteration_steps
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim.iteration import complete_groups
 
@@ -34,8 +34,7 @@ def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core
     Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
     accelerator, two servers that must exchange bytes but have no route, or no iterations.
     """
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is not at least 1")
+    check_iterations(iterations)
     check_strategy(op_graph, plan.cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
     builder = _Builder(op_graph, plan, _routes(plan))
     for _ in range(iterations):
