@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from torch_topoopt.data_model import DocumentError
@@ -56,19 +55,19 @@ def _validate_links(cluster: Cluster, links: tuple[Link, ...]) -> None:
 
 def unreachable(servers: Sequence[int], adjacent: Collection[tuple[int, int]]) -> int | None:
     """One of `servers` that the first of them cannot reach, or the other way; None if connected."""
-    for flip in (False, True):
-        neighbours: dict[int, list[int]] = {}
-        for source, target in adjacent:
-            a, b = (target, source) if flip else (source, target)
-            neighbours.setdefault(a, []).append(b)
-        seen = set(servers[:1])
-        queue = deque(servers[:1])
+    after: dict[int, int] = {}  # sets of servers as the bits of an integer
+    before: dict[int, int] = {}
+    for source, target in adjacent:
+        after[source] = after.get(source, 0) | 1 << target
+        before[target] = before.get(target, 0) | 1 << source
+    for neighbours in (after, before):
+        seen = queue = 1 << servers[0] if servers else 0
         while queue:
-            for server in neighbours.get(queue.popleft(), ()):
-                if server not in seen:
-                    seen.add(server)
-                    queue.append(server)
-        if lost := set(servers) - seen:
+            server = queue.bit_length() - 1
+            near = neighbours.get(server, 0) & ~seen
+            seen |= near
+            queue = queue ^ 1 << server | near
+        if lost := [server for server in servers if not seen >> server & 1]:
             return min(lost)
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -135,6 +136,9 @@ class Cluster:
 
         They share bytes evenly, so together they are as fast as the slowest times their number.
         """
+        if self.port_gbps is None:
+            counts = Counter((link.source, link.target) for link in links)
+            return {pair: count * self.link_gbps for pair, count in counts.items()}
         rates: dict[tuple[int, int], list[float]] = {}
         for link in links:
             rates.setdefault((link.source, link.target), []).append(self.gbps_of(link))

@@ -62,6 +62,7 @@ class LoadModel:
         self.all_reduce_bytes = [sizes.get(frozenset(group.servers), 0) for group in network.groups]
         self.pairs = PairTraffic(demand, self.planned, self.edges)
         self._index_rings()
+        self._group_loads: dict[int, NDArray[np.float64]] = {}
 
     def _index_rings(self) -> None:
         """`ring_load[g][j]`: times that each byte on ring j crosses each edge."""
@@ -90,11 +91,16 @@ class LoadModel:
                 load[self.edges[hop]] += size * route.weight
 
     def group_load(self, g: int) -> NDArray[np.float64]:
-        """Bytes on every edge for each byte that group `g` reduces, without any failure."""
-        group, load = self.network.groups[g], self.zeros()
-        for ring, crossed in zip(group.rings, self.ring_load[g], strict=True):
-            load += crossed * (ring.share * ring_bytes_per_byte(len(group.servers)))
-        return load
+        """Bytes on every edge for each byte that group `g` reduces, without any failure.
+
+        The same array every time.
+        """
+        if g not in self._group_loads:
+            group, load = self.network.groups[g], self.zeros()
+            for ring, crossed in zip(group.rings, self.ring_load[g], strict=True):
+                load += crossed * (ring.share * ring_bytes_per_byte(len(group.servers)))
+            self._group_loads[g] = load
+        return self._group_loads[g]
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,10 @@ class Loss:
             self.rate[model.edges[pair]] = self.left[pair] * BYTES_PER_GBPS
         self.lost_edges = sorted(model.edges[pair] for pair in self.lost)
         self.survivors = Survivors(model.cluster.servers, self.left.keys())
+        self._near = [  # per server: its neighbours, and the edges to them
+            [(near, model.edges[server, near]) for near in table]
+            for server, table in enumerate(self.survivors.table)
+        ]
         self.detours: dict[Pair, list[Route]] = {}
         for route in detours:
             self.detours.setdefault((route.servers[0], route.servers[-1]), []).append(route)
@@ -307,7 +317,7 @@ class Loss:
         alike. Among those, a way that passes no server of `avoid` comes first.
         """
         floor_s = max(floor_s, self.busiest_s(busy)) * (1 + 1e-9)
-        seconds = dict(zip(self.model.edges, ((busy + size) / self.rate).tolist(), strict=True))
+        seconds = ((busy + size) / self.rate).tolist()  # by edge
         for shunned in (avoid, ()):
             if way := self._short_way(pair, seconds, floor_s, shunned):
                 return way
@@ -319,14 +329,14 @@ class Loss:
                 return way
             if way[-1] not in done:
                 done.add(way[-1])
-                for near in self.survivors.table[way[-1]]:
+                for near, edge in self._near[way[-1]]:
                     if near not in done:
-                        over = max(most, seconds[way[-1], near])
+                        over = max(most, seconds[edge])
                         heapq.heappush(queue, (over, hops + 1, (*way, near)))
         raise DisconnectedError(f"no way is left from server {pair[0]} to {pair[1]}")
 
     def _short_way(
-        self, pair: Pair, seconds: Mapping[Pair, float], most_s: float, avoid: Collection[int]
+        self, pair: Pair, seconds: Sequence[float], most_s: float, avoid: Collection[int]
     ) -> tuple[int, ...] | None:
         """A shortest way over links busy for at most `most_s`, around the servers of `avoid`."""
         source, target = pair
@@ -335,10 +345,10 @@ class Loss:
         while frontier and target not in before:
             reached = []
             for server in frontier:
-                for near in self.survivors.table[server]:
+                for near, edge in self._near[server]:
                     if near in before or (near in avoid and near != target):
                         continue
-                    if seconds[server, near] <= most_s:
+                    if seconds[edge] <= most_s:
                         before[near] = server
                         reached.append(near)
             frontier = reached
