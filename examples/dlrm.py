@@ -3,8 +3,8 @@
     topoopt run --servers 8 --degree 4 --bandwidth 20Mbps --strategy-space full examples/dlrm.py
     topoopt run --servers 8 --degree 4 --bandwidth 20Mbps examples/dlrm.py    # data parallel
 
-Everyone has a hidden taste, and so has every item; a click is likely where they agree. The network
-sees who and which items, and a few numbers, and learns the tastes in its tables. One line follows
+Every item has a hidden taste; a click is likely where those of two histories of items agree. The
+network sees the histories, and a few numbers, and learns the tastes in its tables. One line follows
 the plan, `torch_topoopt.parallelize`; the rest is what one writes for DistributedDataParallel.
 """
 
@@ -19,17 +19,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import torch_topoopt
 
 TABLES, ROWS, WIDTH, DENSE = 8, 4000, 64, 16
+LOOKUPS = 32  # items of a history: rows of a table that are summed up for one sample
 BATCH = 1024  # samples of all ranks together
 
 
 class DLRM(nn.Module):
-    """Dense features [samples, DENSE] and indices [samples, TABLES] to logits [samples]."""
+    """Dense features [samples, DENSE], indices [samples, TABLES, LOOKUPS]; logits [samples]."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.EmbeddingBag(ROWS, WIDTH, mode="sum") for _ in range(TABLES))
         for table in self.tables:
-            nn.init.normal_(table.weight, std=0.1)
+            nn.init.normal_(table.weight, std=0.1 / LOOKUPS**0.5)
         self.bottom = nn.Sequential(nn.Linear(DENSE, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
         pairs = (TABLES + 1) * TABLES // 2
         self.top = nn.Sequential(
@@ -39,7 +40,7 @@ class DLRM(nn.Module):
 
     def forward(self, dense: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         below = self.bottom(dense)
-        vectors = [table(indices[:, i : i + 1]) for i, table in enumerate(self.tables)]
+        vectors = [table(indices[:, i]) for i, table in enumerate(self.tables)]
         joined = torch.stack([below, *vectors], dim=1)
         products = joined @ joined.transpose(1, 2)
         crossed = products[:, self.pairs[0], self.pairs[1]]
@@ -51,7 +52,7 @@ def build_model() -> nn.Module:
 
 
 def example_batch(batch_size: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(batch_size, DENSE), torch.zeros(batch_size, TABLES, dtype=torch.long)
+    return torch.zeros(batch_size, DENSE), torch.zeros(batch_size, TABLES, LOOKUPS).long()
 
 
 class Clicks:
@@ -66,9 +67,9 @@ class Clicks:
         """Dense features, indices (popular rows come more often) and whether there was a click."""
         generator = torch.Generator().manual_seed(seed)
         dense = torch.randn(samples, DENSE, generator=generator)
-        uniform = torch.rand(samples, TABLES, generator=generator)
+        uniform = torch.rand(samples, TABLES, LOOKUPS, generator=generator)
         indices = (uniform**4 * ROWS).long()
-        tastes = self.tastes[torch.arange(TABLES), indices]
+        tastes = self.tastes[torch.arange(TABLES)[:, None], indices].sum(2) / LOOKUPS**0.5
         agreement = (tastes[:, 0::2] * tastes[:, 1::2]).sum(dim=(1, 2))
         clicked = agreement + dense @ self.weights > 0
         return dense, indices, clicked.float()
@@ -85,7 +86,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, share: list[torch.Tensor]) -> float:
+def accuracy(model: nn.Module, share: tuple[torch.Tensor, ...]) -> float:
     """Fraction that is right of all ranks' samples, of which `share` are this rank's."""
     model.eval()
     dense, indices, clicked = share
@@ -104,11 +105,11 @@ def main() -> int:
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
 
     world = Clicks(arguments.seed)
-    test = [tensor.chunk(ranks)[rank] for tensor in world.batch(512 * ranks, seed=1)]
+    test = world.batch(512, seed=rank)
     losses = []
     for step in range(1, arguments.steps + 1):
-        whole = world.batch(arguments.batch_size, seed=step + 1)
-        dense, indices, clicked = (tensor.chunk(ranks)[rank] for tensor in whole)
+        seed = (step + 1) * ranks + rank
+        dense, indices, clicked = world.batch(arguments.batch_size // ranks, seed)
         loss = binary_cross_entropy_with_logits(model(dense, indices), clicked)
         optimizer.zero_grad()
         loss.backward()
