@@ -150,6 +150,12 @@ PyNeed needed(const PyPlacement& consumer, bool whole_parameter, bool whole_attr
           need.whole.parameter, need.whole.attribute, need.by_expert};
 }
 
+int64_t sent(const PyPlacement& producer, const PyPlacement& consumer, bool whole_parameter,
+             bool whole_attribute) {
+  return sentBetween(toPlacement(producer),
+                     needOf(toPlacement(consumer), {whole_parameter, whole_attribute}));
+}
+
 std::vector<int> inFlight(const std::vector<PyPlacement>& strategy,
                           const std::vector<std::vector<int>>& producers, int servers,
                           int micro_batches) {
@@ -197,6 +203,8 @@ void bindIteration(py::module_& module) {
   module.def("iteration_steps", &iterationSteps, py::arg("job"), py::arg("strategy"));
   module.def("memory_bytes", &memoryBytes, py::arg("job"), py::arg("strategy"));
   module.def("placement_transfers", &transfers, py::arg("producer"), py::arg("consumer"),
+             py::arg("whole_parameter"), py::arg("whole_attribute"));
+  module.def("placement_sent", &sent, py::arg("producer"), py::arg("consumer"),
              py::arg("whole_parameter"), py::arg("whole_attribute"));
   module.def("placement_need", &needed, py::arg("consumer"), py::arg("whole_parameter"),
              py::arg("whole_attribute"));

@@ -194,6 +194,11 @@ def placement_transfers(
 ) -> list[tuple[int, int, int, int, float]]:
     """(shard of the producer, of the consumer, source, target, fraction of the tensor)"""
 
+def placement_sent(
+    producer: _Placement, consumer: _Placement, whole_parameter: bool, whole_attribute: bool
+) -> int:
+    """How many of `placement_transfers` are between different servers."""
+
 def placement_need(
     consumer: _Placement, whole_parameter: bool, whole_attribute: bool
 ) -> tuple[list[int], int, int, bool, bool, bool]:

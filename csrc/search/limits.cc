@@ -1,21 +1,9 @@
 #include "search/limits.h"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 
 namespace topoopt {
-
-// Two divisions of the samples make at most as many pieces as they have cuts, and every other part
-// of one operator meets every part of the other.
-int64_t mostTransfers(const PlacementCosts& costs, int op, int producer, int consumer) {
-  const WholeOperands whole = costs.wholeOperands(op, consumer);
-  if (producer == consumer && !whole.parameter && !whole.attribute) return 0;
-  const Degrees& a = costs.placements()[producer].degrees;
-  const Degrees& b = costs.placements()[consumer].degrees;
-  const int64_t pieces = a.sample + b.sample - std::gcd(a.sample, b.sample);
-  return pieces * a.parameter * a.attribute * b.parameter * b.attribute;
-}
 
 Limits::Limits(PlacementCosts& costs, int64_t memory_bytes, int64_t transfers)
     : costs_(costs), memory_limit_bytes_(memory_bytes), transfer_limit_(transfers) {
@@ -40,7 +28,7 @@ int64_t Limits::transfersOf(const ReadTensor& tensor, const Strategy& strategy) 
       const int other = tensor.readers[j].op;
       is_first = costs_.need(other, strategy[other]) != need;
     }
-    if (is_first) transfers += mostTransfers(costs_, op, strategy[tensor.producer], strategy[op]);
+    if (is_first) transfers += costs_.placements().sent(strategy[tensor.producer], need);
   }
   return transfers;
 }

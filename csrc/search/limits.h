@@ -12,10 +12,6 @@ namespace topoopt {
 
 using Strategy = std::vector<int>;  // per operator: number of a placement
 
-// At least as many transfers between servers, one way, as `op` on placement `consumer` takes for an
-// operand from placement `producer`. No list is made: that may be long.
-int64_t mostTransfers(const PlacementCosts& costs, int op, int producer, int consumer);
-
 // Keeps what the current strategy needs while it changes. An all-to-all between the parts of two
 // operators is a transfer for every pair of servers, and the flow level, which has the last word,
 // takes seconds for some ten thousands: hence the second limit.

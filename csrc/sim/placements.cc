@@ -11,6 +11,7 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kRememberedPairs = 1 << 14;  // of placements, of which a long search sees many
+constexpr size_t kRememberedCounts = 1 << 18;
 
 // A part of a producer and a part of a consumer along one axis, and how much of the axis moves.
 struct AxisPair {
@@ -49,14 +50,26 @@ std::vector<AxisPair> allPairs(int a, int b, double fraction) {
   return found;
 }
 
+// Whether part i of a and part j of b, both equal parts of [0, 1), overlap.
+bool overlap(int64_t i, int64_t a, int64_t j, int64_t b) {
+  return i * b < (j + 1) * a && j * a < (i + 1) * b;
+}
+
+// How many pairs `overlaps` finds.
+int64_t overlapCount(int64_t a, int64_t b) { return a + b - std::gcd(a, b); }
+
+bool splitsAlike(const Degrees& producer, const Need& need) {
+  return producer.kind == ParameterSplit::kColumns && need.parameter > 1 && !need.whole.parameter &&
+         !need.by_expert;
+}
+
 // Columns of the producer and a consumer that takes parts of features meet on one axis; in all
 // other cases the two splits are of different axes, or the parts are partial sums of everything.
 std::vector<AxisPair> parameterPairs(const Degrees& producer, const Need& need) {
   const int p = producer.parameter;
   const int q = need.parameter;
   const bool whole = need.whole.parameter;
-  const bool takes_features = !whole && !need.by_expert && q > 1;
-  if (producer.kind == ParameterSplit::kColumns && takes_features) return overlaps(p, q);
+  if (splitsAlike(producer, need)) return overlaps(p, q);
   const double held = producer.kind == ParameterSplit::kRows ? 1.0 : 1.0 / p;
   return allPairs(p, q, whole ? held : held / q);
 }
@@ -100,6 +113,34 @@ std::vector<Transfer> transfersBetween(const Placement& producer, const Need& b)
     }
   }
   return found;
+}
+
+int64_t sentBetween(const Placement& producer, const Need& b) {
+  const Degrees& a = producer.degrees;
+  const bool alike = splitsAlike(a, b);
+  int64_t pairs = overlapCount(a.sample, b.sample);
+  pairs *= alike ? overlapCount(a.parameter, b.parameter) : int64_t{a.parameter} * b.parameter;
+  pairs *= b.whole.attribute ? int64_t{a.attribute} * b.attribute
+                             : overlapCount(a.attribute, b.attribute);
+  const int highest = *std::max_element(producer.servers.begin(), producer.servers.end());
+  std::vector<int> shard_on(highest + 1, -1);
+  for (int shard = 0; shard < a.shards(); ++shard) shard_on[producer.servers[shard]] = shard;
+  const int shards = b.sample * b.parameter * b.attribute;
+  for (int shard = 0; shard < shards; ++shard) {
+    const int server = b.servers[shard];
+    const int from = server <= highest ? shard_on[server] : -1;
+    if (from < 0) continue;
+    const int per_sample = a.parameter * a.attribute;
+    const int need_per_sample = b.parameter * b.attribute;
+    const bool same_samples =
+        overlap(from / per_sample, a.sample, shard / need_per_sample, b.sample);
+    const bool same_features = !alike || overlap(from / a.attribute % a.parameter, a.parameter,
+                                                 shard / b.attribute % b.parameter, b.parameter);
+    const bool same_positions = b.whole.attribute || overlap(from % a.attribute, a.attribute,
+                                                             shard % b.attribute, b.attribute);
+    pairs -= same_samples && same_features && same_positions;
+  }
+  return pairs;
 }
 
 std::vector<std::vector<int>> parameterGroups(const Placement& placement) {
@@ -171,6 +212,13 @@ const std::vector<Transfer>& Placements::transfers(int producer, int need) {
   if (const auto known = transfers_.find(key); known != transfers_.end()) return known->second;
   if (transfers_.size() >= kRememberedPairs) transfers_.clear();
   return transfers_[key] = transfersBetween(placements_[producer], needs_[need]);
+}
+
+int64_t Placements::sent(int producer, int need) {
+  const uint64_t key = static_cast<uint64_t>(producer) << 32 | static_cast<uint64_t>(need);
+  if (const auto known = sent_.find(key); known != sent_.end()) return known->second;
+  if (sent_.size() >= kRememberedCounts) sent_.clear();
+  return sent_[key] = sentBetween(placements_[producer], needs_[need]);
 }
 
 namespace {

@@ -78,6 +78,9 @@ struct Transfer {
 // Every pair of shards that share a part of the tensor, each once.
 std::vector<Transfer> transfersBetween(const Placement& producer, const Need& need);
 
+// How many of them are between different servers; no list is made, which may be long.
+int64_t sentBetween(const Placement& producer, const Need& need);
+
 // The servers that hold the same parameters, ascending: one group per parameter part. Groups of one
 // server are among them.
 std::vector<std::vector<int>> parameterGroups(const Placement& placement);
@@ -103,6 +106,8 @@ class Placements {
 
   // As transfersBetween, for need number `need`. Valid until the next call.
   const std::vector<Transfer>& transfers(int producer, int need);
+  // As sentBetween.
+  int64_t sent(int producer, int need);
 
  private:
   void check(const Placement& placement) const;
@@ -115,6 +120,7 @@ class Placements {
   std::map<Need, int> need_ids_;
   std::vector<std::array<int, 4>> need_of_;  // per placement and WholeOperands; -1 not looked up
   std::unordered_map<uint64_t, std::vector<Transfer>> transfers_;
+  std::unordered_map<uint64_t, int64_t> sent_;
 };
 
 // How many micro-batches each operator of a pipeline holds at once, of `micro_batches`. Operators

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/random.h"
+#include "seed.h"
 #include "sim/iteration.h"
 #include "sim/job.h"
 
@@ -73,6 +75,29 @@ TEST(PlacementsTest, WhoNeedsTheSameHasTheSameNumber) {
   EXPECT_NE(placements.need(columns, {}), placements.need(turned, {}));
   EXPECT_NE(placements.need(columns, {}), placements.need(columns, {true, false}));
   EXPECT_NE(placements.need(columns, {}), placements.need(samples, {}));
+}
+
+Placement anyPlacement(Random& random, int servers) {
+  std::vector<int> on(servers);
+  std::iota(on.begin(), on.end(), 0);
+  for (int i = servers; i > 1; --i) std::swap(on[i - 1], on[random.below(i)]);
+  const int parameter = 1 + random.below(3);
+  const int attribute = 1 + random.below(2);
+  const int sample = 1 + random.below(servers / (parameter * attribute));
+  on.resize(sample * parameter * attribute);
+  const auto kind = static_cast<ParameterSplit>(parameter > 1 ? 1 + random.below(3) : 0);
+  return {on, {sample, kind, parameter, attribute}};
+}
+
+TEST(PlacementsTest, WhatIsSentIsCountedWithoutAList) {
+  Random random(testSeed());
+  for (int i = 0; i < 2000; ++i) {
+    const Placement producer = anyPlacement(random, 8);
+    const Need need = needOf(anyPlacement(random, 8), {random.below(2) > 0, random.below(2) > 0});
+    int64_t sent = 0;
+    for (const Transfer& t : transfersBetween(producer, need)) sent += t.source != t.target;
+    ASSERT_EQ(sentBetween(producer, need), sent);
+  }
 }
 
 TEST(JobTest, OperandsOfOneNumberAreOneTensor) {

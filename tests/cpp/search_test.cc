@@ -197,19 +197,6 @@ TEST(BusyTimes, NoIterationIsShorterThanItsBusiestServerOrLink) {
   }
 }
 
-TEST(CoarseSimulator, TransfersAreNeverMoreThanCounted) {
-  Random random(testSeed());
-  const auto job = randomJob(random, 2, 8, 1);
-  PlacementCosts costs(job);
-  for (int i = 0; i < 500; ++i) {
-    const int a = costs.placements().intern(randomPlacement(random, 8));
-    const int b = costs.placements().intern(randomPlacement(random, 8));
-    int64_t sent = 0;
-    for (const Transfer& t : costs.transfers(1, a, b)) sent += t.source != t.target;
-    EXPECT_LE(sent, mostTransfers(costs, 1, a, b));
-  }
-}
-
 TEST(Cooling, BetaGrowsByTheSameFactorAndThenStays) {
   Cooling cooling(2);
   EXPECT_EQ(cooling.next(), 2);

@@ -148,7 +148,7 @@ def test_proposals_too_large_for_memory_are_never_taken() -> None:
 
 
 def test_no_strategy_makes_more_transfers_than_the_limit() -> None:
-    problem = replace(tables(), max_transfers=20, beta=1e-9)
+    problem = replace(tables(), max_transfers=8, beta=1e-9)
     for result in (ThreadedChains(problem).run(2000), ThreadedChains(replace(problem)).run(3000)):
         for candidate in result.candidates:
             count = sum(
@@ -156,7 +156,7 @@ def test_no_strategy_makes_more_transfers_than_the_limit() -> None:
                 for i, op in enumerate(problem.op_graph.operators)
                 for o in op.operands
             )
-            assert count <= 20
+            assert count <= 8
     free = ThreadedChains(replace(problem, max_transfers=10**6)).run(3000)
     assert free.candidates[0].seconds < result.candidates[0].seconds
 

@@ -20,7 +20,7 @@ from torch_topoopt.search.strategies import (
     most_parts,
     samples_of_servers,
 )
-from torch_topoopt.search.traffic import most_transfers
+from torch_topoopt.search.traffic import transfer_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -151,7 +151,7 @@ def split_starts(
         for strategy in found
         if strategy not in others
         and (executable is None or all(map(executable, strategy)))
-        and most_transfers(op_graph, strategy) <= max_transfers
+        and transfer_count(op_graph, strategy) <= max_transfers
         and memory.fits(strategy)
     ]
     if not fitting:

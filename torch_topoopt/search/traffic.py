@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
@@ -61,16 +60,13 @@ def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[Sha
     return list(found.values())
 
 
-def most_transfers(op_graph: OpGraph, placements: Sequence[Placement]) -> int:
-    """At least as many transfers between servers, one way, as `placements` make; csrc/search/limits
-    counts as much."""
+def transfer_count(op_graph: OpGraph, placements: Sequence[Placement]) -> int:
+    """How many transfers between servers `placements` make, one way."""
     total = 0
     for read in shared_reads(op_graph, placements):
-        a, b = placements[read.producer], placements[read.readers[0]]
-        if _stays(a, b):
-            continue
-        pieces = a.sample + b.sample - math.gcd(a.sample, b.sample)
-        total += pieces * a.parameter * a.attribute * b.parameter * b.attribute
+        producer, reader = placements[read.producer], placements[read.readers[0]]
+        needs = operand_needs(op_graph.operators[read.readers[0]], reader)
+        total += _core.placement_sent(lower_placement(producer), lower_placement(reader), *needs)
     return total
 
 
