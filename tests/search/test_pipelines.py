@@ -10,21 +10,8 @@ from small_op_graphs import chain, graph, operator
 
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
-from torch_topoopt.search.pipelines import cut_points, pipeline, pipelines
+from torch_topoopt.search.pipelines import pipeline, pipelines
 from torch_topoopt.sim import predict_ideal_switch
-
-
-def test_a_graph_is_cut_where_one_tensor_crosses() -> None:
-    assert cut_points(chain(4)) == (1, 2, 3)
-    residual = graph(
-        operator("in"),
-        operator("branch", (0, 8, 8)),
-        operator("add", (0, 8, 8), (1, 8, 8)),
-        operator("out", (2, 8, 8)),
-    )
-    assert cut_points(residual) == (1, 3), "a skip connection and its branch are two tensors"
-    two_inputs = graph(operator("a"), operator("b"), operator("c", (0, 8, 8), (1, 8, 8)))
-    assert cut_points(two_inputs) == (1,)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -98,3 +85,26 @@ def test_more_micro_batches_make_an_even_pipeline_faster() -> None:
     times = [estimate.iteration_s for estimate in seconds]
     assert times == sorted(times, reverse=True)
     assert len(times) == 4
+
+
+def test_stages_on_different_numbers_of_servers_are_offered_where_they_are_faster() -> None:
+    flops = (10**11, 2 * 10**11, 10**11)
+    op_graph = graph(
+        *(
+            operator(f"o{i}", *([(i - 1, 8, 8)] if i else []), flops=size)
+            for i, size in enumerate(flops)
+        )
+    )
+    cluster = Cluster(4, 2, 100.0)
+    found = pipelines(op_graph, cluster, (8,))
+    assert [[p.servers for p in f.strategy] for f in found] == [
+        [(0, 1), (0, 1), (2, 3)],
+        [(0,), (1, 2), (3,)],
+    ]
+    equal, unequal = (
+        predict_ideal_switch(op_graph, cluster, f.strategy, micro_batches=8) for f in found
+    )
+    assert unequal.iteration_s < 0.85 * equal.iteration_s
+    assert unequal.iteration_s == pytest.approx(unequal.compute_s * 10 / 8, rel=0.01), "fill, drain"
+    even = pipelines(chain(4, flops=10**11), cluster, (8,))
+    assert all(len({len(p.servers) for p in f.strategy}) == 1 for f in even)

@@ -7,6 +7,7 @@ schedule is 1F1B (csrc/sim/placements.h, microBatchesInFlight).
 from __future__ import annotations
 
 import itertools
+import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.lowering import degrees_of
 from torch_topoopt.search.shards import shard_cost
 from torch_topoopt.search.split_starts import split_starts, split_strategy
+from torch_topoopt.search.stages import Stages, any_stages, cut_points, equal_stages
 from torch_topoopt.search.strategies import (
     Memory,
     most_parts,
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Executable, Strategy
 
 
-_HALVINGS = 60  # of the time that the longest stage may take
+_MOST_UNEQUAL = 6  # stages on different numbers of servers
+_WORTH = 0.02  # a gain of stages on different numbers of servers
 
 
 class Pipeline(NamedTuple):
@@ -40,27 +43,6 @@ class Pipeline(NamedTuple):
 
     strategy: Strategy
     micro_batches: int
-
-
-def cut_points(op_graph: OpGraph) -> tuple[int, ...]:
-    """Where a pipeline may be cut: before which operators only one tensor has to be handed over.
-
-    At a cut point i, what operators 0..i-1 made and operators from i on read comes from at most one
-    operator.
-    """
-    last_reader: dict[int, int] = {}
-    for i, operator in enumerate(op_graph.operators):
-        for operand in operator.operands:
-            last_reader[operand.producer] = i
-    open_until: dict[int, int] = {}  # producer -> last reader, of those that are still to be read
-    cuts = []
-    for i in range(1, len(op_graph.operators)):
-        if i - 1 in last_reader:
-            open_until[i - 1] = last_reader[i - 1]
-        open_until = {producer: last for producer, last in open_until.items() if last >= i}
-        if len(open_until) <= 1:
-            cuts.append(i)
-    return tuple(cuts)
 
 
 def pipeline(
@@ -73,33 +55,70 @@ def pipeline(
     Raises ValueError if `stages` does not divide the servers, for micro-batches that do not fit the
     batch, and for an unknown accelerator.
     """
-    blocks = _stage_servers(op_graph, cluster, stages, micro_batches)
-    return None if blocks is None else _by_samples(op_graph, cluster, blocks, micro_batches)
-
-
-def _stage_servers(
-    op_graph: OpGraph, cluster: Cluster, stages: int, micro_batches: int
-) -> list[tuple[int, ...]] | None:
-    """The servers of every operator's stage; None if there are too few cut points."""
     if stages < 1 or cluster.servers % stages:
         raise ValueError(f"stages: {stages} does not divide {cluster.servers} servers")
-    width = cluster.servers // stages
-    device = accelerator(cluster.accelerator)
-    seconds = [
-        sum(
-            shard_cost(
-                device, operator, Degrees(width), cluster.accelerators_per_server, micro_batches
-            )[:2]
-        )
-        for operator in op_graph.operators
-    ]
-    cuts = _balanced(seconds, cut_points(op_graph), stages)
-    if cuts is None:
+    made = _Cutting(op_graph, cluster, micro_batches).equal(stages)
+    if made is None:
         return None
-    blocks = [tuple(range(k * width, (k + 1) * width)) for k in range(stages)]
-    bounds = itertools.pairwise((0, *cuts, len(op_graph.operators)))
+    return _by_samples(op_graph, cluster, _blocks(op_graph, made), micro_batches)
+
+
+class _Cutting:
+    """Stages of `op_graph` by what they compute on so many servers."""
+
+    def __init__(self, op_graph: OpGraph, cluster: Cluster, micro_batches: int) -> None:
+        self._op_graph, self._cluster = op_graph, cluster
+        self._micro_batches = micro_batches
+        self._cuts = cut_points(op_graph)
+        self._seconds: dict[int, list[float]] = {}
+
+    def seconds(self, width: int) -> list[float]:
+        """What every operator takes where `width` servers share its samples."""
+        if width not in self._seconds:
+            cluster, count = self._cluster, self._micro_batches
+            device = accelerator(cluster.accelerator)
+            per_server = cluster.accelerators_per_server
+            sample = most_parts(width, samples_of_servers(self._op_graph, cluster, count))
+            self._seconds[width] = [
+                sum(shard_cost(device, operator, Degrees(sample), per_server, count)[:2])
+                for operator in self._op_graph.operators
+            ]
+        return self._seconds[width]
+
+    def equal(self, stages: int) -> Stages | None:
+        """Stages of as many servers each."""
+        width = self._cluster.servers // stages
+        return equal_stages(self.seconds(width), self._cuts, width, stages)
+
+    def all(self) -> list[Stages]:
+        """Of equal stages, all numbers that divide the servers; and the best of unequal ones, if it
+        is predicted to be faster than each of them."""
+        servers = self._cluster.servers
+        widths = [k for k in range(1, servers) if servers % k == 0]
+        equal = [made for k in widths if (made := self.equal(servers // k)) is not None]
+        seconds = {width: self.seconds(width) for width in widths}
+        unequal = [
+            made
+            for stages in range(2, min(servers, _MOST_UNEQUAL) + 1)
+            if (made := any_stages(seconds, self._cuts, servers, stages)) is not None
+        ]
+        best_s = min(map(self._iteration_s, equal), default=float("inf"))
+        faster = [made for made in unequal if self._iteration_s(made) < best_s * (1 - _WORTH)]
+        return [*reversed(equal), *sorted(faster, key=self._iteration_s)[:1]]
+
+    def _iteration_s(self, stages: Stages) -> float:
+        """One micro-batch through all stages and the others through the slowest; nothing moves."""
+        return sum(stages.seconds) + stages.longest_s * (self._micro_batches - 1)
+
+
+def _blocks(op_graph: OpGraph, stages: Stages) -> list[tuple[int, ...]]:
+    """The servers of every operator's stage."""
+    ends = list(itertools.accumulate(stages.widths))
+    bounds = itertools.pairwise((0, *stages.cuts, len(op_graph.operators)))
     return [
-        block for block, (begin, end) in zip(blocks, bounds, strict=True) for _ in range(begin, end)
+        tuple(range(end - width, end))
+        for end, width, (begin, stop) in zip(ends, stages.widths, bounds, strict=True)
+        for _ in range(begin, stop)
     ]
 
 
@@ -122,20 +141,25 @@ def pipelines(
     dimensions: Collection[SplitDimension] = (),
     optimizer_factor: float = 0.0,
 ) -> tuple[Pipeline, ...]:
-    """The pipelines of every number of stages that divides the servers and of every number of
-    `micro_batches` that the batch allows, as far as they fit into the accelerators' memory.
+    """Pipelines for every number of `micro_batches` that the batch allows, as far as they fit into
+    the accelerators' memory.
+
+    Of stages on as many servers each, all numbers that divide the servers; and the best of stages
+    on different numbers of servers, if it is predicted to be faster than these.
 
     Where a stage that shares samples does not fit: with the fewest of the largest operators whole
     on one server of their stage, and with all parameters split, along `dimensions`, into as few
     parts as fit.
     """
     found = []
-    for stages, count in itertools.product(range(2, cluster.servers + 1), micro_batches):
-        if cluster.servers % stages or op_graph.batch_size % count:
-            continue
-        blocks = _stage_servers(op_graph, cluster, stages, count)
-        if blocks is None:
-            continue
+    made = [
+        (stages, count)
+        for count in micro_batches
+        if op_graph.batch_size % count == 0
+        for stages in _Cutting(op_graph, cluster, count).all()
+    ]
+    for stages, count in made:
+        blocks = _blocks(op_graph, stages)
         memory = partial(
             Memory, op_graph, cluster, micro_batches=count, optimizer_factor=optimizer_factor
         )
@@ -179,7 +203,7 @@ def _with_split_parameters(
 ) -> Strategy | None:
     """All parameters in as few parts as fit, of the numbers that divide a stage's servers."""
     chosen = {i for i, operator in enumerate(op_graph.operators) if operator.parameter_bytes}
-    width = len(blocks[0])
+    width = math.gcd(*map(len, blocks))  # what divides the servers of every stage
     for parts in range(2, width + 1):
         if dimensions and width % parts == 0:
             made = split_strategy(op_graph, blocks, parts, chosen, samples, dimensions)
@@ -261,40 +285,3 @@ def planning_starts(
         f"micro_batches: {micro_batches} of {samples} samples are too small for every strategy "
         f"to start from on {cluster.servers} servers; use fewer"
     )
-
-
-def _balanced(
-    seconds: Sequence[float], cuts: tuple[int, ...], stages: int
-) -> tuple[int, ...] | None:
-    """The `stages` - 1 of `cuts` whose longest stage is shortest, to the last bits of a float."""
-    if len(cuts) < stages - 1:
-        return None
-    until = list(itertools.accumulate(seconds, initial=0.0))
-    found = _cuts_within(until[-1], until, cuts, stages)
-    low, high = 0.0, until[-1]
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        shorter = _cuts_within(middle, until, cuts, stages)
-        if shorter is None:
-            low = middle
-        else:
-            found, high = shorter, middle
-    return found
-
-
-def _cuts_within(
-    longest_s: float, until: Sequence[float], cuts: tuple[int, ...], stages: int
-) -> tuple[int, ...] | None:
-    """`stages` - 1 cuts with every stage as long as `longest_s` lets it be; None without any."""
-    chosen: list[int] = []
-    begin = at = 0
-    for left in range(stages - 1, 0, -1):  # cuts that are still to be made, and one each to spare
-        fitting = at
-        while fitting <= len(cuts) - left and until[cuts[fitting]] - until[begin] <= longest_s:
-            fitting += 1
-        if fitting == at:
-            return None
-        begin = cuts[fitting - 1]
-        chosen.append(begin)
-        at = fitting
-    return tuple(chosen) if until[-1] - until[begin] <= longest_s else None

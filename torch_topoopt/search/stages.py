@@ -1,0 +1,174 @@
+"""Cutting a graph into the stages of a pipeline, so that the slowest is as fast as can be."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.op_graph import OpGraph
+
+_HALVINGS = 60  # of the time that the longest stage may take
+
+
+class Stages(NamedTuple):
+    """Where each stage but the first begins; of each, the number of servers, and its seconds."""
+
+    cuts: tuple[int, ...]
+    widths: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def longest_s(self) -> float:
+        """Of the slowest stage."""
+        return max(self.seconds)
+
+
+def cut_points(op_graph: OpGraph) -> tuple[int, ...]:
+    """Where a pipeline may be cut: before which operators only one tensor has to be handed over.
+
+    At a cut point i, what operators 0..i-1 made and operators from i on read comes from at most one
+    operator.
+    """
+    last_reader: dict[int, int] = {}
+    for i, operator in enumerate(op_graph.operators):
+        for operand in operator.operands:
+            last_reader[operand.producer] = i
+    open_until: dict[int, int] = {}  # producer -> last reader, of those that are still to be read
+    cuts = []
+    for i in range(1, len(op_graph.operators)):
+        if i - 1 in last_reader:
+            open_until[i - 1] = last_reader[i - 1]
+        open_until = {producer: last for producer, last in open_until.items() if last >= i}
+        if len(open_until) <= 1:
+            cuts.append(i)
+    return tuple(cuts)
+
+
+def equal_stages(
+    seconds: Sequence[float], cuts: tuple[int, ...], width: int, stages: int
+) -> Stages | None:
+    """`stages` of `width` servers each; None if there are too few `cuts`.
+
+    `seconds` are what the operators take on that many servers.
+    """
+    found = _balanced(seconds, cuts, stages)
+    if found is None:
+        return None
+    until = list(itertools.accumulate(seconds, initial=0.0))
+    bounds = (0, *found, len(seconds))
+    times = tuple(until[end] - until[begin] for begin, end in itertools.pairwise(bounds))
+    return Stages(found, (width,) * stages, times)
+
+
+def any_stages(
+    seconds: Mapping[int, Sequence[float]], cuts: tuple[int, ...], servers: int, stages: int
+) -> Stages | None:
+    """`stages` of any numbers of servers, all together `servers`; None if there are too few cuts.
+
+    `seconds` are what the operators take, for each number of servers that a stage may have.
+    """
+    if len(cuts) < stages - 1 or stages * min(seconds) > servers:
+        return None
+    until = {w: list(itertools.accumulate(of, initial=0.0)) for w, of in seconds.items()}
+    bounds = [0, *cuts, len(next(iter(seconds.values())))]
+    found = None
+    low, high = 0.0, max(times[-1] for times in until.values())
+    for _ in range(_HALVINGS // 2):
+        middle = (low + high) / 2
+        shorter = _widths_within(middle, until, bounds, servers, stages)
+        if shorter is None:
+            low = middle
+        else:
+            found, high = shorter, middle
+    return found
+
+
+def _widths_within(
+    longest_s: float,
+    until: Mapping[int, Sequence[float]],
+    bounds: Sequence[int],
+    servers: int,
+    stages: int,
+) -> Stages | None:
+    """Stages none of which takes longer: each goes as far as it may, which leaves the least."""
+    ends = {w: [times[bound] for bound in bounds] for w, times in until.items()}
+    # reached[s]: how far the stages so far come on s servers, and the width of the last of them
+    reached: dict[int, int] = {0: 0}
+    steps: list[dict[int, tuple[int, int]]] = []  # per stage: servers -> (bound, width)
+    for left in range(stages - 1, -1, -1):
+        last = len(bounds) - 1 - left  # one bound is spared for each stage that follows
+        step: dict[int, tuple[int, int]] = {}
+        for used, begin in reached.items():
+            for width, times in ends.items():
+                if used + width > servers:
+                    continue
+                end = min(bisect.bisect_right(times, times[begin] + longest_s) - 1, last)
+                if end > begin and end > step.get(used + width, (0, 0))[0]:
+                    step[used + width] = end, width
+        steps.append(step)
+        reached = {used: end for used, (end, _) in step.items()}
+    if reached.get(servers) != len(bounds) - 1:
+        return None
+    return _followed_back(steps, bounds, servers, until)
+
+
+def _followed_back(
+    steps: Sequence[Mapping[int, tuple[int, int]]],
+    bounds: Sequence[int],
+    servers: int,
+    until: Mapping[int, Sequence[float]],
+) -> Stages:
+    cuts, widths = [], []
+    for step in reversed(steps):
+        end, width = step[servers]
+        cuts.append(bounds[end])
+        widths.append(width)
+        servers -= width
+    cuts.reverse()
+    widths.reverse()
+    times = tuple(
+        until[width][end] - until[width][begin]
+        for width, begin, end in zip(widths, (0, *cuts), cuts, strict=False)
+    )
+    return Stages(tuple(cuts[:-1]), tuple(widths), times)
+
+
+def _balanced(
+    seconds: Sequence[float], cuts: tuple[int, ...], stages: int
+) -> tuple[int, ...] | None:
+    """The `stages` - 1 of `cuts` whose longest stage is shortest, to the last bits of a float."""
+    if len(cuts) < stages - 1:
+        return None
+    until = list(itertools.accumulate(seconds, initial=0.0))
+    found = _cuts_within(until[-1], until, cuts, stages)
+    low, high = 0.0, until[-1]
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        shorter = _cuts_within(middle, until, cuts, stages)
+        if shorter is None:
+            low = middle
+        else:
+            found, high = shorter, middle
+    return found
+
+
+def _cuts_within(
+    longest_s: float, until: Sequence[float], cuts: tuple[int, ...], stages: int
+) -> tuple[int, ...] | None:
+    """`stages` - 1 cuts with every stage as long as `longest_s` lets it be; None without any."""
+    chosen: list[int] = []
+    begin = at = 0
+    for left in range(stages - 1, 0, -1):  # cuts that are still to be made, and one each to spare
+        fitting = at
+        while fitting <= len(cuts) - left and until[cuts[fitting]] - until[begin] <= longest_s:
+            fitting += 1
+        if fitting == at:
+            return None
+        begin = cuts[fitting - 1]
+        chosen.append(begin)
+        at = fitting
+    return tuple(chosen) if until[-1] - until[begin] <= longest_s else None
