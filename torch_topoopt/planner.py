@@ -226,10 +226,16 @@ class Planning:
         """Rounds that begin with a search on `network`, until one gains little.
 
         The first considers every number of micro-batches of `starts`, the others that of the best.
+        A round searches on the network of the best pair; where that is done, on the one that was
+        wired last, although it is worse for the strategy at hand: another strategy may be better
+        there than any is on the best network.
         """
         rewires = self._options.ablation != "search-only"
+        searched: list[Network] = []
+        wired_for: dict[int, Network] = {}  # by number of micro-batches
         for _ in range(self._options.rounds):
             before_s = self._best_s
+            searched.append(network)
             for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
                 strategy = self._search(network, begin, network, count, budget)
                 rewired = found = self._price(strategy, network, count)
@@ -237,15 +243,19 @@ class Planning:
                     self._report("network", 0)
                     wired = self._wire(found.strategy, mode, count)
                     rewired = self._price(found.strategy, wired, count)
+                    wired_for[count] = rewired.network
                 self._finish_round(found, rewired)
             self._round += 1
             self._proposed_before = self._proposed
-            if not self._best_s < before_s * (1 - CONVERGED):
-                break
             assert self._best is not None
-            if rewires:
-                network = self._best.network
             best, count = self._best.strategy, self._best.micro_batches
+            new = None
+            if rewires:
+                options = (self._best.network, wired_for[count])
+                new = next((n for n in options if n not in searched), None)
+                network = new or self._best.network
+            if new is None and not self._best_s < before_s * (1 - CONVERGED):
+                break
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
 
     def _result(self) -> Plan:

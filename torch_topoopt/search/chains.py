@@ -31,7 +31,7 @@ _SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
 # several changes together help, hot chains find them; on large models they cost a little.
 _WARMTH = (1.0, 0.2, 1.0, 0.04)
 _COLDER = 1000.0  # beta at the end of a search, as a multiple of that at its beginning
-_KEPT = 8  # strategies that a chain hands over
+_KEPT = 8  # strategies that chains hand over, together
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,13 @@ def together(chains: Sequence[ChainProgress]) -> ChainProgress:
 
 
 def merged(results: Sequence[ChainResult]) -> ChainResult:
-    """Results of several chains as one."""
+    """Results of several chains as one, with the best candidates of each.
+
+    What one chain finds is much alike, and another simulator may rank other chains' higher.
+    """
     best: dict[Strategy, float] = {}
     for result in results:
-        for candidate in result.candidates:
+        for candidate in result.candidates[: -(-_KEPT // len(results))]:
             best.setdefault(candidate.strategy, candidate.seconds)
     candidates = sorted((Candidate(s, strategy) for strategy, s in best.items()), key=_seconds)
     return ChainResult(
