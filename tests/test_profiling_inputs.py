@@ -188,6 +188,13 @@ def test_a_file_that_fails_on_import_is_one_line(tmp_path: Path) -> None:
         load_model(str(path))
 
 
+def test_what_is_no_module_is_said_before_its_batch_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "odd.py"
+    path.write_text("def build_model():\n    return [3]\n")
+    with pytest.raises(ProfileError, match=r"build_model\(\) returned list, not an nn.Module"):
+        load_model(str(path))
+
+
 def test_a_file_without_a_batch_is_told_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "bare.py"
     path.write_text("import torch\ndef build_model():\n    return torch.nn.Linear(8, 2)\n")

@@ -103,20 +103,22 @@ def _load_file(path: Path, function: str, batch_size: int | None) -> LoadedModel
             raise ProfileError(f"model: {path} has no callable {function!r} at module level")
         with _user_code(f"{path}:{function}()"), torch.device("meta"):
             built = build()
-        if isinstance(built, tuple) and len(built) == 2:
-            built, batch = built
+        comes_with_batch = isinstance(built, tuple) and len(built) == 2
+        network = built[0] if comes_with_batch else built
+        if not isinstance(network, torch.nn.Module):
+            raise ProfileError(
+                f"model: {path}:{function}() returned {type(network).__name__}, not an nn.Module "
+                "or (nn.Module, example batch)"
+            )
+        if comes_with_batch:
+            batch = built[1]
             if batch_size is not None:
                 arguments = positional_and_keyword(batch)
                 batch = _as_batch(resized(arguments, batch_size_of(arguments, None), batch_size))
         else:
             batch = _batch_from(module, path, batch_size)
-    if not isinstance(built, torch.nn.Module):
-        raise ProfileError(
-            f"model: {path}:{function}() returned {type(built).__name__}, not an nn.Module or "
-            "(nn.Module, example batch)"
-        )
     name = path.stem if function == "build_model" else f"{path.stem}:{function}"
-    return LoadedModel(lambda: built, batch, name)
+    return LoadedModel(lambda: network, batch, name)
 
 
 def _as_batch(arguments: Arguments) -> Any:
