@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.planning_options import MicroBatches
     from torch_topoopt.search.strategies import Executable
 
 
@@ -107,22 +108,25 @@ def plan_pipeline(
     cluster: Cluster,
     *,
     stages: int | None,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     seed: int,
     progress: Callable[[float | None, str], None],
     network: Network | None,
 ) -> Plan:
     """The pipeline that is predicted to be fastest, of those that can be executed for the model.
 
-    Considered are all numbers of stages, or `stages`; and 2, 4, ... 32 micro-batches, as far as
-    they divide the batch, or `micro_batches`. Each is cut into stages that compute equally long and
-    gets a network of its own. Raises InputError where there is none.
+    Considered are all numbers of stages, or `stages`; and 2, 4, ... 32 micro-batches, or those of
+    `micro_batches`, as far as they divide the batch. Each is cut into stages that compute equally
+    long and gets a network of its own. Raises InputError where there is none.
     """
     from torch_topoopt.parallel import StrategyError, stages_of
     from torch_topoopt.planning_options import PlanningOptions
     from torch_topoopt.search.pipelines import pipelines
 
-    counts = [micro_batches] if micro_batches else [2**i for i in range(1, 6)]
+    if micro_batches is None or micro_batches == "auto":
+        counts: tuple[int, ...] = tuple(2**i for i in range(1, 6))
+    else:
+        counts = (micro_batches,) if isinstance(micro_batches, int) else micro_batches
     why = "too few samples, too little memory, or no place where a single tensor passes"
     plans = []
     try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.cluster_options import ClusterChoice
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.planning_options import MicroBatches
 
 UNPACED_LINK_GBPS = 10.0
 
@@ -46,7 +47,7 @@ class RunOptions:
     cluster: Cluster
     strategy_space: Literal["data-parallel", "full", "pipeline"]
     stages: int | None
-    micro_batches: int | None
+    micro_batches: MicroBatches | None
     measure: bool
     site: ClusterChoice | None
     plan: Plan | None
@@ -154,9 +155,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--micro-batches",
-        type=int,
+        type=parser.micro_batches,
         metavar="M",
-        help="of a pipeline (default: 2, 4, 8, 16 or 32, whatever is predicted to be fastest)",
+        help="of a pipeline: a number, several to choose from (2,8), or auto: 2, 4, 8, 16 or 32, "
+        "whatever is predicted to be fastest (default)",
     )
     group.add_argument(
         "--measure",
@@ -310,8 +312,9 @@ def _check_strategy_space(
         value, name = getattr(arguments, option), option.replace("_", "-")
         if value is not None and space != "pipeline":
             raise InputError(f"{name}: --{name} is for --strategy-space pipeline")
-        if value is not None and value < 2:
-            raise InputError(f"{name}: {value} is not at least 2")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and number < 2:
+                raise InputError(f"{name}: {number} is not at least 2")
     if arguments.stages is not None and cluster.servers % arguments.stages:
         raise InputError(
             f"stages: {arguments.stages} does not divide {cluster.servers} servers evenly"

@@ -132,6 +132,10 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
             "micro-batches: 1 is not at least 2",
         ),
         (
+            "--servers 4 --strategy-space pipeline --micro-batches 4,1",
+            "micro-batches: 1 is not at least 2",
+        ),
+        (
             "--servers 4 --strategy-space full --model graph.json",
             "model: graph.json is a saved OpGraph; whether a strategy can be executed is decided",
         ),
@@ -176,7 +180,7 @@ def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, scr
     """On servers of two ranks each, which share the samples of their stage."""
     (script / "stages.py").write_text(STAGES)
     cluster = ("--servers", "2", "--ranks-per-server", "2", "--bandwidth", "200Mbps")
-    space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "4", "--measure")
+    space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "3,4", "--measure")
     done = launcher.run("run", *cluster, *space, "--json", "--run-dir", "here", "stages.py")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
