@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from small_op_graphs import chain, embeddings, random_graph
@@ -23,9 +23,13 @@ from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
 from torch_topoopt.topology.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.loads import link_load_bytes
+from torch_topoopt.topology.single_ring import single_ring
+from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Network
+    from torch_topoopt.search.strategies import Strategy
 
 TESTS = Path(__file__).parent
 
@@ -103,6 +107,32 @@ def test_rewiring_for_the_strategy_helps_where_traffic_is_model_parallel() -> No
     reference = plan(op_graph, small(8, 4), strategy_space="data-parallel")
     assert made.prediction.iteration_s < reference.prediction.iteration_s / 3
     assert {len(p.servers) for p in made.strategy if p.operator.startswith("table")} == {1}
+
+
+def test_a_network_that_is_worse_for_the_strategy_at_hand_is_searched_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[Network] = []
+    search = Planning._search
+
+    def wire_a_ring(self: Planning, strategy: Strategy, *_: object) -> Network:
+        if not searched:
+            return find_network(self._cluster, demand(self._op_graph, strategy, 8), mode="paper")
+        return single_ring(self._cluster, demand(self._op_graph, strategy, 8))
+
+    def search_there(self: Planning, network: Network, *more: Any) -> Strategy:
+        searched.append(network)
+        return search(self, network, *more)
+
+    monkeypatch.setattr(Planning, "_wire", wire_a_ring)
+    monkeypatch.setattr(Planning, "_search", search_there)
+    made = plan(embeddings(8, table_bytes=10**8), small(8, 4), evaluations=200)
+    assert made.rounds[0].network_s > made.rounds[0].strategy_s
+    assert [len(network.links) for network in searched] == [32, 16]  # the ring is searched, too
+    assert len(made.network.links) == 32
+    searched.clear()
+    plan(embeddings(8, table_bytes=10**8), small(8, 4), evaluations=200, ablation="search-only")
+    assert {len(network.links) for network in searched} == {32}
 
 
 def test_the_search_curve_counts_on_and_its_best_only_falls() -> None:
