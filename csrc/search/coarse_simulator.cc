@@ -4,7 +4,6 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 
 namespace topoopt {
@@ -73,17 +72,11 @@ void CoarseSimulator::addEdges() {
   }
 }
 
-// What may happen at the same time is issued together: behind all transfers of one tower of layers,
-// those of the next would find every link taken.
+// Operators as they are issued, and the readers of each tensor: first those through whom a gradient
+// flows, the last to have it before the others.
 void CoarseSimulator::sortByDepth() {
-  std::vector<int> depth(operators_, 0);
-  for (const Edge& edge : edges_) {  // ascending by consumer
-    depth[edge.consumer] = std::max(depth[edge.consumer], depth[edge.producer] + 1);
-  }
-  by_depth_.resize(operators_);
-  for (int op = 0; op < operators_; ++op) by_depth_[op] = op;
-  std::stable_sort(by_depth_.begin(), by_depth_.end(),
-                   [&](int a, int b) { return depth[a] < depth[b]; });
+  const std::vector<int> depth = depths(*job_);
+  by_depth_ = byDepth(depth);
   for (auto& readers : readers_) {
     std::stable_sort(readers.begin(), readers.end(), [&](int a, int b) {
       const bool a_stays = edges_[a].gradient_bytes == 0;
@@ -109,34 +102,6 @@ void CoarseSimulator::shareReads(int tensor) {
   }
 }
 
-// In the time slots of a pipeline of equal stages: the one that is d stages from the end, itself
-// counted, of D in all does its first d forward passes one after the other from slot D - d on, and
-// then one in every second slot, between the backward passes.
-std::shared_ptr<const CoarseSimulator::Schedule> CoarseSimulator::schedule(
-    std::vector<int> in_flight) const {
-  const int stages = *std::max_element(in_flight.begin(), in_flight.end());
-  std::vector<std::tuple<int, int, Step>> slots;  // slot, place in it
-  for (int batch = 0; batch < job_->micro_batches; ++batch) {
-    for (int i = 0; i < operators_; ++i) {
-      const int op = by_depth_[i];
-      const int stage = stages - in_flight[op];
-      const int forward = batch < in_flight[op] ? stage + batch : stage + 2 * batch;
-      slots.push_back({forward, i, {op, batch, true}});
-      slots.push_back({2 * stages - 1 - stage + 2 * batch, operators_ - i, {op, batch, false}});
-    }
-  }
-  std::sort(slots.begin(), slots.end());
-  auto made = std::make_shared<Schedule>();
-  made->in_flight = std::move(in_flight);
-  made->at.resize(slots.size());
-  for (const auto& [slot, place, step] : slots) {
-    made->at[2 * (step.batch * operators_ + step.op) + (step.forward ? 0 : 1)] =
-        static_cast<int>(made->steps.size());
-    made->steps.push_back(step);
-  }
-  return made;
-}
-
 double& CoarseSimulator::arrival(int edge, int batch, bool forward) {
   const Edge& ends = edges_[edge];
   const int step = at(forward ? ends.producer : ends.consumer, batch, forward);
@@ -159,8 +124,8 @@ double CoarseSimulator::run(const std::vector<int>& strategy) {
   for (size_t edge = 0; edge < edges_.size(); ++edge) priceEdge(static_cast<int>(edge));
   base_loads_ = edge_loads_;
   sumUp();
-  if (schedule_ == nullptr || job_->micro_batches > 1) {
-    schedule_ = base_schedule_ = schedule(costs_.inFlight(strategy));
+  if (order_ == nullptr || job_->micro_batches > 1) {
+    order_ = base_order_ = stepOrder(costs_.inFlight(strategy), by_depth_, job_->micro_batches);
   }
   proposed_s_ = simulate(0, kInfinity);
   accept();
@@ -180,13 +145,14 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
     return busy_.bound();
   }
   ++simulations_;
-  schedule_ = base_schedule_;
+  order_ = base_order_;
   if (job_->micro_batches > 1) {
     std::vector<int> in_flight = costs_.inFlight(strategy_);
-    if (in_flight != base_schedule_->in_flight) schedule_ = schedule(std::move(in_flight));
+    if (in_flight != base_order_->in_flight)
+      order_ = stepOrder(std::move(in_flight), by_depth_, job_->micro_batches);
   }
   if (fully_) return proposed_s_ = simulate(0, kInfinity);
-  const bool same_steps = schedule_ == base_schedule_;
+  const bool same_steps = order_ == base_order_;
   return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
 }
 
@@ -278,7 +244,7 @@ void CoarseSimulator::accept() {
     base_loads_[edge] = edge_loads_[edge];
     base_carrier_[edge] = carrier_[edge];
   }
-  base_schedule_ = schedule_;
+  base_order_ = order_;
   base_s_ = proposed_s_;
   first_step_ = end_step_ = 0;
   if (!changed_.empty() && !fully_) {
@@ -318,7 +284,7 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
       if (bound_s > limit_s) return bound_s;
     }
     ++steps_simulated_;
-    run(schedule_->steps[step]);
+    run(order_->steps[step]);
   }
   return lowerBound();
 }

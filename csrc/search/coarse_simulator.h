@@ -24,6 +24,7 @@
 #include "search/busy_times.h"
 #include "search/lane_loops.h"
 #include "search/link_loads.h"
+#include "search/step_order.h"
 #include "sim/job.h"
 
 namespace topoopt {
@@ -68,12 +69,6 @@ class CoarseSimulator {
     int out_slot, in_slot;  // among the producer's and the consumer's edges
     int tensor;
   };
-  // Work on operator `op` for one micro-batch.
-  struct Step {
-    int op, batch;
-    bool forward;
-    auto operator<=>(const Step&) const = default;
-  };
   // What has to be known between two steps. `end_s` is when the last AllReduce so far is over.
   struct State {
     std::vector<double> server_s;    // the accelerators of a server are free
@@ -87,16 +82,9 @@ class CoarseSimulator {
     std::vector<double> arrive_s;  // step x slots: what it sends is with its receivers
     std::vector<State> saved;      // before every kSpacing-th step
   };
-  // In which order the steps are issued, and where each of them is.
-  struct Schedule {
-    std::vector<int> in_flight;  // per operator: what it was made for
-    std::vector<Step> steps;
-    std::vector<int> at;  // micro-batch, operator, forward then backward
-  };
-
   int stepCount() const { return static_cast<int>(which_.size()); }
   int at(int op, int batch, bool forward) const {
-    return schedule_->at[2 * (batch * operators_ + op) + (forward ? 0 : 1)];
+    return order_->at[2 * (batch * operators_ + op) + (forward ? 0 : 1)];
   }
   int side(int step) const { return which_[step] ^ (step >= first_step_ && step < end_step_); }
   double* finish(int step) {
@@ -108,7 +96,6 @@ class CoarseSimulator {
   void addEdges();
   void sortByDepth();
   void shareReads(int tensor);
-  std::shared_ptr<const Schedule> schedule(std::vector<int> in_flight) const;
   double simulate(int first_step, double limit_s);
   void choose(const std::vector<int>& strategy, const std::vector<int>& changed);
   void priceEdge(int edge);
@@ -141,7 +128,7 @@ class CoarseSimulator {
   std::vector<int> base_, strategy_;
   std::vector<std::shared_ptr<const EdgeLoads>> base_loads_, edge_loads_;
   std::vector<int> base_carrier_, carrier_;  // per edge: the one that moves the tensor for it
-  std::shared_ptr<const Schedule> base_schedule_, schedule_;
+  std::shared_ptr<const StepOrder> base_order_, order_;
   std::vector<int> changed_, changed_edges_;
   std::vector<int64_t> edge_proposal_;  // per edge: the last proposal that changed it
   int64_t proposals_ = 0;
