@@ -27,7 +27,7 @@ from torch_topoopt.topology.single_ring import single_ring
 from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, SpaceName
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 
+_WIRED_FOR = 3  # starts that a first network is wired for
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
 
@@ -209,21 +210,53 @@ class Planning:
             self._finish_round(rewired, rewired)
 
     def _alternate(self) -> None:
-        """Rounds of search and rewiring; the first searches on the network for data parallelism."""
+        """Rounds of search and rewiring, which begin on the network for data parallelism, or on
+        that of one of the starts."""
         starts = self._each(self._starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
-        self._alternate_from(self._wire(all_servers, "paper", 1), starts, "paper")
+        default = self._wire(all_servers, "paper", 1)
+        networks = {
+            count: self._first_network(default, begin, count) for count, begin in starts.items()
+        }
+        self._alternate_from(networks, starts, "paper")
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
             best, count = self._best.strategy, self._best.micro_batches
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
             strategy = all_servers if self._options.ablation == "search-only" else best
-            self._alternate_from(self._wire(strategy, "best", count), starts, "best")
+            networks = {count: self._wire(strategy, "best", count)}
+            self._alternate_from(networks, starts, "best")
+
+    def _first_network(self, default: Network, starts: tuple[Strategy, ...], count: int) -> Network:
+        """`default`, or what is wired for one of the `starts`: where the fastest start is faster.
+
+        A start that splits parameters may be slow on a network without its groups and pairs, and
+        no single change of it makes up for that. Only those that are fastest on an ideal switch are
+        wired for.
+        """
+        if self._options.network is not None or self._options.ablation == "search-only":
+            return default
+
+        def ideal_s(strategy: Strategy) -> float:
+            estimate = predict_ideal_switch(
+                self._op_graph, self._cluster, strategy, micro_batches=count
+            )
+            return estimate.iteration_s
+
+        servers = self._cluster.servers
+        best_s = min(self._price(start, default, count).estimate.iteration_s for start in starts)
+        first = default
+        others = [start for start in starts if start != everywhere(self._op_graph, servers)]
+        for start in sorted(others, key=ideal_s)[:_WIRED_FOR]:
+            pair = self._price(start, self._wire(start, "paper", count), count)
+            if pair.estimate.iteration_s < best_s * (1 - CONVERGED):
+                best_s, first = pair.estimate.iteration_s, pair.network
+        return first
 
     def _alternate_from(
-        self, network: Network, starts: _Starts, mode: Literal["paper", "best"]
+        self, networks: Mapping[int, Network], starts: _Starts, mode: Literal["paper", "best"]
     ) -> None:
-        """Rounds that begin with a search on `network`, until one gains little.
+        """Rounds that begin with searches on `networks`, until one gains little.
 
         The first considers every number of micro-batches of `starts`, the others that of the best.
         A round searches on the network of the best pair; where that is done, on the one that was
@@ -232,11 +265,12 @@ class Planning:
         """
         rewires = self._options.ablation != "search-only"
         searched: list[Network] = []
-        wired_for: dict[int, Network] = {}  # by number of micro-batches
+        wired_for: dict[int, Network] = {}  # by number of micro-batches, as `networks`
         for _ in range(self._options.rounds):
             before_s = self._best_s
-            searched.append(network)
             for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
+                network = networks[count]
+                searched.append(network)
                 strategy = self._search(network, begin, network, count, budget)
                 rewired = found = self._price(strategy, network, count)
                 if rewires:
@@ -253,7 +287,7 @@ class Planning:
             if rewires:
                 options = (self._best.network, wired_for[count])
                 new = next((n for n in options if n not in searched), None)
-                network = new or self._best.network
+                networks = {count: new or self._best.network}
             if new is None and not self._best_s < before_s * (1 - CONVERGED):
                 break
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}

@@ -19,11 +19,15 @@ from torch_topoopt.search.split_starts import split_starts, split_strategy
 from torch_topoopt.search.strategies import data_parallel, starting_strategies
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy
 from torch_topoopt.search.traffic import demand, shared_reads, transfer_count, transfers
+from torch_topoopt.sim import predict
+from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
     import random
 
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Network
+    from torch_topoopt.search.strategies import Strategy
 
 WHOLE, PART = Split("columns", 64, "whole"), Split("columns", 64, "part")
 ROWS, POSITIONS = Split("rows", 64, "part"), Split("attribute", 64, "part")
@@ -149,3 +153,28 @@ def test_stages_hold_large_operators_whole_or_split_where_samples_do_not_fit() -
     assert pipelines(layers, cluster, (4,)) == ()
     (split,) = pipelines(layers, cluster, (4,), dimensions=DIMENSIONS)
     assert [(p.servers, p.columns) for p in split.strategy] == [((0, 1), 2), ((2, 3), 2)]
+
+
+def test_rounds_begin_on_the_network_of_a_start_that_is_faster_on_its_own() -> None:
+    """Large layers in pairs: servers that exchange samples, and groups that share parameters."""
+    size = 10**7
+    layers = [operator("in", output=size)]
+    for i in range(8):
+        splits = (WHOLE, ROWS)
+        layers.append(operator(f"l{i}", (i, size, size), parameters=10**8, splits=splits))
+    op_graph, cluster = graph(*layers), Cluster(16, 4, 10.0, accelerator="a100")
+    starts = planning_starts(op_graph, cluster, dimensions=DIMENSIONS)
+    options = {"evaluations": 0, "rounds": 1}
+
+    def own(start: Strategy) -> Network:
+        return find_network(cluster, demand(op_graph, start, 16))
+
+    default = own(data_parallel(op_graph, 16))
+    on_default = min(predict(op_graph, cluster, default, s).iteration_s for s in starts)
+    on_own = min(predict(op_graph, cluster, own(s), s).iteration_s for s in starts)
+    assert on_own < 0.9 * on_default
+    made = plan(op_graph, cluster, **options)  # type: ignore[arg-type]
+    assert made.rounds[0].strategy_s <= on_own * (1 + 1e-9)
+    kept = plan(op_graph, cluster, ablation="search-only", **options)  # type: ignore[arg-type]
+    assert kept.rounds[0].strategy_s == pytest.approx(on_default)
+    assert kept.network.links == default.links
