@@ -107,7 +107,7 @@ def speed_of(problem: SearchProblem) -> dict[str, Any]:
     from torch_topoopt.search.chains import Chain
     from torch_topoopt.search.mcmc import StrategySearch
 
-    cpu_s = []
+    cpu_s, results = [], []
     for fully in (False, True):
         chain = Chain(problem, 0, 0)
         if fully:
@@ -117,7 +117,7 @@ def speed_of(problem: SearchProblem) -> dict[str, Any]:
         began = time.process_time()
         chain.step(_MEASURED)
         cpu_s.append(time.process_time() - began)
-    result = chain.result()
+        results.append(chain.result())
     flow = StrategySearch(replace(problem, starts=problem.starts[:1]))
     began, judged = time.process_time(), 0
     while time.process_time() - began < _FLOW_S and judged < _MEASURED:
@@ -126,7 +126,7 @@ def speed_of(problem: SearchProblem) -> dict[str, Any]:
     flow_s = (time.process_time() - began) / judged
     return {
         "proposals_per_s": _MEASURED / cpu_s[0],
-        "simulated_share": result.simulations / result.evaluations,
+        "simulated_share": results[0].simulations / results[0].evaluations,
         "full_over_delta": cpu_s[1] / cpu_s[0],
         "flow_over_delta": flow_s / (cpu_s[0] / _MEASURED),
     }
