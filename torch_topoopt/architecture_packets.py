@@ -14,11 +14,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt import _core
-from torch_topoopt.architecture_program import architecture_program, repeated_tasks
+from torch_topoopt.architecture_program import architecture_program
 from torch_topoopt.architecture_sim import ArchitectureEstimate, demand_bytes
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
+from torch_topoopt.iteration_tasks import iteration_tasks, repeated_tasks
 from torch_topoopt.reconfiguration_sim import ITERATIONS, MOST_WINDOWS
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
@@ -74,7 +74,9 @@ class MovingCircuits:
         once = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
         self._asked = sorted({(t.source, t.target) for t in once if t.kind == "flow"})
         paths = self._paths()
-        tasks, self.ends = repeated_tasks(once, iterations, lambda a, b: paths[a, b])
+        tasks, self.ends = repeated_tasks(
+            once, iterations, lambda task: paths[task.source, task.target]
+        )
         count = Counter(self._circuits)
         self.program = _core.FlowProgram.of_tasks(
             self.servers,

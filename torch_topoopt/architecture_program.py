@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
+from torch_topoopt.iteration_tasks import iteration_tasks, repeated_tasks
 from torch_topoopt.search.strategy_space import check_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torch_topoopt.architectures.topology import Topology
-    from torch_topoopt.iteration_tasks import IterationTask
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
-
-# kind, source, target, amount, priority, links, after
-ProgramTask = tuple[str, int, int, float, int, list[int], list[int]]
 
 
 def architecture_program(
@@ -59,34 +53,8 @@ def architecture_program(
     rings = lower_topology(routes, ()).network.rings
     once = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
     picker = PathPicker(routes, random.Random(seed))
-    tasks, _ = repeated_tasks(once, iterations, picker.links)
+    tasks, _ = repeated_tasks(once, iterations, lambda task: picker.links(task.source, task.target))
     links = [
         (link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9) for link in topology.links
     ]
     return _core.FlowProgram.of_tasks(topology.nodes, topology.servers, links, tasks, [])
-
-
-def repeated_tasks(
-    once: Sequence[IterationTask],
-    iterations: int,
-    links: Callable[[int, int], list[int]],
-) -> tuple[list[ProgramTask], list[int]]:
-    """Iterations one after another, as FlowProgram.of_tasks takes them, and their last tasks.
-
-    `links` gives the links of a flow from its source to its target.
-    """
-    tasks: list[ProgramTask] = []
-    ends: list[int] = []
-    for _ in range(iterations):
-        first = len(tasks)
-        waited_for: set[int] = set()
-        for task in once:
-            way = links(task.source, task.target) if task.kind == "flow" else []
-            after = [first + before for before in task.after]
-            waited_for.update(after)
-            fields = (task.kind, task.source, task.target, task.amount, task.priority)
-            tasks.append((*fields, way, after or ends[-1:]))
-        last = [i for i in range(first, len(tasks)) if i not in waited_for]
-        ends.append(len(tasks))
-        tasks.append(("delay", 0, 0, 0.0, 0, [], last))
-    return tasks, ends

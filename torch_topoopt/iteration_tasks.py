@@ -6,14 +6,15 @@ and for simulators to which the paths of transfers are not known beforehand.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from torch_topoopt import _core
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -49,10 +50,11 @@ class IterationTask:
     after: list[int]
 
 
-def check_iterations(iterations: int) -> None:
-    """Raises ValueError for a run of less than one iteration."""
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is not at least 1")
+_Task = TypeVar("_Task", bound=IterationTask)
+
+
+# kind, source, target, amount, priority, links, after: as FlowProgram.of_tasks takes it
+ProgramTask = tuple[str, int, int, float, int, Sequence[int], list[int]]
 
 
 def iteration_steps(
@@ -98,3 +100,28 @@ def iteration_tasks(
     for task in tasks:
         task.after = [task_of[step] for step in task.after]
     return tasks
+
+
+def repeated_tasks(
+    once: Sequence[_Task], iterations: int, links: Callable[[_Task], Sequence[int]]
+) -> tuple[list[ProgramTask], list[int]]:
+    """Iterations one after another as the tasks of a program, and the numbers of their ends.
+
+    An iteration ends with a delay of no time that waits for all of it. `links` gives those that a
+    flow crosses, anew in every iteration.
+    """
+    tasks: list[ProgramTask] = []
+    ends: list[int] = []
+    for _ in range(iterations):
+        first = len(tasks)
+        waited_for: set[int] = set()
+        for task in once:
+            way = links(task) if task.kind == "flow" else ()
+            after = [first + before for before in task.after]
+            waited_for.update(after)
+            fields = (task.kind, task.source, task.target, task.amount, task.priority)
+            tasks.append((*fields, way, after or ends[-1:]))
+        last = [i for i in range(first, len(tasks)) if i not in waited_for]
+        ends.append(len(tasks))
+        tasks.append(("delay", 0, 0, 0.0, 0, (), last))
+    return tasks, ends

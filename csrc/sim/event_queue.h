@@ -3,70 +3,94 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <vector>
 
 namespace topoopt {
 
-// Items come out by time, then by number. What arrives in order costs nothing to sort: it waits in
-// a plain line, and only what overtakes goes through a heap.
+// What arrives in order costs nothing to sort: it waits in a plain line. There are some lines,
+// since what is on its way for one of a few delays arrives in order for each of them; only what
+// overtakes in all goes through a heap.
 class EventQueue {
  public:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
   struct Event {
     double time;
     int item;
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : item > other.item;
     }
+    bool operator<(const Event& other) const { return other > *this; }
   };
 
-  bool empty() const { return head_ == line_.size() && heap_.empty(); }
-  const Event& top() const { return fromLine() ? line_[head_] : heap_.front(); }
+  // Of the first event; kNever without any.
+  double least() const { return least_; }
+  bool empty() const { return least_ == kNever; }
 
   void clear() {
-    line_.clear();
-    head_ = 0;
+    for (Line& line : lines_) line.clear();
     heap_.clear();
+    least_ = kNever;
   }
 
+  // `time` is finite.
   void push(double time, int item) {
-    const Event event{time, item};
-    if (head_ == line_.size()) {
-      line_.clear();
-      head_ = 0;
+    least_ = std::min(least_, time);
+    for (Line& line : lines_) {
+      if (!line.waiting.empty() && time < line.waiting.back().time) continue;
+      line.waiting.push_back({time, item});
+      return;
     }
-    if (line_.empty() || event > line_.back()) {
-      if (head_ > kSlack && 2 * head_ > line_.size()) dropTaken();
-      line_.push_back(event);
-    } else {
-      heap_.push_back(event);
-      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-    }
+    heap_.push_back({time, item});
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
-  Event pop() {
-    if (fromLine()) return line_[head_++];
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    const Event event = heap_.back();
-    heap_.pop_back();
-    return event;
+  // Removes the events up to `limit` and appends them to `taken` in any order.
+  void take(double limit, std::vector<Event>& taken) {
+    if (least_ > limit) return;
+    least_ = kNever;
+    for (Line& line : lines_) {
+      line.take(limit, taken);
+      if (!line.waiting.empty()) least_ = std::min(least_, line.waiting[line.head].time);
+    }
+    while (!heap_.empty() && heap_.front().time <= limit) {
+      taken.push_back(heap_.front());
+      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+      heap_.pop_back();
+    }
+    if (!heap_.empty()) least_ = std::min(least_, heap_.front().time);
   }
 
  private:
+  static constexpr int kLines = 8;
   static constexpr size_t kSlack = 1024;
 
-  bool fromLine() const {
-    return heap_.empty() || (head_ < line_.size() && heap_.front() > line_[head_]);
-  }
+  struct Line {
+    std::vector<Event> waiting;  // by ascending time from head on
+    size_t head = 0;
 
-  void dropTaken() {
-    line_.erase(line_.begin(), line_.begin() + static_cast<std::ptrdiff_t>(head_));
-    head_ = 0;
-  }
+    void take(double limit, std::vector<Event>& taken) {
+      while (head < waiting.size() && waiting[head].time <= limit) taken.push_back(waiting[head++]);
+      if (head == waiting.size()) {
+        clear();
+      } else if (head > kSlack && 2 * head > waiting.size()) {
+        waiting.erase(waiting.begin(), waiting.begin() + static_cast<std::ptrdiff_t>(head));
+        head = 0;
+      }
+    }
+    void clear() {
+      waiting.clear();
+      head = 0;
+    }
+  };
 
-  std::vector<Event> line_;  // ascending from head_ on
-  size_t head_ = 0;
+  std::array<Line, kLines> lines_;
   std::vector<Event> heap_;
+  double least_ = kNever;
 };
 
 }  // namespace topoopt

@@ -84,18 +84,16 @@ double FlowNetwork::advance(double until_s, std::vector<int>& delivered) {
   const size_t before = delivered.size();
   while (true) {
     updateRates();
-    double time = kNever;
-    if (!deliveries_.empty()) time = deliveries_.top().time;
-    time = std::min(time, group_ends_.least());
+    const double time = std::min(deliveries_.least(), group_ends_.least());
     if (time == kNever || time > until_s * (1 + kSimultaneous)) {
       if (until_s != kNever) now_ = std::max(now_, until_s);
       return until_s;
     }
     now_ = std::max(now_, std::min(time, until_s));
     const double horizon = now_ * (1 + kSimultaneous);
-    while (!deliveries_.empty() && deliveries_.top().time <= horizon) {
-      delivered.push_back(deliveries_.pop().item);
-    }
+    arrived_.clear();
+    deliveries_.take(horizon, arrived_);
+    for (const EventQueue::Event& event : arrived_) delivered.push_back(event.item);
     ended_groups_.clear();
     group_ends_.take(horizon, ended_groups_);
     for (int link : ended_groups_) completeGroup(link, horizon, delivered);

@@ -109,6 +109,7 @@ class FlowNetwork : public Network {
   std::vector<Group> groups_;       // per link
   std::vector<double> path_bytes_;  // of flows that have started
   std::vector<int> touched_paths_, touched_groups_, used_paths_, ended_groups_;
+  std::vector<EventQueue::Event> arrived_;
   EventQueue deliveries_;  // per flow that is sent and on its way
   MinTree group_ends_;     // per link with a group: when the first of its flows has sent all
 };

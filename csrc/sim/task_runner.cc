@@ -30,17 +30,7 @@ T pop(std::vector<T>& heap) {
 void TaskRunner::prepare(const TaskGraph& graph) {
   const size_t count = graph.size();
   tasks_ = &graph.tasks();
-  waiting_.assign(count, 0);
-  dependents_begin_.assign(count + 1, 0);
-  for (const auto& [before, after] : graph.dependencies()) {
-    ++waiting_[after];
-    ++dependents_begin_[before + 1];
-  }
-  for (size_t i = 0; i < count; ++i) dependents_begin_[i + 1] += dependents_begin_[i];
-  dependents_.resize(graph.dependencies().size());
-  next_.assign(dependents_begin_.begin(), dependents_begin_.end());
-  for (const auto& [before, after] : graph.dependencies()) dependents_[next_[before]++] = after;
-
+  dependents_.prepare(graph);
   for (Device& device : devices_) {
     device.busy = false;
     device.ready.clear();
@@ -67,14 +57,14 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
   network.reset();
   takeChanges();  // those at time 0 come before any flow
   for (int i = 0; i < graph.size(); ++i) {
-    if (waiting_[i] == 0) start(i);
+    if (dependents_.isFree(i)) start(i);
   }
   bool cut_short = false;
   double control_at_s = options.control ? options.control_at_s : kNever;
   for (int turn = 1; !cut_short && outcome_.finished < graph.size(); ++turn) {
     dispatchDevices();
     double limit = options.until_s;
-    if (!timers_.empty()) limit = std::min(limit, timers_.top().time);
+    limit = std::min(limit, timers_.least());
     if (next_change_ < changes_.size()) limit = std::min(limit, changes_[next_change_].time_s);
     limit = std::min(limit, control_at_s);
     const double reached = network.advance(limit, delivered_);
@@ -119,21 +109,23 @@ void TaskRunner::finish(int task) {
   ++outcome_.finished;
   ++outcome_.events;
   outcome_.finish_s[task] = now_;
-  for (int i = dependents_begin_[task]; i < dependents_begin_[task + 1]; ++i) {
-    if (--waiting_[dependents_[i]] == 0) start(dependents_[i]);
-  }
+  dependents_.release(task, [this](int dependent) { start(dependent); });
 }
 
 void TaskRunner::takeTimers() {
   const double horizon = now_ * (1 + kSimultaneous);
-  while (!timers_.empty() && timers_.top().time <= horizon) {
-    const int task = timers_.pop().item;
-    const Task& t = (*tasks_)[task];
-    if (t.kind == TaskKind::kCompute) {
-      devices_[t.resource].busy = false;
-      idle_devices_.push_back(t.resource);
+  while (timers_.least() <= horizon) {
+    rung_.clear();
+    timers_.take(horizon, rung_);
+    std::sort(rung_.begin(), rung_.end());
+    for (const EventQueue::Event& event : rung_) {
+      const Task& t = (*tasks_)[event.item];
+      if (t.kind == TaskKind::kCompute) {
+        devices_[t.resource].busy = false;
+        idle_devices_.push_back(t.resource);
+      }
+      finish(event.item);
     }
-    finish(task);
   }
 }
 
@@ -166,7 +158,7 @@ void TaskRunner::failOnUnfinished(const TaskGraph& graph) const {
                                 cycleText(cycle, [](int task) { return int64_t{task}; }));
   }
   for (int task = 0; task < graph.size(); ++task) {
-    if (waiting_[task] > 0 || outcome_.finish_s[task] != kNever) continue;
+    if (dependents_.isWaiting(task) || outcome_.finish_s[task] != kNever) continue;
     throw std::invalid_argument("tasks[" + std::to_string(task) +
                                 "]: never arrives: a link of its path has failed and stays so");
   }

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/dependents.h"
 #include "sim/event_queue.h"
 #include "sim/flow_program.h"
 #include "sim/network.h"
@@ -76,15 +77,14 @@ class TaskRunner {
   Network* network_ = nullptr;
   bool first_come_ = false;
   const std::vector<Task>* tasks_ = nullptr;
-  std::vector<int> waiting_;           // per task: dependencies not done
-  std::vector<int> dependents_begin_;  // per task, into dependents_
-  std::vector<int> dependents_, next_;
+  Dependents dependents_;
   std::vector<Device> devices_;
   std::vector<int> idle_devices_;  // with new ready tasks or newly idle, to be dispatched
   std::vector<int> delivered_;
   std::vector<LinkChange> changes_;  // by time
   size_t next_change_ = 0;
   EventQueue timers_;
+  std::vector<EventQueue::Event> rung_;
 };
 
 }  // namespace topoopt

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <random>
@@ -51,7 +52,7 @@ TEST(MinTreeTest, FindsAndTakesWhatAPlainListDoes) {
   }
 }
 
-TEST(EventQueueTest, GivesEventsByTimeThenByItem) {
+TEST(EventQueueTest, GivesAllEventsUpToALimit) {
   std::mt19937 random(2);
   EventQueue queue;
   std::vector<std::pair<double, int>> waiting;
@@ -60,14 +61,25 @@ TEST(EventQueueTest, GivesEventsByTimeThenByItem) {
     const double time = now + static_cast<double>(random() % 5);
     queue.push(time, i);
     waiting.emplace_back(time, i);
-    while (random() % 2 == 0 && !queue.empty()) {
-      const auto first = std::ranges::min_element(waiting);
-      const EventQueue::Event event = queue.pop();
-      ASSERT_EQ(std::pair(event.time, event.item), *first);
-      now = event.time;
-      waiting.erase(first);
-    }
+    const auto first = std::ranges::min_element(waiting);
+    ASSERT_EQ(queue.least(), first->first);
+    if (random() % 2 == 0) continue;
+    now += static_cast<double>(random() % 4);
+    std::vector<EventQueue::Event> taken;
+    queue.take(now, taken);
+    std::vector<std::pair<double, int>> found, due;
+    for (const EventQueue::Event& event : taken) found.emplace_back(event.time, event.item);
+    std::ranges::sort(found);
+    std::ranges::copy_if(waiting, std::back_inserter(due),
+                         [now](const auto& event) { return event.first <= now; });
+    std::erase_if(waiting, [now](const auto& event) { return event.first <= now; });
+    std::ranges::sort(due);
+    ASSERT_EQ(found, due);
+    ASSERT_EQ(queue.empty(), waiting.empty());
   }
+  queue.push(now, 0);
+  queue.clear();
+  ASSERT_EQ(queue.least(), EventQueue::kNever);
 }
 
 // Max-min fair by its certificate: nothing over capacity, and every path has a full link on which

@@ -11,21 +11,23 @@ in 2 (k - 1) steps. An AllReduce has ended when the slowest hop has, and when th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt import _core
-from torch_topoopt.iteration_tasks import IterationStep, check_iterations, iteration_steps
+from torch_topoopt.iteration_tasks import (
+    IterationStep,
+    IterationTask,
+    iteration_steps,
+    repeated_tasks,
+)
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim.iteration import complete_groups
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Plan, Ring
-
-_Task = tuple[str, int, int, float, int, Sequence[int], list[int]]
 
 
 def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core.FlowProgram:
@@ -36,13 +38,12 @@ def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core
     """
     check_iterations(iterations)
     check_strategy(op_graph, plan.cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
-    builder = _Builder(op_graph, plan, _routes(plan))
-    for _ in range(iterations):
-        builder.add_iteration()
+    once = _Builder(op_graph, plan, _routes(plan)).iteration()
+    tasks, _ = repeated_tasks(once, iterations, lambda task: task.links)
     bits_per_s, latency_ns = plan.cluster.link_gbps * 1e9, plan.cluster.link_latency_s * 1e9
     links = [(link.source, link.target, bits_per_s, latency_ns) for link in plan.network.links]
     servers = plan.cluster.servers
-    return _core.FlowProgram.of_tasks(servers, servers, links, builder.tasks, [])
+    return _core.FlowProgram.of_tasks(servers, servers, links, tasks, [])
 
 
 @dataclass(frozen=True)
@@ -76,34 +77,24 @@ def _lanes(hops: list[list[int]], weight: float) -> list[_Path]:
 
 
 @dataclass
+class _RoutedTask(IterationTask):
+    links: tuple[int, ...] = ()  # of a flow
+
+
+@dataclass
 class _Builder:
     op_graph: OpGraph
     plan: Plan
     paths: dict[tuple[int, int], list[_Path]]
-    tasks: list[_Task] = field(default_factory=list)
-    barrier: list[int] = field(default_factory=list)  # what an iteration waits for
+    tasks: list[_RoutedTask] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         plan = self.plan
         self.network = complete_groups(plan.cluster, plan.network, plan.strategy)
         self.rings = {tuple(sorted(g.servers)): g.rings for g in self.network.groups}
 
-    def add(
-        self,
-        kind: str,
-        amount: float,
-        after: Sequence[int] = (),
-        *,
-        source: int = 0,
-        target: int = 0,
-        priority: int = 0,
-        links: Sequence[int] = (),
-    ) -> int:
-        self.tasks.append((kind, source, target, amount, priority, links, list(after)))
-        return len(self.tasks) - 1
-
-    def add_iteration(self) -> None:
-        first, plan = len(self.tasks), self.plan
+    def iteration(self) -> list[_RoutedTask]:
+        plan = self.plan
         steps = iteration_steps(self.op_graph, plan.cluster, plan.strategy, plan.micro_batches)
         tasks_of: list[list[int]] = []  # per step
         for step in steps:
@@ -112,10 +103,12 @@ class _Builder:
             if step.kind != "all_reduce":
                 after = [before for earlier in step.after for before in tasks_of[earlier]]
                 for task in tasks:
-                    self.tasks[task][6].extend(after or self.barrier)
-        waited_for = {before for task in self.tasks[first:] for before in task[6]}
-        ends = [i for i in range(first, len(self.tasks)) if i not in waited_for]
-        self.barrier = [self.add("delay", 0.0, ends)]
+                    self.tasks[task].after.extend(after)
+        return self.tasks
+
+    def add(self, task: _RoutedTask) -> int:
+        self.tasks.append(task)
+        return len(self.tasks) - 1
 
     def add_step(self, step: IterationStep, tasks_of: list[list[int]]) -> list[int]:
         """The tasks of a step; only those of an AllReduce wait for something already."""
@@ -126,7 +119,8 @@ class _Builder:
             for ring in self.rings[step.servers]:
                 self.add_ring(ring, step.amount * ring.share, ready)
             return []
-        return [self.add(step.kind, step.amount, source=step.source, priority=step.priority)]
+        kind: Literal["compute", "delay"] = step.kind
+        return [self.add(_RoutedTask(kind, step.source, 0, step.amount, step.priority, []))]
 
     def add_flows(self, source: int, target: int, size_bytes: float, after: list[int]) -> list[int]:
         """The flows of these bytes, one for each path of the pair."""
@@ -134,12 +128,9 @@ class _Builder:
             raise ValueError(f"routes: no link and no route from server {source} to {target}")
         return [
             self.add(
-                "flow",
-                size_bytes * path.weight,
-                after,
-                source=source,
-                target=target,
-                links=path.links,
+                _RoutedTask(
+                    "flow", source, target, size_bytes * path.weight, 0, list(after), path.links
+                )
             )
             for path in self.paths[source, target]
             if path.weight
@@ -152,7 +143,8 @@ class _Builder:
             arrived += self.add_flows(source, target, 2 * (k - 1) / k * size_bytes, [ready])
             hop_s.append(self.latency_s(source, target))
         skipped_s = min(a + b for a, b in zip(hop_s, (*hop_s[1:], hop_s[0]), strict=True))
-        self.add("delay", max(0.0, 2 * sum(hop_s) - skipped_s - max(hop_s)), arrived)
+        late_s = max(0.0, 2 * sum(hop_s) - skipped_s - max(hop_s))
+        self.add(_RoutedTask("delay", 0, 0, late_s, 0, arrived))
 
     def latency_s(self, source: int, target: int) -> float:
         hops = max(len(path.links) for path in self.paths[source, target])

@@ -1,0 +1,65 @@
+// Who waits for whom in a task graph, with lists that several tasks share stored once.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "sim/task_graph.h"
+
+namespace topoopt {
+
+// In an all-to-all behind an all-to-all, every flow of a host waits for the same flows: n^3
+// dependencies. Tasks that wait for the same list share one node that counts the list down, so n^2
+// steps are left. A list is what was added for one task without another in between.
+class Dependents {
+ public:
+  void prepare(const TaskGraph& graph);
+
+  // Whether the task waits for nothing.
+  bool isFree(int task) const { return waiting_[task] == 0; }
+  // Whether the task waits for something that has not been done yet.
+  bool isWaiting(int task) const { return waiting_[task] > 0; }
+
+  // `task` is done: calls start(t) for every task t that has waited for nothing else.
+  template <typename Start>
+  void release(int task, const Start& start) {
+    for (int i = begin_[task]; i < begin_[task + 1]; ++i) {
+      const int node = nodes_[i];
+      if (--waiting_[node] > 0) continue;
+      if (node < tasks_) {
+        start(node);
+        continue;
+      }
+      const int list = node - tasks_;
+      for (int m = member_begin_[list]; m < member_begin_[list + 1]; ++m) {
+        if (--waiting_[members_[m]] == 0) start(members_[m]);
+      }
+    }
+  }
+
+ private:
+  using Pair = std::pair<int, int>;
+  struct List {
+    const Pair* first;
+    int size;
+    uint64_t hash;
+  };
+
+  int listOf(const Pair* first, int size);
+  void addEdges();
+
+  int tasks_ = 0;
+  std::vector<int> waiting_;        // per node (tasks, then lists): what it still waits for
+  std::vector<int> begin_, nodes_;  // per task: nodes that wait for it
+  std::vector<List> lists_;
+  std::vector<int> member_begin_, members_;  // per list: tasks that wait for all of it
+  std::vector<Pair> of_list_;                // (list, member)
+  std::vector<Pair> single_;                 // (before, after) of lists of one
+  std::vector<int> table_;                   // of lists by hash, open addressing
+  std::vector<int> next_;
+};
+
+}  // namespace topoopt
