@@ -19,13 +19,6 @@ void LinkPairs::reset(size_t links) {
   used_ = 0;
 }
 
-size_t LinkPairs::find(uint64_t key) const {
-  const size_t mask = slots_.size() - 1;
-  size_t slot = home(key);
-  while (slots_[slot].key != key && slots_[slot].key != kEmpty) slot = (slot + 1) & mask;
-  return slot;
-}
-
 void LinkPairs::grow() {
   std::vector<Slot> old(2 * slots_.size());
   old.swap(slots_);
@@ -35,16 +28,8 @@ void LinkPairs::grow() {
   }
 }
 
-bool LinkPairs::add(int holder, int crossed, double weight) {
+void LinkPairs::insert(size_t at, int holder, int crossed, double weight) {
   const uint64_t key = keyOf(holder, crossed);
-  size_t at = find(key);
-  if (slots_[at].key == key) {
-    Cell& cell = rows_[holder][slots_[at].at];
-    ++slots_[at].paths;
-    cell.weight += weight;
-    columns_[crossed][cell.twin].weight = cell.weight;
-    return false;
-  }
   if (2 * (used_ + 1) > slots_.size()) {
     grow();
     at = find(key);
@@ -57,20 +42,13 @@ bool LinkPairs::add(int holder, int crossed, double weight) {
   row.push_back({crossed, in_column, weight});
   column.push_back({holder, in_row, weight});
   slots_[at] = {key, in_row, 1};
-  return true;
 }
 
-bool LinkPairs::remove(int holder, int crossed, double weight) {
-  const size_t slot = find(keyOf(holder, crossed));
+void LinkPairs::drop(size_t slot, int holder, int crossed) {
   auto& row = rows_[holder];
+  auto& column = columns_[crossed];
   const int in_row = slots_[slot].at;
   const int in_column = row[in_row].twin;
-  auto& column = columns_[crossed];
-  if (--slots_[slot].paths > 0) {
-    row[in_row].weight -= weight;
-    column[in_column].weight = row[in_row].weight;
-    return false;
-  }
   erase(slot);
   if (in_row + 1 < static_cast<int>(row.size())) {
     row[in_row] = row.back();
@@ -83,13 +61,6 @@ bool LinkPairs::remove(int holder, int crossed, double weight) {
     rows_[column[in_column].link][column[in_column].twin].twin = in_column;
   }
   column.pop_back();
-  return true;
-}
-
-void LinkPairs::change(int holder, int crossed, double difference) {
-  Cell& cell = rows_[holder][slots_[find(keyOf(holder, crossed))].at];
-  cell.weight += difference;
-  columns_[crossed][cell.twin].weight = cell.weight;
 }
 
 // Moves back what had to go further for want of this slot.

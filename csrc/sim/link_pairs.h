@@ -26,13 +26,33 @@ class LinkPairs {
   const std::vector<Cell>& column(int crossed) const { return columns_[crossed]; }
 
   // Adds a path to the entry; whether it is the first.
-  bool add(int holder, int crossed, double weight);
+  bool add(int holder, int crossed, double weight) {
+    const uint64_t key = keyOf(holder, crossed);
+    const size_t at = find(key);
+    if (slots_[at].key != key) {
+      insert(at, holder, crossed, weight);
+      return true;
+    }
+    ++slots_[at].paths;
+    adjust(slots_[at].at, holder, crossed, weight);
+    return false;
+  }
 
   // Takes a path out of the entry, which has it; whether it was the last.
-  bool remove(int holder, int crossed, double weight);
+  bool remove(int holder, int crossed, double weight) {
+    const size_t at = find(keyOf(holder, crossed));
+    if (--slots_[at].paths == 0) {
+      drop(at, holder, crossed);
+      return true;
+    }
+    adjust(slots_[at].at, holder, crossed, -weight);
+    return false;
+  }
 
   // Changes the weight of one path of the entry.
-  void change(int holder, int crossed, double difference);
+  void change(int holder, int crossed, double difference) {
+    adjust(slots_[find(keyOf(holder, crossed))].at, holder, crossed, difference);
+  }
 
  private:
   struct Slot {
@@ -46,7 +66,20 @@ class LinkPairs {
     return static_cast<uint64_t>(holder) << 32 | static_cast<uint32_t>(crossed);
   }
   size_t home(uint64_t key) const { return (key * 0x9e3779b97f4a7c15) >> shift_; }
-  size_t find(uint64_t key) const;  // its slot, or the empty one where it belongs
+  // Its slot, or the empty one where it belongs.
+  size_t find(uint64_t key) const {
+    const size_t mask = slots_.size() - 1;
+    size_t slot = home(key);
+    while (slots_[slot].key != key && slots_[slot].key != kEmpty) slot = (slot + 1) & mask;
+    return slot;
+  }
+  void adjust(int in_row, int holder, int crossed, double difference) {
+    Cell& cell = rows_[holder][in_row];
+    cell.weight += difference;
+    columns_[crossed][cell.twin].weight = cell.weight;
+  }
+  void insert(size_t at, int holder, int crossed, double weight);
+  void drop(size_t slot, int holder, int crossed);
   void grow();
   void erase(size_t slot);
 

@@ -34,6 +34,7 @@ void MaxMinRates::reset() {
     link_[link].slack = kRounding * capacity_[link];
   }
   closed_level_.assign(links, 0.0);
+  touched_.assign(links, 0);
   key_.assign(links, 0.0);
   fresh_.assign(links, 0.0);
   summed_at_.assign(links, 0);
@@ -60,12 +61,17 @@ void MaxMinRates::change(int path, int delta) {
   }
 }
 
-void MaxMinRates::attach(int path) {
+// Whether it has its links for itself.
+bool MaxMinRates::attach(int path) {
   int use = paths_.firstUse(path);
+  bool alone = true;
   for (const LinkUse& u : paths_.uses(path)) {
-    slot_[use] = static_cast<int>(members_[u.link].size());
-    members_[u.link].push_back({path, use++});
+    auto& members = members_[u.link];
+    alone = alone && members.empty();
+    slot_[use] = static_cast<int>(members.size());
+    members.push_back({path, use++});
   }
+  return alone;
 }
 
 void MaxMinRates::detach(int path) {
@@ -108,8 +114,7 @@ void MaxMinRates::setCount(int path, int count) {
   state.held_count = count;
   if (before == 0) {
     makeRoom(path);
-    attach(path);
-    if (isAlone(path)) {
+    if (attach(path)) {
       holdAlone(path);
       return;
     }
@@ -118,7 +123,7 @@ void MaxMinRates::setCount(int path, int count) {
   for (const LinkUse& u : paths_.uses(path)) {
     LinkState& link = link_[u.link];
     const double load = (count - before) * u.load;
-    touched_links_.push_back(u.link);
+    touch(u.link);
     if (holder < 0) {
       fresh_[u.link] += load;
       link.load = link.own + fresh_[u.link];
@@ -205,10 +210,13 @@ void MaxMinRates::solve() {
     link_[link].room += capacity_[link] - known_capacity_[link];
     known_capacity_[link] = capacity_[link];
     link_[link].slack = kRounding * capacity_[link];
-    touched_links_.push_back(link);
+    touch(link);
   }
   changed_links_.clear();
-  for (int link : touched_links_) review(link);
+  for (int link : touched_links_) {
+    touched_[link] = 0;
+    review(link);
+  }
   fill();
 }
 

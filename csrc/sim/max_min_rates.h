@@ -96,7 +96,7 @@ class MaxMinRates {
     }
   };
 
-  void attach(int path);
+  bool attach(int path);
   void detach(int path);
   void apply(int path);
   bool isAlone(int path) const;
@@ -118,6 +118,11 @@ class MaxMinRates {
   void move(int path, int to);
   bool settled(const LinkState& link) const;
   void list(int link);
+  void touch(int link) {
+    if (touched_[link]) return;
+    touched_[link] = 1;
+    touched_links_.push_back(link);
+  }
 
   const std::vector<double>& capacity_;
   const PathTable& paths_;
@@ -130,6 +135,7 @@ class MaxMinRates {
   std::vector<double> closed_level_;    // per link: level of its closed group, -1: open
   std::vector<double> fresh_;           // per link: load of fresh paths
   std::vector<double> key_;             // per queued link: where it is in heap_
+  std::vector<char> touched_;           // per link: in touched_links_
   std::vector<unsigned> summed_at_;     // per link: the solve that summed up its room last
   unsigned solves_ = 0;
   double highest_closed_ = 0;  // level in this solve
