@@ -18,7 +18,7 @@ from torch_topoopt.architecture_program import architecture_program
 from torch_topoopt.architecture_sim import ArchitectureEstimate, demand_bytes
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import iteration_tasks, repeated_tasks
+from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
 from torch_topoopt.reconfiguration_sim import ITERATIONS, MOST_WINDOWS
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import iteration_tasks, repeated_tasks
+from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
 from torch_topoopt.search.strategy_space import check_strategy
 
 if TYPE_CHECKING:

@@ -57,6 +57,12 @@ _Task = TypeVar("_Task", bound=IterationTask)
 ProgramTask = tuple[str, int, int, float, int, Sequence[int], list[int]]
 
 
+def check_iterations(iterations: int) -> None:
+    """Raises ValueError for a run of less than one iteration."""
+    if iterations < 1:
+        raise ValueError(f"iterations: {iterations} is not at least 1")
+
+
 def iteration_steps(
     op_graph: OpGraph, cluster: Cluster, strategy: Strategy, micro_batches: int = 1
 ) -> list[IterationStep]:

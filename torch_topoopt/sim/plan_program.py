@@ -19,6 +19,7 @@ from torch_topoopt import _core
 from torch_topoopt.iteration_tasks import (
     IterationStep,
     IterationTask,
+    check_iterations,
     iteration_steps,
     repeated_tasks,
 )
