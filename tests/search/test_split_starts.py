@@ -89,7 +89,7 @@ def test_positions_are_split_where_there_are_fewer_samples_than_servers() -> Non
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_is_offered_is_legal_and_counted(rng: random.Random) -> None:
     servers = rng.choice([2, 4, 6, 8])
     op_graph = replace(random_graph(rng, 6, splits=True), batch_size=rng.choice([1, 2, 3, 64]))

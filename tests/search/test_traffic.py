@@ -104,7 +104,7 @@ def test_what_moves_is_what_is_held_elsewhere_and_needed(rng: random.Random) -> 
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_readers_that_need_the_same_elements_get_them_once(rng: random.Random) -> None:
     made = operator("made", splits=random_splits(rng))
     splits = random_splits(rng)
