@@ -89,6 +89,29 @@ def test_bad_input_is_one_line(
     assert message in line
 
 
+DECIDES = """
+import torch
+class Decides(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return 2 * y if y.sum() > 0 else y
+def build_model():
+    return Decides(8, 8), torch.zeros(4, 8)
+"""
+
+
+@pytest.mark.parametrize("verb", [("profile",), ("plan", *CLUSTER, *QUICK)])
+def test_a_model_that_decides_by_values_is_one_line_and_writes_nothing(
+    verb: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, output = tmp_path / "net.py", tmp_path / "out.json"
+    script.write_text(DECIDES)
+    assert main([verb[0], str(script), *verb[1:], "-o", str(output)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "in Decides (the model itself): needs the values of tensors" in line
+    assert not output.exists()
+
+
 def test_a_table_of_another_model_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
