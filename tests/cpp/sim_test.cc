@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/dependents.h"
 #include "sim/event_queue.h"
 #include "sim/flow_network.h"
 #include "sim/flow_program_reader.h"
@@ -80,6 +81,47 @@ TEST(EventQueueTest, GivesAllEventsUpToALimit) {
   queue.push(now, 0);
   queue.clear();
   ASSERT_EQ(queue.least(), EventQueue::kNever);
+}
+
+// Tasks wait for one or two lists that many of them share, long ones and such that differ in one
+// place.
+TEST(DependentsTest, ATaskStartsOnceAndWhenTheLastOfItsListsIsDone) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 20; ++round) {
+    constexpr int kTasks = 200, kFirst = 100;
+    std::vector<std::vector<int>> lists;
+    for (int i = 0; i < 12; ++i) {
+      std::vector<int> list;
+      for (int task = 0; task < kFirst; ++task) {
+        if (random() % 12 < static_cast<unsigned>(i)) list.push_back(task);
+      }
+      lists.push_back(list);
+      if (list.empty()) continue;
+      list[random() % list.size()] = static_cast<int>(random() % kFirst);
+      lists.push_back(list);
+    }
+    TaskGraph graph;
+    for (int task = 0; task < kTasks; ++task) graph.addDelay(0);
+    std::vector<int> last(kTasks, -1), started(kTasks, -1);
+    for (int task = kFirst; task < kTasks; ++task) {
+      for (int i = static_cast<int>(random() % 3); i > 0; --i) {
+        for (int before : lists[random() % lists.size()]) {
+          graph.addDependency(before, task);
+          last[task] = std::max(last[task], before);
+        }
+      }
+    }
+    Dependents dependents;
+    dependents.prepare(graph);
+    for (int task = 0; task < kTasks; ++task) ASSERT_EQ(dependents.isFree(task), last[task] < 0);
+    for (int done = 0; done < kFirst; ++done) {
+      dependents.release(done, [&](int task) {
+        ASSERT_EQ(started[task], -1);
+        started[task] = done;
+      });
+    }
+    ASSERT_EQ(started, last);
+  }
 }
 
 // Max-min fair by its certificate: nothing over capacity, and every path has a full link on which
