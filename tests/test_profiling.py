@@ -201,6 +201,17 @@ def test_a_convolution_has_its_closed_form() -> None:
     assert operator.output_bytes == 2 * 8 * 9 * 9 * FLOAT
 
 
+def test_the_sum_behind_rows_is_needed_by_a_loss_too() -> None:
+    """So what nobody else reads is not split by rows, whose sum nobody would pay for."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    first, last = profile(model, torch.zeros(4, 8), name="x").operators
+    assert [split.dimension for split in first.splits] == ["columns", "rows"]
+    assert [split.dimension for split in last.splits] == ["columns"]
+    *_, last, output = profile(model, torch.zeros(4, 8), name="x", boundary=True).operators
+    assert output.name == "output"
+    assert last.split("rows") is not None
+
+
 def test_a_diamond_joins_both_branches_and_a_reused_module_counts_parameters_once() -> None:
     graph = profile(Diamond(), torch.zeros(4, 8), name="x")
     names = [operator.name for operator in graph.operators]

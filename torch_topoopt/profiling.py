@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -78,8 +79,9 @@ def profile(
     first operator that uses a parameter; a parameter that is never used stands nowhere. An operator
     is `splittable` if a batch of twice the size doubles one dimension of each of its outputs, and
     nothing it reads or computes grows faster; its `splits` are those that tracing knows of
-    (`tracing.split_dimensions`). With `boundary`, the batch's tensors and the output are operators
-    too, named "input" and "output", that compute nothing.
+    (`tracing.split_dimensions`), without "rows" of what only a loss can read: it needs the sum.
+    With `boundary`, the batch's tensors and the output are operators too, named "input" and
+    "output", that compute nothing.
 
     Raises ProfileError, in one line, if the model cannot be traced: it needs the values of tensors
     and not only their shapes, allocates real tensors, works for one batch size only, returns
@@ -97,6 +99,7 @@ def profile(
         _operator(traced, twice.get(traced.name), trace.gradient_bytes, shared, tensors)
         for traced in trace.operators
     )
+    operators = _whole_results(operators)
     layers = repeated_layers(operators, trace.spans)
     return OpGraph(OpGraph.VERSION, name, size, operators, layers).validate()
 
@@ -181,6 +184,17 @@ def _exporting() -> Iterator[None]:
     finally:
         for flag, value in before.items():
             setattr(torch.compiler, flag, value)
+
+
+def _whole_results(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Without "rows" of operators that none reads: their partial sums would never be added."""
+    read = {operand.producer for operator in operators for operand in operator.operands}
+    return tuple(
+        operator
+        if i in read
+        else replace(operator, splits=tuple(s for s in operator.splits if s.dimension != "rows"))
+        for i, operator in enumerate(operators)
+    )
 
 
 def _operator(
