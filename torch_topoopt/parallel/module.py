@@ -3,8 +3,8 @@
 Every rank runs the module's own forward. A rank calls an operator only where it is one of its
 ranks, on the samples and with the part of the parameters that are its own, and otherwise goes on
 with tensors without samples. What an operator reads from one that is placed otherwise is moved
-before it runs (`transfers`), once for all that read the same, and on its way as soon as it is made;
-module and functions keep their names, so hooks are those of the user's module.
+before it runs (`transfers`), once for all that read the same; module and functions keep their
+names, so hooks are those of the user's module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from torch_topoopt.parallel.transfers import (
     Arrive,
     Begin,
     Exchange,
-    Incoming,
     Messages,
     Move,
 )
@@ -36,7 +35,7 @@ from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, dro
 from torch_topoopt.tracing import INPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch_topoopt.parallel.program import Argument, Program, Step
     from torch_topoopt.plan import Placement
@@ -74,9 +73,6 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._steps, self._results = _bind(program, self._placements, self._rank)
         moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
-        self._readers: dict[Any, dict[Any, _Moved]] = {}  # by _Moved.tensor and key
-        for move in moves:
-            self._readers.setdefault(move.tensor, {}).setdefault(move.key, move)
         spread_values(module)
         self._state = ModelState(module, homes_of(module, program, self._placements))
         for operator, path in program.modules.items():
@@ -124,8 +120,6 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._messages.drain()
         self._run = run = _Run(self, self._samples(args, kwargs))
         try:
-            given = [leaf for leaf in tree_flatten((args, kwargs))[0] if torch.is_tensor(leaf)]
-            run.made(self._program.batch, given)
             with Functions(run):
                 output = self.module(*args, **kwargs)
             return run.finish(output)
@@ -188,8 +182,7 @@ class _Moved:
     ) -> None:
         self.argument = argument
         self.exchange = Exchange.of(source, target, rank, tag)
-        self.tensor = (argument.number, argument.origin)
-        self.key = (self.tensor, target)
+        self.key = (argument.number, argument.origin, target)
 
 
 class _Bound:
@@ -239,8 +232,7 @@ class _Run(Walk):
         super().__init__(owner._program.steps)
         self._owner = owner
         self._samples = samples
-        self._incoming: dict[Any, Incoming] = {}  # by _Moved.key
-        self._moved: dict[Any, torch.Tensor] = {}
+        self._moved: dict[Any, torch.Tensor] = {}  # by _Moved.key
 
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
@@ -261,23 +253,7 @@ class _Run(Walk):
             result = self._absent(step, flat.tensors)
         if step.operator in self._owner._awaited and torch.is_grad_enabled():
             result = tree_map_only(torch.Tensor, self._await, result)
-        if step.outputs:
-            made = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-            self.made(step.outputs, made)
         return result
-
-    def made(self, arguments: Sequence[Argument], tensors: Sequence[torch.Tensor]) -> None:
-        """Sends tensors that are there now to all who will read them."""
-        for argument, tensor in zip(arguments, tensors, strict=True):
-            readers = self._owner._readers.get((argument.number, argument.origin), {})
-            for move in readers.values():
-                self._post(move, tensor)
-
-    def _post(self, move: _Moved, tensor: torch.Tensor) -> None:
-        if move.key not in self._incoming and move.key not in self._moved:
-            self._incoming[move.key] = self._owner._messages.post(
-                move.exchange, tensor.detach(), move.argument, self._samples
-            )
 
     def _await(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.requires_grad:
@@ -292,12 +268,14 @@ class _Run(Walk):
     ) -> dict[int, torch.Tensor]:
         """Brings tensors to where they are needed, all at once."""
         owner, moved = self._owner, self._moved
+        posted = {}
         for i, move in moves.items():
-            self._post(move, given[i])
-        for i, move in moves.items():
-            if move.key in moved:
-                continue
-            result = self._incoming.pop(move.key).wait()
+            if move.key not in moved and move.key not in posted:
+                tensor = given[i].detach()
+                incoming = owner._messages.post(move.exchange, tensor, move.argument, self._samples)
+                posted[move.key] = i, move, incoming
+        for key, (i, move, incoming) in posted.items():
+            result = incoming.wait()
             if move.argument.gradient and torch.is_grad_enabled():
                 result = Move.apply(
                     owner._anchor,
@@ -309,7 +287,7 @@ class _Run(Walk):
                     owner._messages,
                     getattr(given[i], "_topoopt_arrival", None),
                 )
-            moved[move.key] = result
+            moved[key] = result
         return {i: moved[move.key] for i, move in moves.items()}
 
     def _absent(self, step: Step, inputs: list[torch.Tensor]) -> Any:
