@@ -20,6 +20,7 @@ import torch_topoopt
 from torch_topoopt.parallel import Program, StrategyError, parallelize
 from torch_topoopt.parallel.api import placed
 from torch_topoopt.parallel.module import ParallelModule
+from torch_topoopt.parallel.transfers import Incoming, Messages
 from torch_topoopt.plan import Placement
 from torch_topoopt.profiling import profile
 from torch_topoopt.search.traffic import demand
@@ -91,6 +92,17 @@ def counted_messages() -> Iterator[Counter[int]]:
         yield sent
     finally:
         dist.isend = original
+
+
+def sent_before_waiting(model: ParallelModule, share: list[torch.Tensor]) -> int:
+    """How many tensors this rank's forward pass sends before it waits for the first."""
+    events = []
+    post, wait = Messages.post, Incoming.wait
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Messages, "post", lambda *a: events.append("post") or post(*a))
+        patch.setattr(Incoming, "wait", lambda *a: events.append("wait") or wait(*a))
+        model(*share)
+    return events.index("wait")
 
 
 def train(name: str, strategy: tuple[Placement, ...], rank: int) -> tuple[Any, ...]:
@@ -202,6 +214,8 @@ def two_models(folder: str, rank: int, world: int) -> Any:
         parallel_models.loss(model(*share)).backward()
     for key, parameter in model.module.named_parameters():
         torch.testing.assert_close(parameter.grad, twice[key])
+    # Every table's bags, so that no rank waits for another that waits at an earlier table.
+    assert sent_before_waiting(model, share) == 3
     kept = sorted(k for k, _ in model.module.named_parameters() if k.startswith("tables"))
     state = model.state_dict()
     checkpoint.save(state, checkpoint_id=folder)

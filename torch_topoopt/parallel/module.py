@@ -5,6 +5,10 @@ ranks, on the samples and with the part of the parameters that are its own, and 
 with tensors without samples. What an operator reads from one that is placed otherwise is moved
 before it runs (`transfers`), once for all that read the same; module and functions keep their
 names, so hooks are those of the user's module.
+
+A rank that waits for its part of the batch at one operator has not come to the next one yet, whose
+ranks wait for it in turn. So where several operators elsewhere read the batch, a first pass
+(`_Ahead`) computes nothing and sends all that they need; then the forward begins once more.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from torch_topoopt.parallel.transfers import (
     Arrive,
     Begin,
     Exchange,
+    Incoming,
     Messages,
     Move,
 )
@@ -35,7 +40,7 @@ from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, dro
 from torch_topoopt.tracing import INPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch_topoopt.parallel.program import Argument, Program, Step
     from torch_topoopt.plan import Placement
@@ -69,10 +74,11 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._messages = Messages(piece_bytes)
         self._sums = GradientSums(self._ranks, self._messages.drain)
         self._anchor = torch.zeros((), requires_grad=True)
-        self._run: _Run | None = None
+        self._run: Walk | None = None
         self._steps, self._results = _bind(program, self._placements, self._rank)
         moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
+        self._ahead = _reads_of_batch(self._steps)
         spread_values(module)
         self._state = ModelState(module, homes_of(module, program, self._placements))
         for operator, path in program.modules.items():
@@ -118,13 +124,25 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         if self._run is not None:
             raise RuntimeError("topoopt: the module was called from within its own forward")
         self._messages.drain()
-        self._run = run = _Run(self, self._samples(args, kwargs))
+        run = _Run(self, self._samples(args, kwargs))
         try:
+            if len(self._ahead) > 1:
+                self._send_ahead(run, args, kwargs)
+            self._run = run
             with Functions(run):
                 output = self.module(*args, **kwargs)
             return run.finish(output)
         finally:
             self._run = None
+
+    def _send_ahead(self, run: _Run, args: Any, kwargs: Any) -> None:
+        self._run = ahead = _Ahead(self, run)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), Functions(ahead):
+            try:
+                self.module(*args, **kwargs)
+            except _AllSent:
+                return
+        ahead.end()
 
     def _samples(self, args: Any, kwargs: Any) -> int:
         """The samples of all ranks together."""
@@ -231,8 +249,9 @@ class _Run(Walk):
     def __init__(self, owner: ParallelModule, samples: int) -> None:
         super().__init__(owner._program.steps)
         self._owner = owner
-        self._samples = samples
-        self._moved: dict[Any, torch.Tensor] = {}  # by _Moved.key
+        self.samples = samples
+        self._incoming: dict[Any, Incoming] = {}  # by _Moved.key
+        self._moved: dict[Any, torch.Tensor] = {}
 
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
@@ -240,7 +259,7 @@ class _Run(Walk):
         """Brings what the step reads, runs it if its place is here, and lets go of its results."""
         bound = self._owner._steps[index]
         flat = Flat(args, kwargs)
-        flat.resize(step, self._samples // bound.parts if bound.here else 0)
+        flat.resize(step, self.samples // bound.parts if bound.here else 0)
         if bound.moves:
             tensors = flat.tensors
             given = {i: tensors[i] for i in bound.moves}
@@ -268,14 +287,12 @@ class _Run(Walk):
     ) -> dict[int, torch.Tensor]:
         """Brings tensors to where they are needed, all at once."""
         owner, moved = self._owner, self._moved
-        posted = {}
         for i, move in moves.items():
-            if move.key not in moved and move.key not in posted:
-                tensor = given[i].detach()
-                incoming = owner._messages.post(move.exchange, tensor, move.argument, self._samples)
-                posted[move.key] = i, move, incoming
-        for key, (i, move, incoming) in posted.items():
-            result = incoming.wait()
+            self.post(move, given[i])
+        for i, move in moves.items():
+            if move.key in moved:
+                continue
+            result = self._incoming.pop(move.key).wait()
             if move.argument.gradient and torch.is_grad_enabled():
                 result = Move.apply(
                     owner._anchor,
@@ -283,12 +300,19 @@ class _Run(Walk):
                     [result],
                     move.exchange,
                     move.argument,
-                    self._samples,
+                    self.samples,
                     owner._messages,
                     getattr(given[i], "_topoopt_arrival", None),
                 )
-            moved[key] = result
+            moved[move.key] = result
         return {i: moved[move.key] for i, move in moves.items()}
+
+    def post(self, move: _Moved, tensor: torch.Tensor) -> None:
+        """Sends this rank's part of a tensor, if that has not been done."""
+        if move.key not in self._incoming and move.key not in self._moved:
+            self._incoming[move.key] = self._owner._messages.post(
+                move.exchange, tensor.detach(), move.argument, self.samples
+            )
 
     def _absent(self, step: Step, inputs: list[torch.Tensor]) -> Any:
         if torch.is_grad_enabled() and any(output.gradient for output in step.outputs):
@@ -309,6 +333,52 @@ class _Run(Walk):
             if leaves[i].requires_grad:
                 leaves[i] = Begin.apply(leaves[i], self._owner._sums.backward_began)
         return tree_unflatten(leaves, shape)
+
+
+class _AllSent(BaseException):
+    """Ends the pass ahead; no error, so that a model's `except Exception` lets it through."""
+
+
+class _Ahead(Walk):
+    """The pass before a forward pass: sends what operators elsewhere read of the batch."""
+
+    def __init__(self, owner: ParallelModule, run: _Run) -> None:
+        super().__init__(owner._program.steps)
+        self._owner = owner
+        self._forward = run
+        self._last = max(owner._ahead)
+
+    def take(
+        self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Sends; makes views of the batch, and nothing where something would be computed."""
+        bound = self._owner._steps[index]
+        flat = Flat(args, kwargs)
+        for i, move in bound.moves.items():
+            if _of_batch(move.argument):
+                self._forward.post(move, flat.tensors[i])
+        if index == self._last:
+            raise _AllSent
+        if step.operator and step.outputs:
+            return filled(step, tuple(empty_of(output) for output in step.outputs))
+        there = all(_of_batch(argument) for argument in step.inputs if argument.origin)
+        flat.resize(step, self._forward.samples // bound.parts if there else 0)
+        args, kwargs = flat.arguments()
+        return function(*args, **kwargs)
+
+
+def _of_batch(argument: Argument) -> bool:
+    """Whether it is, or is a view of, a tensor of the batch."""
+    return argument.origin.split("#")[0] == INPUT
+
+
+def _reads_of_batch(steps: Sequence[_Bound]) -> list[int]:
+    """The steps that need some of the batch to be moved."""
+    return [
+        i
+        for i, bound in enumerate(steps)
+        if any(_of_batch(move.argument) for move in bound.moves.values())
+    ]
 
 
 def spread_values(module: torch.nn.Module) -> None:
