@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Placement
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement, operand_needs
 from torch_topoopt.search.shards import shard_cost
-from torch_topoopt.search.strategy_space import strategy_space
+from torch_topoopt.search.strategy_space import every_strategy
 from torch_topoopt.search.traffic import demand, parameter_groups
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch_topoopt.op_graph import OpGraph, SplitDimension
-    from torch_topoopt.plan import Cluster, Demand, Network
+    from torch_topoopt.plan import Cluster, Demand, Network, Placement
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.topology.topology_finder import Mode
 
@@ -110,22 +109,6 @@ def optimum_of(
         raise ValueError(f"at_most_s: nothing is as fast as {at_most_s:g} s")
     counts = len(strategies), len(promising), len(networks), simulated
     return Optimum(best_s, promising[best], *counts)
-
-
-def every_strategy(
-    graph: OpGraph, servers: int, dimensions: Collection[SplitDimension] = ()
-) -> list[Strategy]:
-    """All of strategy_space."""
-    space = strategy_space(graph, servers, dimensions=dimensions)
-    choices = [
-        [
-            Placement.of(operator.name, members, move.degrees)
-            for move in space.moves_of(i)
-            for members in move.arrangements
-        ]
-        for i, operator in enumerate(graph.operators)
-    ]
-    return list(itertools.product(*choices))
 
 
 def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[dict[str, Any]]:

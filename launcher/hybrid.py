@@ -123,10 +123,8 @@ def plan_pipeline(
     from torch_topoopt.planning_options import PlanningOptions
     from torch_topoopt.search.pipelines import pipelines
 
-    if micro_batches is None or micro_batches == "auto":
-        counts: tuple[int, ...] = tuple(2**i for i in range(1, 6))
-    else:
-        counts = (micro_batches,) if isinstance(micro_batches, int) else micro_batches
+    choice = PlanningOptions(micro_batches="auto" if micro_batches is None else micro_batches)
+    counts = [count for count in choice.micro_batch_counts(graph.batch_size) if count > 1]
     why = "too few samples, too little memory, or no place where a single tensor passes"
     plans = []
     try:

@@ -11,7 +11,7 @@ from optimality_gaps import job_of
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
-from torch_topoopt.search.strategy_space import DIMENSIONS
+from torch_topoopt.search.strategy_space import DIMENSIONS, every_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.topology_finder import find_network
 
@@ -25,7 +25,7 @@ def test_the_optimum_is_that_of_all_strategies_on_all_networks(
 ) -> None:
     graph = job_of(kind, operators, 1)
     cluster = Cluster(servers, degree, 10.0, accelerator="a100")
-    strategies = exhaustive_optimum.every_strategy(graph, servers, DIMENSIONS)
+    strategies = every_strategy(graph, servers, DIMENSIONS)
     demands = [demand(graph, strategy, servers) for strategy in strategies]
     bound = exhaustive_optimum.StrategyBound(graph, cluster)
     bound_s = [bound.seconds(strategy) for strategy in strategies]
@@ -77,7 +77,7 @@ def test_with_two_ports_every_ring_is_among_the_networks() -> None:
 
 
 def strategies_of(servers: int) -> list[exhaustive_optimum.Strategy]:
-    return exhaustive_optimum.every_strategy(job_of("heavy", 2, 0), servers)
+    return every_strategy(job_of("heavy", 2, 0), servers)
 
 
 def test_strategies_are_the_product_of_the_space() -> None:

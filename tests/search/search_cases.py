@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Cluster, Degrees, Network, Placement
+from torch_topoopt.plan import Cluster, Degrees, Network
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, lower_placement
 from torch_topoopt.search.strategies import Strategy, data_parallel
-from torch_topoopt.search.strategy_space import strategy_space
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.op_graph import OpGraph, SplitDimension
+    from torch_topoopt.op_graph import OpGraph
 
 
 def wired(op_graph: OpGraph, cluster: Cluster) -> Network:
     """The network for data parallelism."""
     asked = demand(op_graph, data_parallel(op_graph, cluster.servers), cluster.servers)
     return find_network(cluster, asked)
-
-
-def every_strategy(
-    op_graph: OpGraph, servers: int, dimensions: tuple[SplitDimension, ...] = ()
-) -> list[Strategy]:
-    """All of the legal space, samples split and `dimensions`."""
-    space = strategy_space(op_graph, servers, dimensions=dimensions)
-    choices = [
-        [
-            Placement.of(op.name, s, move.degrees)
-            for move in space.moves_of(i)
-            for s in move.arrangements
-        ]
-        for i, op in enumerate(op_graph.operators)
-    ]
-    return list(itertools.product(*choices))
 
 
 def prices_of(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from search_cases import every_strategy, lowered, prices_of, wired
+from search_cases import lowered, prices_of, wired
 from small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.plan import Cluster
@@ -18,6 +18,7 @@ from torch_topoopt.search.chains import Chain, ChainProgress, ThreadedChains, bu
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel, starting_strategies
+from torch_topoopt.search.strategy_space import every_strategy
 from torch_topoopt.search.traffic import transfers
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import predict

@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from search_cases import every_strategy, wired
+from search_cases import wired
 from small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt import _core
@@ -21,7 +21,7 @@ from torch_topoopt.search.strategies import (
     data_parallel,
     starting_strategies,
 )
-from torch_topoopt.search.strategy_space import DIMENSIONS
+from torch_topoopt.search.strategy_space import DIMENSIONS, every_strategy
 from torch_topoopt.sim import predict
 
 if TYPE_CHECKING:

@@ -144,6 +144,22 @@ def strategy_space(
     return StrategySpace(tuple(kinds), tuple(of_operator))
 
 
+def every_strategy(
+    op_graph: OpGraph, servers: int, dimensions: Collection[SplitDimension] = ()
+) -> list[Strategy]:
+    """All of a strategy_space: for jobs that are small enough to try everything."""
+    space = strategy_space(op_graph, servers, dimensions=dimensions)
+    choices = [
+        [
+            Placement.of(operator.name, members, move.degrees)
+            for move in space.moves_of(i)
+            for members in move.arrangements
+        ]
+        for i, operator in enumerate(op_graph.operators)
+    ]
+    return list(itertools.product(*choices))
+
+
 def _degrees(
     operator: Operator, servers: int, counts: tuple[int, ...], dimensions: Collection[str]
 ) -> list[Degrees]:
