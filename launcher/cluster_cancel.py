@@ -8,6 +8,8 @@ from torch_topoopt.launcher import cluster_state, console, parser
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
+    import argparse
+
     from torch_topoopt.control.jobs import Job
 
 _DESCRIPTION = """\
@@ -20,14 +22,19 @@ _EXAMPLES = """\
   topoopt cluster cancel 3 4 --dry-run"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("cluster cancel", _DESCRIPTION, _EXAMPLES)
     options.add_argument("jobs", type=int, nargs="+", metavar="JOB", help="its number")
     cluster_state.add_options(options)
     options.add_argument("--dry-run", action="store_true", help="say what would happen, and stop")
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     from torch_topoopt.control.jobs import CANCELLED, FINAL, QUEUED
     from torch_topoopt.control.service import daemon_pid
     from torch_topoopt.control.store import Store

@@ -28,8 +28,8 @@ _EXAMPLES = """\
   topoopt cluster daemon --cluster lab.yaml --until-idle"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("cluster daemon", _DESCRIPTION, _EXAMPLES)
     cluster_state.add_options(options)
     options.add_argument(
@@ -50,7 +50,12 @@ def main(argv: list[str]) -> int:
         metavar="SECONDS",
         help="compare the switches with the jobs (default: %(default)g)",
     )
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     for name in ("retry", "check_every"):
         if not getattr(arguments, name) > 0:
             value = getattr(arguments, name)

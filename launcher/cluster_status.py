@@ -9,6 +9,8 @@ from torch_topoopt.launcher import cluster_state, console, parser
 from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
+    import argparse
+
     from torch_topoopt.control.jobs import Job
     from torch_topoopt.control.store import Store
     from torch_topoopt.launcher.console import Terminal
@@ -25,14 +27,19 @@ _EXAMPLES = """\
   topoopt cluster status --all --json"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("cluster status", _DESCRIPTION, _EXAMPLES)
     options.add_argument("job", type=int, nargs="?", metavar="JOB", help="its number")
     cluster_state.add_options(options)
     options.add_argument("--all", action="store_true", help="also jobs that are over")
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     from torch_topoopt.control.service import daemon_pid
     from torch_topoopt.control.store import Store
 

@@ -43,7 +43,8 @@ _EXAMPLES = """\
 _SSH = "ssh -tt -o BatchMode=yes {management}"  # -tt: what runs there ends with the connection
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     import argparse
 
     options = parser.Parser("cluster submit", _DESCRIPTION, _EXAMPLES)
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     cluster = cluster_state.load_cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     spec = _spec(arguments)

@@ -34,7 +34,8 @@ _EXAMPLES = """\
   topoopt compare opgraph.json --servers 64 --degree 6 --bandwidth 100Gbps --plot compare.png"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("compare", _DESCRIPTION, _EXAMPLES)
     options.add_argument(
         "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
@@ -84,7 +85,7 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.architectures import ARCHITECTURES, architecture
     from torch_topoopt.comparison import compare
 
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     packet = packet_options.given_options(arguments, seed=False)
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
     if arguments.plot is not None:

@@ -10,6 +10,8 @@ from torch_topoopt.launcher.placement_text import placement_text
 from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    import argparse
+
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Placement
     from torch_topoopt.plan_difference import PlanDifference
@@ -28,16 +30,21 @@ _EXAMPLES = """\
 _MOST_OPERATORS = 20  # in the table; --json has all
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    options = parser.Parser("diff", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("a", metavar="PLAN_A", help="a plan.json")
+    options.add_argument("b", metavar="PLAN_B", help="another")
+    parser.add_json_option(options)
+    return options
+
+
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     from torch_topoopt.plan import Plan
     from torch_topoopt.plan_difference import difference
 
-    options = parser.Parser("diff", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("a", metavar="PLAN_A", help="a plan.json")
-    options.add_argument("b", metavar="PLAN_B", help="another")
-    parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     found = difference(documents.load(Plan, arguments.a), documents.load(Plan, arguments.b))
     if arguments.json:
         console.print_json(_figures(found))

@@ -40,7 +40,7 @@ _EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     if arguments.agent:
         _run_agent(arguments)
         return OK
@@ -73,7 +73,8 @@ def main(argv: list[str]) -> int:
     return OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("discover", _DESCRIPTION, _EXAMPLES)
     hosts = options.add_argument_group("hosts (one of these)").add_mutually_exclusive_group()
     hosts.add_argument("--ssh", nargs="+", metavar="HOST", help="hosts as ssh knows them")

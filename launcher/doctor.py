@@ -40,7 +40,8 @@ _EXAMPLES = """\
 exit codes: 0 no errors found (or none left), 1 errors, 2 bad input or a repair that failed"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("doctor", _DESCRIPTION, _EXAMPLES)
     options.add_argument("--cluster", metavar="FILE", help="the cluster file; - reads stdin")
     options.add_argument("--local", action="store_true", help="this host only")
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     file = _cluster(arguments.cluster)
     local = arguments.local or arguments.facts or file is None
     if arguments.no_probes and not local:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, switch_verbs
 from torch_topoopt.launcher.errors import OK
+
+if TYPE_CHECKING:
+    import argparse
 
 _DESCRIPTION = """\
 Makes the circuits of PLAN on the switches of a cluster file, and nothing else: only the sockets
@@ -19,8 +23,8 @@ _EXAMPLES = """\
   topoopt fabric restore lab-before-20260131T120000Z --cluster lab.yaml"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the sub-verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric apply", _DESCRIPTION, _EXAMPLES)
     options.add_argument("plan", metavar="PLAN", help="a plan.json that `topoopt plan` made")
     switch_verbs.add_cluster_option(options)
@@ -32,7 +36,12 @@ def main(argv: list[str]) -> int:
         "cluster file)",
     )
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     switch_verbs.check_timeout(arguments)
 
     from torch_topoopt.fabric.cluster.cluster_switches import Switches

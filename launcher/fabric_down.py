@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch_topoopt.launcher import console, parser
 from torch_topoopt.launcher.errors import OK, InputError
+
+if TYPE_CHECKING:
+    import argparse
 
 _DESCRIPTION = """\
 Removes a fabric of network namespaces: its namespaces with everything that runs in them, its cables
@@ -14,8 +19,8 @@ _EXAMPLES = """\
   topoopt fabric down --all --dry-run"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the sub-verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric down", _DESCRIPTION, _EXAMPLES)
     options.add_argument("name", nargs="?", metavar="NAME", help="of the fabric")
     options.add_argument(
@@ -23,7 +28,12 @@ def main(argv: list[str]) -> int:
     )
     options.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
 
     from torch_topoopt.fabric.netns import netns_kernel, netns_state
 

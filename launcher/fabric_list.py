@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch_topoopt.launcher import console, parser
 from torch_topoopt.launcher.errors import OK
 from torch_topoopt.launcher.units import format_gbps
+
+if TYPE_CHECKING:
+    import argparse
 
 _DESCRIPTION = """\
 Lists the fabrics of network namespaces: kept (until `topoopt fabric down`), in use (by a running
@@ -16,11 +21,16 @@ _EXAMPLES = """\
   topoopt fabric list --json"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the sub-verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric list", _DESCRIPTION, _EXAMPLES)
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
 
     from torch_topoopt.fabric.netns import netns_state
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, switch_verbs
 from torch_topoopt.launcher.errors import OK
+
+if TYPE_CHECKING:
+    import argparse
 
 _DESCRIPTION = """\
 Brings the circuits between the sockets of a cluster file back to those in FOLDER, which `topoopt
@@ -17,14 +21,19 @@ _EXAMPLES = """\
   topoopt fabric restore lab-before-20260131T120000Z --cluster lab.yaml"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the sub-verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric restore", _DESCRIPTION, _EXAMPLES)
     options.add_argument("folder", metavar="FOLDER", help="the snapshots, one file per switch")
     switch_verbs.add_cluster_option(options)
     switch_verbs.add_change_options(options)
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     switch_verbs.check_timeout(arguments)
 
     from torch_topoopt.fabric.cluster.cluster_switches import Switches

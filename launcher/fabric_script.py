@@ -26,7 +26,8 @@ _EXAMPLES = """\
   topoopt fabric script plan.json --cluster cluster.yaml --host h0 --undo | ssh root@h0 sh"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric script", _DESCRIPTION, _EXAMPLES)
     options.add_argument("plan", metavar="PLAN", help="a plan.json")
     options.add_argument(
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.fabric.hosts.host_setup import host_setup
     from torch_topoopt.plan import Plan
 
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     plan = documents.load(Plan, arguments.plan)
     file = load_cluster(arguments.cluster)
     setup = host_setup(plan, file, arguments.host)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, switch_verbs
 from torch_topoopt.launcher.errors import OK
+
+if TYPE_CHECKING:
+    import argparse
 
 _DESCRIPTION = """\
 Writes the circuits between the sockets of a cluster file into FOLDER, one file for each switch, for
@@ -15,13 +19,18 @@ _EXAMPLES = """\
   topoopt fabric snapshot before-the-weekend --cluster lab.yaml"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the sub-verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric snapshot", _DESCRIPTION, _EXAMPLES)
     options.add_argument("folder", metavar="FOLDER", help="made if it is not there")
     switch_verbs.add_cluster_option(options)
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
 
     from torch_topoopt.fabric.cluster.cluster_switches import Switches, save_snapshots
 

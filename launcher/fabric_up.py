@@ -29,7 +29,7 @@ _EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     plan = _plan(arguments)
     gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps
 
@@ -83,7 +83,8 @@ def main(argv: list[str]) -> int:
     return OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric up", _DESCRIPTION, _EXAMPLES)
     options.add_argument("--name", required=True, help="of the fabric: a-z, 0-9 and '-'")
     options.add_argument("--plan", metavar="PLAN.json", help="the plan to wire")

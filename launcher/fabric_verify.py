@@ -10,6 +10,8 @@ from torch_topoopt.launcher.errors import CHECK_FAILED, OK
 from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
+    import argparse
+
     from torch_topoopt.fabric.netns.netns_goodput import Goodput
 
 _DESCRIPTION = """\
@@ -23,12 +25,17 @@ _EXAMPLES = """\
   topoopt fabric verify lab --json"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the sub-verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the sub-verb."""
     options = parser.Parser("fabric verify", _DESCRIPTION, _EXAMPLES)
     options.add_argument("name", metavar="NAME", help="of the fabric")
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the sub-verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
 
     from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
 

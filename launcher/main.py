@@ -29,6 +29,11 @@ VERBS = {
     "doctor": "what is wrong with a host or a cluster, and how to repair it",
 }
 
+TOOLS = {
+    "help": "explains a verb, as VERB --help does",
+    "completion": "prints what makes bash, zsh, fish or tcsh complete verbs and options",
+}
+
 _HELP = """\
 usage: topoopt VERB ...
 
@@ -42,7 +47,7 @@ examples:
   topoopt run --servers 4 --degree 2 train.py --epochs 5
   topoopt plan train.py --servers 8 --degree 4 --bandwidth 25Gbps
 
-`topoopt VERB --help` explains a verb; `topoopt --version` prints the version.
+`topoopt help VERB` explains a verb; `topoopt --version` prints the version.
 exit codes: 0 done, 1 the script or the check failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM"""
 
 
@@ -66,15 +71,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_HELP.format(verbs="\n".join(f"  {v:<9}{text}" for v, text in VERBS.items())))
+    if not arguments or arguments in (["-h"], ["--help"], ["help"]):
+        every = (VERBS | TOOLS).items()
+        print(_HELP.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in every)))
         return OK if arguments else BAD_INPUT
     verb, *rest = arguments
+    if verb == "help":
+        verb, *rest = [*rest, "--help"]
     if verb == "--version":
         print(f"topoopt {torch_topoopt.__version__}")
         return OK
-    if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
+    if verb not in VERBS and verb != "completion":
+        near = difflib.get_close_matches(verb, [*VERBS, *TOOLS], n=1)
         hint = f"did you mean `topoopt {near[0]}`?" if near else f"verbs: {', '.join(VERBS)}"
         raise InputError(f"{verb!r} is not a verb; {hint}")
     module = importlib.import_module(f"torch_topoopt.launcher.{verb}")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, NoReturn
+import difflib
+import itertools
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import parse_gbps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planning_options import MicroBatches
 
@@ -24,13 +30,93 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self._given: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; remembers the arguments, to say more about a wrong one."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see `{self.prog} --help`)")
+        fail(self, message, self._given)
+
+
+def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -> NoReturn:
+    """Raises InputError for what argparse says about the arguments `given`, in plain words.
+
+    A misspelt option gets a suggestion; a value that begins with "-", which argparse takes for an
+    option, is judged as a value.
+    """
+    missing = re.fullmatch(r"argument (\S+): expected one argument", message)
+    if missing:
+        message = _dashed_value(options, missing[1].split("/"), given) or message
+    wrong = None
+    if message.startswith("unrecognized arguments: "):
+        extra = message.removeprefix("unrecognized arguments: ").split()
+        wrong = next((text for text in extra if text.startswith("-")), None)
+    elif message.startswith("the following arguments are required"):
+        known = options._option_string_actions
+        names = (text.partition("=")[0] for text in given if text.startswith("--"))
+        wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        name = wrong.partition("=")[0]
+        near = difflib.get_close_matches(name, spellings(options), n=1)
+        message = f"{name}: there is no such option" + (
+            f"; did you mean {near[0]}?" if near else ""
+        )
+    message = re.sub(r"^argument (?:-\w/)?--(\S+): (?=\1: )", "", message)
+    raise InputError(f"{message} (see `{options.prog} --help`)")
+
+
+def _dashed_value(
+    options: argparse.ArgumentParser, names: Sequence[str], given: Sequence[str]
+) -> str | None:
+    """What is wrong with the value after one of the options `names`, if its type says so."""
+    for name, value in itertools.pairwise(given):
+        action = options._option_string_actions.get(name)
+        if name in names and action is not None and callable(action.type):
+            try:
+                action.type(value)
+            except (argparse.ArgumentTypeError, ValueError) as error:
+                return f"argument {name}: {error}" if value not in spellings(options) else None
+    return None
+
+
+def spellings(options: argparse.ArgumentParser) -> list[str]:
+    """The long options that there are, without those that only say what they are called now."""
+    return [
+        name
+        for action in options._actions
+        if not isinstance(action, Renamed)
+        for name in action.option_strings
+        if name.startswith("--")
+    ]
+
+
+class Renamed(argparse.Action):
+    """An option of earlier versions: an error that names the one to use now."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, now: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", help=argparse.SUPPRESS)
+        self._now = now
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        name = (option_string or self.option_strings[0]).lstrip("-")
+        raise InputError(
+            f"{name}: this option is called {self._now} now (see `{parser.prog} --help`)"
+        )
 
 
 def rate(text: str) -> float:
     """argparse type of a rate with a unit, in Gb/s."""
+    if text.startswith("-"):
+        raise argparse.ArgumentTypeError(f"bandwidth: {text} is negative; write a rate, as 25Gbps")
     try:
         return parse_gbps(text)
     except InputError as error:

@@ -39,7 +39,8 @@ _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # what losses cost"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("plan", _DESCRIPTION, _EXAMPLES)
     options.add_argument(
         "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
@@ -180,7 +181,7 @@ def _add_search_options(options: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     cluster, network = _cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     try:

@@ -9,6 +9,7 @@ from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes, format_flops, format_seconds
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from torch_topoopt.op_graph import Operator, OpGraph
@@ -42,8 +43,8 @@ _EXAMPLES = """\
   topoopt topology --servers 8 --degree 4 --demand demand.json"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("profile", _DESCRIPTION, _EXAMPLES)
     options.add_argument("model", metavar="MODEL", help="name, file.py:callable, or script.py")
     options.add_argument(
@@ -60,8 +61,13 @@ def main(argv: list[str]) -> int:
     profile_measure.add_options(options)
     parser.add_costs_option(options)
     profile_script.add_options(options)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
     own, dashes, script_arguments = profile_script.split(argv)
-    arguments = options.parse_args(own)
+    arguments = make_parser().parse_args(own)
     if profile_script.wanted(arguments, dashes):
         return profile_script.main(arguments, script_arguments)
     if arguments.accelerator is not None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser
 from torch_topoopt.launcher.errors import OK, InputError
+
+if TYPE_CHECKING:
+    import argparse
 
 _DESCRIPTION = """\
 Writes report.html into the folder of a run: the network with its rings, predicted and measured
@@ -16,12 +20,17 @@ _EXAMPLES = """\
   topoopt report runs/2026-01-31T12-00-00 --json"""
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("report", _DESCRIPTION, _EXAMPLES)
     options.add_argument("run_dir", metavar="RUN_DIR", help="a folder that `topoopt run` made")
     parser.add_json_option(options)
-    arguments = options.parse_args(argv)
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress("writing the report") as progress:
         progress(None, "")

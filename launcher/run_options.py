@@ -64,7 +64,9 @@ class RunOptions:
 
 def parse(argv: list[str]) -> RunOptions:
     """Parses and checks; raises InputError or DocumentError for options that cannot work."""
-    arguments = _parser().parse_args(argv)
+    options = make_parser()
+    options.error = lambda message: parser.fail(options, message, argv)  # type: ignore
+    arguments = options.parse_args(argv)
     plan = documents.load(Plan, arguments.plan) if arguments.plan else None
     site = None
     gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
@@ -104,7 +106,8 @@ def _fail(message: str) -> NoReturn:
     raise InputError(f"{message} (see `topoopt run --help`)")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     import argparse
 
     from torch.distributed.run import get_args_parser
@@ -114,7 +117,6 @@ def _parser() -> argparse.ArgumentParser:
     options.description = _DESCRIPTION
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter
-    options.error = _fail  # type: ignore[method-assign]
     # So that what was not said can be told from what was.
     for name in ("nproc_per_node", "node_rank", "master_addr"):
         if f"PET_{name.upper()}" not in os.environ:

@@ -39,7 +39,8 @@ _EXAMPLES = """\
   topoopt simulate plan.json --architecture fat-tree"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("simulate", _DESCRIPTION, _EXAMPLES)
     options.add_argument("plan", metavar="PLAN", nargs="?", help="a plan.json")
     options.add_argument("--flows", metavar="FILE", help="links and flows, in the format above")
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code. After Ctrl-C it shows how far the simulation came."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     from torch_topoopt import sim
 
     if arguments.until is not None and not arguments.until > 0:

@@ -48,7 +48,8 @@ _EXAMPLES = """\
   topoopt topology --servers 16 --degree 4 --mode best --failures"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
     options = parser.Parser("topology", _DESCRIPTION, _EXAMPLES)
     options.add_argument("--servers", type=int, required=True, help="number of servers")
     options.add_argument("--degree", type=int, required=True, help="ports of each server")
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     cluster = _cluster(arguments)
     demand = _demand(arguments.demand, cluster)
     terminal = console.Terminal(json_output=arguments.json)

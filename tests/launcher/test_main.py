@@ -17,6 +17,18 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {verb} " in out for verb in VERBS)
 
 
+def test_help_explains_a_verb_or_a_sub_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: topoopt VERB")
+    for about in ("report", "fabric list"):
+        with pytest.raises(SystemExit) as ended:
+            main(["help", *about.split()])
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: topoopt {about} ")
+    assert main(["help", "repotr"]) == 2
+    assert "did you mean `topoopt report`?" in capsys.readouterr().err
+
+
 def test_no_verb_prints_the_help_but_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "usage: topoopt VERB" in capsys.readouterr().out
