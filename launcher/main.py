@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 
-import torch_topoopt
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+from torch_topoopt.versions import BuildMismatchError, versions_text
 
 VERBS = {
     "profile": "what one training iteration of a model computes and communicates",
@@ -47,7 +47,7 @@ examples:
   topoopt run --servers 4 --degree 2 train.py --epochs 5
   topoopt plan train.py --servers 8 --degree 4 --bandwidth 25Gbps
 
-`topoopt help VERB` explains a verb; `topoopt --version` prints the version.
+`topoopt help VERB` explains a verb; `topoopt --version` prints the versions and the build.
 exit codes: 0 done, 1 the script or the check failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM"""
 
 
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     except signals.Interrupted as interrupted:
         print(f"topoopt: stopped by {interrupted.signum.name}", file=sys.stderr)
         return interrupted.exit_code
-    except (InputError, DocumentError, FabricError) as error:
+    except (InputError, DocumentError, FabricError, BuildMismatchError) as error:
         console.error(str(error))
         return BAD_INPUT
     except BrokenPipeError:
@@ -78,8 +78,8 @@ def _dispatch(arguments: list[str]) -> int:
     verb, *rest = arguments
     if verb == "help":
         verb, *rest = [*rest, "--help"]
-    if verb == "--version":
-        print(f"topoopt {torch_topoopt.__version__}")
+    if verb in ("-V", "--version"):
+        print(versions_text())
         return OK
     if verb not in VERBS and verb != "completion":
         near = difflib.get_close_matches(verb, [*VERBS, *TOOLS], n=1)

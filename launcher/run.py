@@ -34,6 +34,7 @@ from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
 from torch_topoopt.launcher.run_folder import RunFolder
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.versions import check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,6 +255,7 @@ class Job:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     options = run_options.parse(argv)
+    check_installed()
     if options.wandb:
         wandb_log.require()
     if not options.json:

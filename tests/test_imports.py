@@ -22,7 +22,9 @@ ROOT = Path(__file__).parent.parent
 # From the bottom up. A unit is a module or a package of torch_topoopt; units on one line are
 # siblings and do not import each other.
 PYTHON_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"data_model", "metrics", "planning_defaults", "rates", "_core", "_backend"}),
+    frozenset(
+        {"data_model", "metrics", "planning_defaults", "rates", "versions", "_core", "_backend"}
+    ),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
     frozenset(
@@ -53,7 +55,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"job_network", "doctor"}),
     frozenset({"backend", "planner", "report", "control"}),
     frozenset({"comparison", "parallel"}),
-    frozenset({"models", "autoload"}),
+    frozenset({"models", "autoload", "__main__"}),
     frozenset({"launcher"}),
 )
 

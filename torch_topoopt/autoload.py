@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any, NoReturn
+
+from torch_topoopt.versions import BuildMismatchError, check_build
 
 
 def register() -> None:
     """Registers the backend "topoopt"; a failure is a warning, for torch must still import."""
     try:
+        import torch
+
+        try:
+            check_build(torch.__version__)
+        except BuildMismatchError as error:
+            # What follows relies on parts of torch that another version may not have.
+            _refuse_groups(error)
+            raise
         from torch_topoopt import backend
 
         backend.register()
         backend.load_in_ranks()
     except Exception as error:
         warnings.warn(f'torch_topoopt: backend "topoopt" is not available: {error}', stacklevel=2)
+
+
+def _refuse_groups(error: BuildMismatchError) -> None:
+    """A process group "topoopt" raises `error`, and not that there is no such backend."""
+    import torch.distributed as dist
+
+    def refuse(*_: Any) -> NoReturn:
+        raise error
+
+    if not hasattr(dist.Backend, "TOPOOPT"):
+        dist.Backend.register_backend("topoopt", refuse, extended_api=True, devices=["cpu", "cuda"])

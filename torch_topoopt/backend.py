@@ -48,6 +48,7 @@ from torch_topoopt.rank_layout import (
     rank_routes,
     rings_of,
 )
+from torch_topoopt.versions import check_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,36 +64,16 @@ _CONNECT_TIMEOUT_S = 60.0
 log = logging.getLogger("torch_topoopt")
 
 
-class BuildMismatchError(ImportError):
-    """The C++ backend was built with another torch than the one that is imported."""
-
-
-def check_build() -> None:
-    """Raises BuildMismatchError if the C++ backend does not fit this torch, or was never built."""
-    record = Path(__file__).with_name("_build_info.json")
-    remedy = "build it with: pip install --no-build-isolation -e ."
-    if not record.exists():
-        raise BuildMismatchError(f"torch_topoopt's C++ backend is not built; {remedy}")
-    built_with = json.loads(record.read_text())["torch"]
-    if built_with != torch.__version__:
-        raise BuildMismatchError(
-            f"torch_topoopt's C++ backend was built with torch {built_with}, but this is torch "
-            f"{torch.__version__}; re{remedy}"
-        )
-
-
 @functools.cache
 def _extension() -> Any:
-    check_build()
+    check_build(torch.__version__)
     return importlib.import_module("torch_topoopt._backend")
 
 
 def load_in_ranks() -> None:
-    """Loads the C++ backend early in processes that are ranks of a job; else looks if it fits."""
+    """Loads the C++ backend early in processes that are ranks of a job."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _extension()
-    else:
-        check_build()
 
 
 def register() -> None:

@@ -1,0 +1,106 @@
+"""Which torch the C++ backend was built with, whether another one fits, and all versions as text.
+
+The build writes `_build_info.json` (see setup.py). Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from torch_topoopt import __version__
+
+_RECORD = Path(__file__).with_name("_build_info.json")
+_REBUILD = "pip install --no-build-isolation -e ."
+
+
+class BuildMismatchError(ImportError):
+    """The C++ backend was built with another torch than the one that is imported."""
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """What the C++ extensions were built with."""
+
+    torch: str  # such as "2.15.0+cu132"
+    # What the build would have accepted. The defaults are for builds that recorded torch alone.
+    supported_torch: str = ">=2.11,<2.16"
+    compiler: str = "compiler not recorded"  # else the first line of what it says of itself
+    flags: str = "flags not recorded"
+
+
+def build_info() -> BuildInfo | None:
+    """What the build recorded; None where nothing was built."""
+    if not _RECORD.exists():
+        return None
+    return BuildInfo(**json.loads(_RECORD.read_text()))
+
+
+def check_build(torch_version: str) -> None:
+    """Raises BuildMismatchError if the C++ backend does not fit this torch, or was never built.
+
+    Releases of one X.Y.* have one C++ interface. Anything else than a release (a nightly build, one
+    from source) is only known to fit itself.
+    """
+    info = build_info()
+    if info is None:
+        raise BuildMismatchError(
+            f"torch_topoopt's C++ backend is not built; build it with: {_REBUILD}"
+        )
+    if info.torch == torch_version:
+        return
+    built, here = _release(info.torch), _release(torch_version)
+    if built == here and _is_release(info.torch) and _is_release(torch_version):
+        return
+    first, end = map(_release, info.supported_torch.split(","))
+    built_with = f"torch_topoopt's C++ backend was built with torch {info.torch}"
+    if first <= here < end:
+        raise BuildMismatchError(
+            f"{built_with}, but this is torch {torch_version}; rebuild it with: {_REBUILD}"
+        )
+    raise BuildMismatchError(
+        f"{built_with}, and this is torch {torch_version}, which is not supported; "
+        f"install torch {built[0]}.{built[1]} (supported: {first[0]}.{first[1]} to "
+        f"{end[0]}.{end[1] - 1})"
+    )
+
+
+def check_installed() -> None:
+    """`check_build` for the torch that is installed, which is not imported for it."""
+    check_build(metadata.version("torch"))
+
+
+def versions_text() -> str:
+    """Versions of torch_topoopt, torch, Python and the build, a line each."""
+    info = build_info()
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = "not installed"
+    built = (
+        f"with torch {info.torch}, {info.compiler}, {info.flags}"
+        if info is not None
+        else f"none; make one with: {_REBUILD}"
+    )
+    return "\n".join(
+        [
+            f"topoopt {__version__}",
+            f"torch   {torch}",
+            f"Python  {platform.python_version()} ({platform.machine()})",
+            f"build   {built}",
+        ]
+    )
+
+
+def _release(version: str) -> tuple[int, int]:
+    """(2, 15) of "2.15.0+cu132" or ">=2.15"."""
+    major, minor = re.findall(r"\d+", version)[:2]
+    return int(major), int(minor)
+
+
+def _is_release(version: str) -> bool:
+    return re.fullmatch(r"\d+\.\d+\.\d+(\+(cpu|cu\d+|rocm[\d.]+|xpu))?", version) is not None
