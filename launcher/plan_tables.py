@@ -8,7 +8,7 @@ from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, for
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Plan, Ring
+    from torch_topoopt.plan import Cluster, Network, Plan, Ring
 
 
 def stride(ring: Ring, server_count: int) -> int | None:
@@ -66,6 +66,18 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
     )
 
 
+def dark_ports_lines(cluster: Cluster, network: Network) -> list[str]:
+    """A line on the ports that no cable could use; none if there are none."""
+    dark = cluster.dark_ports(network.links)
+    if not dark:
+        return []
+    ports = sum(map(cluster.ports_of, range(cluster.servers)))
+    return [
+        f"{dark} of {counted(ports, 'port')} {'stays' if dark == 1 else 'stay'} dark: "
+        "no other server has a free port to join"
+    ]
+
+
 def network_lines(plan: Plan) -> list[str]:
     cluster, network = plan.cluster, plan.network
     duplex = cluster.ports == "duplex"
@@ -75,6 +87,8 @@ def network_lines(plan: Plan) -> list[str]:
         f"{counted(len(network.links), 'link')} ({kind}) of {_rates(plan)}, "
         f"{counted(len(network.routes), 'relayed route')}"
     ]
+    if plan.mode in ("paper", "best"):
+        lines += dark_ports_lines(cluster, network)
     for group in network.groups:
         rings = []
         for ring in group.rings:

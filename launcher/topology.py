@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.data_model import json_text
-from torch_topoopt.launcher import console, documents, failure_tables, parser
+from torch_topoopt.launcher import console, documents, failure_tables, parser, plan_tables
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 
@@ -218,11 +218,19 @@ def _show(
             ("busiest link, per iteration", format_bytes(figures.max_link_load)),
             ("mean link, per iteration", format_bytes(figures.mean_link_load)),
             ("bandwidth tax", f"{figures.bandwidth_tax:.4g}"),
-            ("AllReduce, time over its bound", f"{figures.all_reduce_over_bound:.4g}"),
-            ("all-to-all, time over its bound", f"{figures.all_to_all_over_bound:.4g}"),
+            (
+                "AllReduce, slowdown against the bandwidth bound",
+                f"{figures.all_reduce_over_bound:.2f}x",
+            ),
+            (
+                "all-to-all, slowdown against the bandwidth bound",
+                f"{figures.all_to_all_over_bound:.2f}x",
+            ),
             ("found in", format_seconds(seconds)),
         ],
     )
+    for line in plan_tables.dark_ports_lines(cluster, network):
+        terminal.line(line)
     for group in network.groups:
         orders = [_order(ring.servers) for ring in group.rings]
         terminal.line(f"group of {counted(len(group.servers), 'server')}: {len(orders)} rings")

@@ -77,8 +77,8 @@ def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
             "degree: 6 ports per server cannot reach 3 other servers",
         ),
         (
-            ("--servers", "8", "--degree", "3", "--bandwidth", "1Gbps"),
-            "degree: 3 is odd; a duplex ring needs two ports per server, so use 2 or 4",
+            ("--servers", "8", "--degree", "1", "--bandwidth", "1Gbps"),
+            "degree: 1 port per server cannot connect 8 servers, for a duplex ring needs two",
         ),
         (
             ("--servers", "8", "--degree", "2", "--bandwidth", "25"),

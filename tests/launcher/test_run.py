@@ -225,6 +225,18 @@ def test_all_four_stages_on_the_topoopt_backend(launcher: Any, scripts: Path) ->
     assert list(run_dir.glob("links-rank*")) == []
 
 
+def test_four_servers_with_three_ports_train_over_a_full_mesh(launcher: Any, scripts: Path) -> None:
+    cluster = ("--servers", "4", "--degree", "3", "--bandwidth", "20Mbps")
+    done: Done = launcher.run("run", *cluster, "--json", "--run-dir", "here", "train.py")
+    assert done.returncode == 0, done.stderr
+    links = json.loads(done.stdout)["links"]
+    ends = {(link["source"], link["target"]) for link in links}
+    assert ends == {(a, b) for a in range(4) for b in range(4) if a != b}
+    sent = [link["sent_bytes"] for link in links]
+    # in three steps, half of the gradients on each of the twelve links, up to whole elements
+    assert min(sent) >= 3 * 0.5 * 4 * 10_010 * 0.99
+
+
 def test_ranks_of_one_emulated_server_share_its_links_and_know_their_place(
     launcher: Any, scripts: Path
 ) -> None:

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 -m package.module", "model: missing; with -m or --no-python say which"),
         ("--servers 4", "required: training_script"),
         ("--servers 4 --degree 5 script.py", "degree: 5 ports per server cannot reach 3 other"),
-        ("--servers 8 --degree 3 script.py", "degree: 3 is odd; a duplex ring needs two ports"),
+        ("--servers 8 --degree 1 script.py", "degree: 1 port per server cannot connect 8 servers"),
         ("--servers 4 --bandwidth 200 script.py", "bandwidth: '200' has no unit; write 200Gbps"),
         ("--servers 4 --nproc-per-node 2 script.py", "nproc-per-node: 2 contradicts 4 servers"),
         ("--servers 4 --nproc-per-node gpu script.py", "nproc-per-node: gpu contradicts 4 servers"),

@@ -152,7 +152,7 @@ def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixt
         (("--servers", "1", "--degree", "1"), None, "servers: 1 is not at least 2"),
         (("--servers", "8", "--degree", "0"), None, "degree: 0 is not at least 1"),
         (("--servers", "8", "--degree", "8"), None, "degree: 8 ports per server cannot reach 7"),
-        (("--servers", "8", "--degree", "3"), None, "degree: 3 is odd"),
+        (("--servers", "8", "--degree", "1"), None, "degree: 1 port per server cannot connect 8"),
         (("--servers", "8", "--degree", "2", "--budget", "3"), None, "budget: mode paper does not"),
         (("--servers", "8", "--degree", "2", "--mode", "best", "--budget", "0.001", "--routing",
           "coin-change"), None, "routing: coin-change needs strides that all servers have"),

@@ -35,7 +35,7 @@ def all_to_all(servers: tuple[int, ...], size_bytes: Any) -> Demand:
         ({"degree": 0}, "degree: 0 is not at least 1"),
         ({"degree": -2}, "degree: -2 is not at least 1"),
         ({"degree": 6}, "degree: 6 ports per server .* at most 3, or ask for parallel links"),
-        ({"degree": 3}, "degree: 3 is odd; a duplex ring needs two ports per server, so use 2,"),
+        ({"degree": 1}, "degree: 1 port per server cannot connect 4 servers.* at least 2, or"),
         ({"link_gbps": NAN}, "link_gbps: nan is not a finite number above 0"),
         ({"link_gbps": 0.0}, "link_gbps: 0.0 is not a finite number above 0"),
     ],

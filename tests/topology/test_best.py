@@ -40,10 +40,7 @@ def cases(draw: st.DrawFn) -> tuple[Cluster, Demand]:
     """A small cluster, groups that may overlap or be nested, and pairs."""
     servers = draw(st.integers(2, 10))
     ports: Ports = draw(st.sampled_from(["duplex", "simplex"]))
-    if servers == 2:
-        degrees = [1]
-    else:
-        degrees = list(range(2, servers, 2)) if ports == "duplex" else list(range(1, servers))
+    degrees = [1] if servers == 2 else list(range(2 if ports == "duplex" else 1, servers))
     server = st.integers(0, servers - 1)
     sets = st.lists(server, min_size=1, max_size=servers, unique=True)
     size = st.integers(0, 10**9)

@@ -40,7 +40,7 @@ def uniform_pairs(servers: int, size_bytes: int) -> tuple[PairDemand, ...]:
 def legal_degrees(servers: int, ports: Ports) -> list[int]:
     if servers <= 2:
         return [1]
-    return list(range(2, servers, 2)) if ports == "duplex" else list(range(1, servers))
+    return list(range(2 if ports == "duplex" else 1, servers))
 
 
 def group_of(network: Network, servers: tuple[int, ...]) -> Group:
@@ -121,8 +121,14 @@ def check_data_parallel(cluster: Cluster) -> None:
     demand = data_parallel(cluster.servers)
     network = find_network(cluster, demand)
     ends = {(link.source, link.target) for link in network.links}
-    assert len(network.links) == len(ends) == cluster.servers * cluster.degree, "dark or parallel"
-    assert set(link_load_bytes(network, demand)) <= {0, *link_load_bytes(network, demand)[:1]}
+    odd = cluster.servers * cluster.degree % 2 if cluster.ports == "duplex" else 0
+    assert len(network.links) == cluster.servers * cluster.degree - odd, "a dark port"
+    # The pairs that strides leave to the odd ports may be cycles of odd length (9 servers, 7 ports:
+    # three triangles), which have no matching of (n - 1) / 2.
+    parallel = len(network.links) - len(ends)
+    assert parallel <= (2 if odd and cluster.degree == cluster.servers - 2 else 0)
+    if not parallel:  # which share a ring's bytes
+        assert set(link_load_bytes(network, demand)) <= {0, *link_load_bytes(network, demand)[:1]}
     check_network(cluster, demand, network)
 
 
@@ -148,7 +154,9 @@ def check_network(cluster: Cluster, demand: Demand, network: Network) -> None:
     for group in network.groups:
         orders = {ring.servers for ring in group.rings}
         assert len(orders) == len(group.rings)
-        assert len({ring.share for ring in group.rings}) <= 1
+        shares = {round(ring.share * 1e9) for ring in group.rings}
+        whole_ones = max(shares, default=0)  # rings that cross each other have one half
+        assert all(share == whole_ones or abs(2 * share - whole_ones) < 3 for share in shares)
         if cluster.ports == "duplex" and len(group.servers) > 2:
             assert {(order[0], *order[:0:-1]) for order in orders} == orders
     check_loads(demand, network, hops)
@@ -318,7 +326,7 @@ def test_the_golden_network_of_eight_servers_has_not_changed() -> None:
     ("cluster", "demand", "message"),
     [
         (Cluster(4, 4, 1.0), Demand((), ()), "degree: 4 ports per server cannot reach 3 other"),
-        (Cluster(4, 3, 1.0), Demand((), ()), "degree: 3 is odd"),
+        (Cluster(4, 1, 1.0), Demand((), ()), "degree: 1 port per server cannot connect 4"),
         (
             Cluster(4, 2, 1.0),
             Demand((GroupDemand((0, 4), 1),), ()),
@@ -344,7 +352,8 @@ def test_parallel_links_that_are_asked_for_carry_rings_too(
     network = find_network(cluster, data_parallel(servers))
     validate_network(cluster, network)
     assert len(network.links) == servers * degree
-    assert len(network.groups[0].rings) == degree
+    crossed = 3 if ports == "duplex" and degree % 2 else 0  # the odd port: four rings for one
+    assert len(network.groups[0].rings) == degree + crossed
     assert len(set(link_load_bytes(network, data_parallel(servers)))) == 1
 
 

@@ -67,7 +67,6 @@ def everyone(servers: int) -> Demand:
             "link_gbps: 1.0 is not 2.0, the least",
         ),
         ({"degree": 6}, "degree: 6 ports .* at most 3, or ask for parallel links"),
-        ({"degree": 5, "parallel_links": True}, "degree: 5 is odd.*use 4 or 6"),
     ],
 )
 def test_each_rule_of_unequal_ports_and_parallel_links_rejects(

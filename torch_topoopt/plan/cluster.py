@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from torch_topoopt.data_model import DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch_topoopt.plan.network import Link
 
@@ -29,6 +29,7 @@ class Cluster:
     of them, and a link is as fast as the slower of its two ports. Where cables are given, servers
     may have different numbers of ports; `degree` is then the largest. With `parallel_links`,
     TopologyFinder may join two servers more than once for lack of others: any degree will do.
+    An odd number of duplex ports in all leaves one of them dark (`dark_ports`).
     """
 
     servers: int
@@ -79,12 +80,10 @@ class Cluster:
                 f"servers once each; use a degree of at most {self.servers - 1}, or ask for "
                 "parallel links"
             )
-        if self.ports == "duplex" and self.degree % 2 and self.servers > 2:
-            near = (self.degree - 1, self.degree + 1)
-            even = " or ".join(str(d) for d in near if 2 <= d <= most)
+        if self.ports == "duplex" and self.degree == 1 and self.servers > 2:
             raise DocumentError(
-                f"degree: {self.degree} is odd; a duplex ring needs two ports per server, "
-                f"so use {even}, or simplex ports"
+                f"degree: 1 port per server cannot connect {self.servers} servers, for a duplex "
+                "ring needs two; use at least 2, or simplex ports"
             )
 
     def _check_port_rates(self, rates: tuple[tuple[float, ...], ...], *, any_degree: bool) -> None:
@@ -105,6 +104,11 @@ class Cluster:
             raise DocumentError(
                 f"link_gbps: {self.link_gbps} is not {least}, the least rate of port_gbps"
             )
+
+    def dark_ports(self, links: Sequence[Link]) -> int:
+        """How many ports of all servers no link of the cluster's network uses, as transmitter."""
+        ports = sum(map(self.ports_of, range(self.servers)))
+        return ports - len({(link.source, link.source_port) for link in links})
 
     @property
     def link_bytes_per_s(self) -> float:

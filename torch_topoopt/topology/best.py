@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Network, validate_demand
 from torch_topoopt.topology.best_candidates import candidates
-from torch_topoopt.topology.hop_counts import hop_summary
 from torch_topoopt.topology.load_checks import validate_loads
-from torch_topoopt.topology.loads import link_load_bytes
+from torch_topoopt.topology.loads import demand_cost
 from torch_topoopt.topology.ring_unions import WORK_PER_S
 from torch_topoopt.topology.routing_policies import routed_by
 
@@ -76,21 +75,6 @@ def find_best_network(
         if cost < best_cost:
             best, best_cost = routed, cost
     return validate_loads(cluster.servers, best, demand)
-
-
-def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[float, float, float]:
-    """How well `network` serves `demand`, less being better: three figures in order of weight.
-
-    The bytes on its busiest link, for no demand is met before that link is done; the bytes on all
-    links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen. Where
-    ports are not alike, bytes over the link's rate in Gb/s.
-    """
-    loads: tuple[float, ...] = link_load_bytes(network, demand)
-    if cluster.port_gbps is not None:
-        rates = map(cluster.gbps_of, network.links)
-        loads = tuple(size_bytes / gbps for size_bytes, gbps in zip(loads, rates, strict=True))
-    hops = hop_summary(cluster.servers, network.links).mean if cluster.servers > 1 else 0.0
-    return max(loads, default=0), sum(loads), hops
 
 
 def _cost(

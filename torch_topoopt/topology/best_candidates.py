@@ -6,7 +6,13 @@ import random
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Network, Ring
+from torch_topoopt.plan import Group, Network
+from torch_topoopt.topology.crossed_rings import (
+    complete_rings,
+    crossing_matching,
+    crossing_of,
+    group_of_rings,
+)
 from torch_topoopt.topology.exact_links import exact_links
 from torch_topoopt.topology.group_rings import (
     degree_split,
@@ -18,7 +24,12 @@ from torch_topoopt.topology.hop_counts import hop_matrix
 from torch_topoopt.topology.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
-from torch_topoopt.topology.ring_unions import RingUnion, anneal_for_pairs, search_rings
+from torch_topoopt.topology.ring_unions import (
+    RingUnion,
+    anneal_for_pairs,
+    search_rings,
+    search_rings_and_links,
+)
 from torch_topoopt.topology.routing import group_bytes, plan_routes, ring_pair_bytes
 from torch_topoopt.topology.weighed_by_rate import weighed_by_rate
 from torch_topoopt.topology.wiring import Wiring, ports_per_ring
@@ -45,7 +56,9 @@ def candidates(
     First the rings that are best for a demand nobody knows, where they are for the whole cluster.
     Then, for every number of ports that the AllReduce groups together may take (the paper's split
     is one of these), rings and links annealed for the model-parallel pairs. Then, for the paper's
-    split, the links of an exact matching, and what annealing makes of them.
+    split, the links of an exact matching, and what annealing makes of them. Where the links are a
+    perfect matching, as those of an odd port, also with a matching that crosses a ring
+    (`crossed_rings`).
     """
     matrix = demand_matrix(demand, cluster.servers)
     pairs = pairs_of(matrix)
@@ -58,14 +71,11 @@ def candidates(
     tasks = 0 if only_whole and (not pairs or alike) else len(splits)
     union: RingUnion | None = None
     if only_whole:
-        union = search_rings(
-            cluster.servers,
-            cluster.degree // ports_per_ring(cluster, cluster.servers),
-            duplex=cluster.ports == "duplex",
-            seed=seed,
-            work=work // (2 + tasks) if tasks else work,
-        )
-        yield from build.networks({whole: union.rings}, ())
+        union = _union(cluster, seed, work // (2 + tasks) if tasks else work)
+        yield from build.networks({whole: union.rings}, union.links)
+        if cluster.ports == "duplex" and cluster.degree == cluster.servers - 1 and union.links:
+            rings, crossing = complete_rings(cluster.servers)
+            yield from build.networks({whole: rings}, crossing)
     if not tasks:
         return
     weights = _weights(cluster.servers, pairs)
@@ -94,6 +104,17 @@ def candidates(
     links = _exact(cluster, rings_of, pairs)
     yield from build.networks(rings_of, links)
     yield from annealed(rings_of, links, _HEAT / 10)
+
+
+def _union(cluster: Cluster, seed: int, work: int) -> RingUnion:
+    """Rings over all servers for a demand nobody knows, and links over the ports they leave."""
+    duplex = cluster.ports == "duplex"
+    rings, spare = divmod(cluster.degree, ports_per_ring(cluster, cluster.servers))
+    if not spare:
+        return search_rings(cluster.servers, rings, duplex=duplex, seed=seed, work=work)
+    free = [spare] * cluster.servers
+    links = _joined(free, free, duplex=duplex)
+    return search_rings_and_links(cluster.servers, rings, links, seed=seed, work=work)
 
 
 def _splits(cluster: Cluster, demand: Demand) -> list[dict[Servers, int]]:
@@ -198,6 +219,9 @@ def _start(
         for ring in union.rings[split[whole] :]:
             links += pairwise((*ring, ring[0]))
             free = [ports - ports_per_ring(cluster, len(whole)) for ports in free]
+        for end in (end for link in union.links for end in link if end >= 0):
+            free[end] -= 1
+        links += union.links
     return orders, links + _joined(free, free, duplex=duplex)
 
 
@@ -244,6 +268,8 @@ class _Builder:
         if network is None:
             return
         yield network
+        if joined and self._cluster.ports == "duplex":
+            yield from self._crossed(rings_of, joined)
         if self._cluster.port_gbps is None or not joined:
             return
         sent = hop_bytes(network, traffic_matrix(network, self._demand, self._cluster.servers))
@@ -254,9 +280,35 @@ class _Builder:
             assert network is not None  # the same links
             yield network
 
+    def _crossed(self, rings_of: _Rings, joined: Sequence[Ends]) -> Iterator[Network]:
+        """With links, a perfect matching, that cross a ring over all servers: as they are, or some
+        of them exchanged; nothing where they are no such matching."""
+        whole = tuple(range(self._cluster.servers))
+        orders = list(rings_of.get(whole, ()))
+        if not orders or sorted(end for pair in joined for end in pair) != list(whole):
+            return
+        at, crossed = crossing_of(orders, joined)
+        if not crossed:
+            taken = {(min(h), max(h)) for o in orders for h in pairwise((*o, o[0]))}
+            joined = crossing_matching(orders[-1], taken, start=joined)
+            at, crossed = crossing_of(orders, joined)
+        if crossed:
+            orders.append(orders.pop(at))
+            network = self._network(
+                {**rings_of, whole: orders}, joined, rings_first=True, crossed=crossed
+            )
+            if network is not None:
+                yield network
+
     def _network(
-        self, rings_of: _Rings, joined: Sequence[Ends], *, rings_first: bool
+        self,
+        rings_of: _Rings,
+        joined: Sequence[Ends],
+        *,
+        rings_first: bool,
+        crossed: Sequence[Order] = (),
     ) -> Network | None:
+        """`crossed` are further rings over all servers, through the last of theirs and links."""
         cluster = self._cluster
         wiring = Wiring(cluster)
         for part in ("rings", "links") if rings_first else ("links", "rings"):
@@ -271,7 +323,12 @@ class _Builder:
         if (distances < 0).any():
             return None
         groups = tuple(
-            self._group(group.servers, rings_of.get(group.servers, ()), distances.tolist())
+            self._group(
+                group.servers,
+                rings_of.get(group.servers, ()),
+                distances.tolist(),
+                crossed if len(group.servers) == cluster.servers else (),
+            )
             for group in sorted(self._demanded, key=lambda g: len(g.servers) < cluster.servers)
         )
         # Several paths for each pair load links more evenly than a forwarding table, but a large
@@ -290,14 +347,21 @@ class _Builder:
         return weighed_by_rate(cluster, network, self._demand, self._paths)
 
     def _group(
-        self, servers: Servers, orders: Sequence[Order], distances: list[list[int]]
+        self,
+        servers: Servers,
+        orders: Sequence[Order],
+        distances: list[list[int]],
+        crossed: Sequence[Order],
     ) -> Group:
         if len(servers) == 1:
             return Group(servers, ())
         orders = [_from_lowest(order) for order in orders] or [short_ring(servers, distances)]
-        if self._cluster.ports == "duplex" and len(servers) > 2:
-            orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
-        return Group(servers, tuple(Ring(order, 1 / len(orders)) for order in orders))
+        return group_of_rings(
+            servers,
+            orders,
+            duplex=self._cluster.ports == "duplex",
+            crossed=[_from_lowest(order) for order in crossed],
+        )
 
 
 def _from_lowest(order: Order) -> Order:

@@ -57,7 +57,8 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
     """The figures of a valid network of at least two servers under `demand`.
 
     The AllReduce bound is 2 (n - 1) / n of its bytes over all ports of a server, of the slowest one
-    where they are not alike. The all-to-all bound is what the ports carry if every byte crosses as
+    where they are not alike; an odd number of duplex ports in all leaves one server with one less.
+    The all-to-all bound is what the ports carry if every byte crosses as
     many links as in the Moore bound, and all links are busy alike. Raises ValueError as
     `link_load_bytes` does.
     """
@@ -74,6 +75,9 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
     # rates and bandwidths of servers in units of the slowest port
     rates = np.array([cluster.gbps_of(link) for link in network.links]) / cluster.link_gbps
     server_rates = [cluster.server_gbps(server) / cluster.link_gbps for server in everyone]
+    least = min(server_rates)
+    if cluster.ports == "duplex" and cluster.port_gbps is None and cluster.degree % 2 and count % 2:
+        least -= 1
     ring_time, uniform_time = (
         float((ring_loads / rates).max()),
         float((uniform_loads / rates).max()),
@@ -86,7 +90,7 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
         max_link_load=float(loads.max()),
         mean_link_load=float(loads.mean()),
         bandwidth_tax=float(hop_bytes(network, traffic).sum()) / asked if asked else 1.0,
-        all_reduce_over_bound=ring_time * min(server_rates) / (2 * (count - 1)),
+        all_reduce_over_bound=ring_time * least / (2 * (count - 1)),
         all_to_all_over_bound=uniform_time * fmean(server_rates) / ((count - 1) * moore),
     )
 

@@ -6,6 +6,7 @@ found by discovery. Pure functions.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,12 +22,13 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.plan.checks import unreachable
+from torch_topoopt.topology.crossed_rings import crossing_of, group_of_rings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.port_rates import LoadWithBytes, path_weights
 from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 UNKNOWN_GBPS = 10.0  # taken for interfaces whose speed nobody knows
 _PATHS = 4  # shortest paths that share the bytes of a pair without a link
@@ -48,8 +50,10 @@ def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) 
     """The network of servers 0..count-1 whose `links`, of duplex cables, connect all of them.
 
     The one group is everybody. Its rings take cables only, and the fastest, where there is such an
-    order of the servers; cables that leave over as much again carry further rings. Elsewhere one
-    short walk, with relays, is the ring. Shares are in proportion to the slowest link of each ring,
+    order of the servers; cables that leave over as much again carry further rings. Where what then
+    is left joins the servers in pairs, its cables are on rings too if these pairs cross a ring
+    (`crossed_rings`) and an AllReduce is faster so. Elsewhere one short walk, with relays, is the
+    ring. Shares are in proportion to the slowest link of each ring,
     and so are the bytes of a pair to the slowest link of each of its paths. Raises DocumentError if
     the network breaks a rule, as when links do not connect all servers.
     """
@@ -66,8 +70,12 @@ def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) 
         alike = len({gbps for cable_gbps in of_pair.values() for gbps in cable_gbps}) < 2
         routes = _routes(count, adjacent, None if alike else rates)
         table = Network(links, (), routes).routes_by_pair()
-        rings = shared_by_slowest_link(_rings(count, cables, adjacent), table, rates)
-        groups = (Group(tuple(range(count)), rings),)
+        shared = (
+            shared_by_slowest_link(rings, table, rates)
+            for rings in _ways_to_ring(count, cables, adjacent)
+        )
+        best = min(shared, key=lambda rings: _busiest(rings, table, rates))
+        groups = (Group(tuple(range(count)), best),)
     ports = 1 + max((link.source_port for link in links), default=0)
     network = Network(links, groups, routes)
     return validate_network(Cluster(count, ports, UNKNOWN_GBPS), network)
@@ -102,23 +110,45 @@ def _routes(
     return tuple(routes)
 
 
-def _rings(count: int, cables: list[Cable], adjacent: set[Pair]) -> tuple[Ring, ...]:
+def _ways_to_ring(
+    count: int, cables: list[Cable], adjacent: set[Pair]
+) -> Iterator[tuple[Ring, ...]]:
     if count == 1:
-        return ()
-    if count == 2:
-        return (Ring((0, 1), 1.0),)
-    orders = _disjoint_cycles(count, cables)
+        yield ()
+        return
+    everyone = range(count)
+    orders, spare = _disjoint_cycles(count, cables)
     if not orders:
-        table = neighbours(count, adjacent)
-        distances = [hop_distances(table, server) for server in range(count)]
-        orders = [short_ring(range(count), distances)]
-    share = 1 / (2 * len(orders))
-    both = [ring for order in orders for ring in (order, (order[0], *order[:0:-1]))]
-    return tuple(Ring(order, share) for order in both)
+        if count > 2:
+            table = neighbours(count, adjacent)
+            distances = [hop_distances(table, server) for server in everyone]
+            orders = [short_ring(everyone, distances)]
+        else:
+            orders = [(0, 1)]
+        yield group_of_rings(everyone, orders, duplex=True).rings
+        return
+    yield group_of_rings(everyone, orders, duplex=True).rings
+    at, crossed = crossing_of(orders, [cable.servers for cable in spare])
+    if crossed:
+        orders.append(orders.pop(at))
+        yield group_of_rings(everyone, orders, duplex=True, crossed=crossed).rings
 
 
-def _disjoint_cycles(count: int, cables: list[Cable]) -> list[tuple[int, ...]]:
-    """Cycles over all servers, fastest first, that share no interface."""
+def _busiest(
+    rings: tuple[Ring, ...], table: Mapping[Pair, tuple[Route, ...]], rates: Mapping[Pair, float]
+) -> float:
+    """Time of the busiest hop in an AllReduce, in units of one rate's."""
+    load: defaultdict[Pair, float] = defaultdict(float)
+    for ring in rings:
+        for pair in pairwise((*ring.servers, ring.servers[0])):
+            for route in table[pair]:
+                for hop in pairwise(route.servers):
+                    load[hop] += ring.share * route.weight
+    return max((sent / rates[hop] for hop, sent in load.items()), default=0.0)
+
+
+def _disjoint_cycles(count: int, cables: list[Cable]) -> tuple[list[tuple[int, ...]], list[Cable]]:
+    """Cycles over all servers, fastest first, that share no interface, and the cables left."""
     cycles: list[tuple[int, ...]] = []
     free = cables
     while cycle := _fastest_cycle(count, free):
@@ -135,7 +165,7 @@ def _disjoint_cycles(count: int, cables: list[Cable]) -> list[tuple[int, ...]]:
             for cable in free
             if busy.isdisjoint(zip(cable.servers, cable.interfaces, strict=True))
         ]
-    return cycles
+    return cycles, free
 
 
 def _fastest_cycle(count: int, cables: list[Cable]) -> tuple[int, ...] | None:

@@ -11,9 +11,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
+from torch_topoopt.topology.crossed_rings import crossing_matching
 from torch_topoopt.topology.port_rates import ports_for, ring_ports_for
 from torch_topoopt.topology.select_permutations import select_permutations
-from torch_topoopt.topology.totient_perms import totient_perms
+from torch_topoopt.topology.totient_perms import ring_order, totient_perms
 from torch_topoopt.topology.wiring import Wiring, ports_per_ring
 
 if TYPE_CHECKING:
@@ -193,6 +194,22 @@ def wire_partial_strides(wiring: Wiring, chosen: Sequence[int]) -> None:
             return
         wiring.add_stride(servers, further[0])
         chosen = (*chosen, *further)
+
+
+def wire_crossing(wiring: Wiring, strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Where every server has one port left, a matching that crosses the last ring over all servers.
+
+    `strides` are those of these rings. Returns the pairs that were joined: () on simplex, without a
+    ring, with another number of ports, or where no such matching is left (`crossing_matching`).
+    """
+    servers = range(wiring.cluster.servers)
+    if not wiring.duplex or not strides or {wiring.free_transmitters(s) for s in servers} != {1}:
+        return ()
+    joined = {(link.source, link.target) for link in wiring.links if link.source < link.target}
+    matching = crossing_matching(ring_order(servers, strides[-1]), joined)
+    for source, target in matching:
+        wiring.connect(source, target)
+    return matching
 
 
 def wire_repeated_strides(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> None:

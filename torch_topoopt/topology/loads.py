@@ -14,7 +14,7 @@ from torch_topoopt.topology.routing import group_bytes, ring_pair_bytes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torch_topoopt.plan import Demand, Network, Route
+    from torch_topoopt.plan import Cluster, Demand, Network, Route
 
 
 def traffic_matrix(network: Network, demand: Demand, servers: int) -> NDArray[np.float64]:
@@ -120,6 +120,21 @@ def link_bytes(network: Network, traffic: NDArray[np.float64]) -> NDArray[np.flo
     parallel = np.zeros(sent.shape)
     np.add.at(parallel, (ends[:, 0], ends[:, 1]), 1)
     return sent[ends[:, 0], ends[:, 1]] / parallel[ends[:, 0], ends[:, 1]]
+
+
+def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[float, float, float]:
+    """How well `network` serves `demand`, less being better: three figures in order of weight.
+
+    The bytes on its busiest link, for no demand is met before that link is done; the bytes on all
+    links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen. Where
+    ports are not alike, bytes over the link's rate in Gb/s.
+    """
+    loads: tuple[float, ...] = link_load_bytes(network, demand)
+    if cluster.port_gbps is not None:
+        rates = map(cluster.gbps_of, network.links)
+        loads = tuple(size_bytes / gbps for size_bytes, gbps in zip(loads, rates, strict=True))
+    hops = hop_summary(cluster.servers, network.links).mean if cluster.servers > 1 else 0.0
+    return max(loads, default=0), sum(loads), hops
 
 
 def _servers(network: Network, demand: Demand) -> int:

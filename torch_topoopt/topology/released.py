@@ -86,7 +86,13 @@ def wire_released(wiring: Wiring, groups: Sequence[GroupDemand]) -> dict[Servers
             )
         traffic[size] = traffic.get(size, 0) + 2 * (size - 1) * group.size_bytes
     heaviest = max(traffic, key=lambda size: (traffic[size], size))
-    rings = wiring.cluster.degree // ports_per_ring(wiring.cluster, count)
+    cost = ports_per_ring(wiring.cluster, count)
+    rings, odd = divmod(wiring.cluster.degree, cost)
+    if odd:
+        raise ValueError(
+            f"degree: {wiring.cluster.degree} is odd; mode 'released' lays strides of two ports "
+            "each, as the artifact does; use an even degree, or mode paper or best"
+        )
     if heaviest < count:
         wiring.add_stride(whole, 1)
         strides[whole] = (1,)

@@ -93,6 +93,22 @@ def search_rings(servers: int, rings: int, *, duplex: bool, seed: int, work: int
     return best
 
 
+def search_rings_and_links(
+    servers: int, rings: int, links: Sequence[Ends], *, seed: int, work: int
+) -> RingUnion:
+    """`rings` duplex rings over all servers, and links beside them, with few hops in the mean.
+
+    `links` is where their search begins, for every server its ends: two servers, or a server and -1
+    for an end that stays free. The rings alone come first (`search_rings`), with half of the work;
+    then rings and links are annealed together. Raises ValueError as `search_rings`.
+    """
+    union = search_rings(servers, rings, duplex=True, seed=seed, work=work // 2)
+    search = _core.RingSearch(servers, 1, True, union.rings, links, (), seed)
+    search.anneal(work // 2, _HOT * servers, _COLD * servers)
+    orders, ends = search.best()
+    return RingUnion(tuple(map(tuple, orders)), tuple(ends), search.best_cost)
+
+
 def random_rings(
     servers: int, rings: int, symmetry: int, chooser: random.Random
 ) -> tuple[Order, ...]:

@@ -12,20 +12,22 @@ from torch_topoopt.plan import (
     Demand,
     Group,
     Network,
-    Ring,
     validate_demand,
 )
+from torch_topoopt.topology.crossed_rings import crossing_of, group_of_rings, spare_cables
 from torch_topoopt.topology.group_rings import (
     Servers,
     degree_split,
     merge_groups,
     ring_counts,
+    wire_crossing,
     wire_further_rings,
     wire_partial_strides,
     wire_repeated_strides,
     wire_rings,
 )
 from torch_topoopt.topology.load_checks import validate_loads
+from torch_topoopt.topology.loads import demand_cost
 from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.multi_hop_rings import short_ring
 from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
@@ -42,8 +44,9 @@ from torch_topoopt.topology.weighed_by_rate import weighed_by_rate
 from torch_topoopt.topology.wiring import Wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
+    from torch_topoopt.topology.matching import Pair
     from torch_topoopt.topology.routing_policies import Policy
 
 
@@ -69,11 +72,13 @@ def find_network(
     `wire_rings`), wire matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to
     `paths` shortest paths for a pair with MP demand). Ports that are left then go to further
     strides, to strides that are not coprime with n, to strides once more if the cluster allows
-    parallel links, and to matchings over a uniform demand, in this order; a port stays dark only if
-    no other server has one to join it to.
+    parallel links, to a matching that crosses the last ring (`crossed_rings`: the odd port of
+    every server; stride n / 2 where that does), and to matchings over a uniform demand, in this
+    order; a port stays dark only if no other server has one to join it to. Where a matching crosses
+    a ring over all servers, AllReduce uses its cables too if the busiest link carries less then.
 
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
-    Neither draws lots, so `seed` changes nothing.
+    Both are deterministic: `seed` changes nothing.
 
     Mode `best`: searched (`best.find_best_network`, which says what `seed`, `budget_s` and `price`
     are; the other modes have no use for them).
@@ -109,11 +114,28 @@ def find_network(
     demanded = merge_groups(cluster, demand)
     wiring = Wiring(cluster)
     if mode == "paper":
-        strides = wire_links(wiring, demand)
+        strides, matching = wire_links(wiring, demand)
         groups = _rings(wiring, strides, short_ring)
     else:
-        strides = wire_released(wiring, demanded)
+        strides, matching = wire_released(wiring, demanded), ()
         groups = _rings(wiring, strides, released_order)
+    network = _routed(wiring, demand, groups, strides, paths if mode == "paper" else 1)
+    if mode == "paper" and (crossed := _crossed(wiring, groups, strides, matching)):
+        other = _routed(wiring, demand, crossed, strides, paths)
+        network = min(network, other, key=lambda n: demand_cost(cluster, demand, n))
+    network = routed_by(cluster, demand, network, routing, paths=paths)
+    return validate_loads(cluster.servers, network, demand)
+
+
+def _routed(
+    wiring: Wiring,
+    demand: Demand,
+    groups: tuple[Group, ...],
+    strides: Mapping[Servers, tuple[int, ...]],
+    paths: int,
+) -> Network:
+    """The network of these links and rings, with routes."""
+    cluster = wiring.cluster
     ring_bytes = ring_pair_bytes(groups, group_bytes(demand))
     whole = strides[tuple(range(cluster.servers))]
     coins = {c for p in whole for c in ((p, cluster.servers - p) if wiring.duplex else (p,))}
@@ -124,22 +146,28 @@ def find_network(
         ring_bytes,
         pairs,
         coins=sorted(coins),
-        paths=paths if mode == "paper" else 1,
+        paths=paths,
     )
     network = Network(tuple(wiring.links), groups, routes)
     if cluster.port_gbps is not None:
-        network = weighed_by_rate(cluster, network, demand, paths if mode == "paper" else 1)
-    network = routed_by(cluster, demand, network, routing, paths=paths)
-    return validate_loads(cluster.servers, network, demand)
+        network = weighed_by_rate(cluster, network, demand, paths)
+    return network
 
 
-def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]:
-    """Steps 1 to 3 of Algorithm 1: wires all links; returns the coprime strides of every group."""
+def wire_links(
+    wiring: Wiring, demand: Demand
+) -> tuple[dict[Servers, tuple[int, ...]], tuple[Pair, ...]]:
+    """Steps 1 to 3 of Algorithm 1: wires all links.
+
+    Returns the coprime strides of every group, and the pairs of a matching that crosses the last
+    ring over all servers, () without one.
+    """
     cluster = wiring.cluster
     pairs = demand_matrix(demand, cluster.servers)
     demanded = merge_groups(cluster, demand)
     degree = degree_split(cluster, demanded, sum(pairs.sum(axis=1).tolist()))
     strides = wire_rings(wiring, ring_counts(cluster, demanded, degree))
+    matching: tuple[Pair, ...] = ()
     if cluster.servers > 1:
         if max(map(wiring.free_transmitters, range(cluster.servers))):
             wire_matchings(wiring, pairs_of(pairs))
@@ -147,8 +175,34 @@ def wire_links(wiring: Wiring, demand: Demand) -> dict[Servers, tuple[int, ...]]
         wire_partial_strides(wiring, strides[tuple(range(cluster.servers))])
         if cluster.parallel_links:
             wire_repeated_strides(wiring, strides)
+        matching = wire_crossing(wiring, strides[tuple(range(cluster.servers))])
         wire_free_ports(wiring)
-    return strides
+    return strides, matching
+
+
+def _crossed(
+    wiring: Wiring,
+    groups: tuple[Group, ...],
+    strides: Mapping[Servers, tuple[int, ...]],
+    matching: Sequence[Pair],
+) -> tuple[Group, ...]:
+    """`groups` with further rings over all servers, through a matching that crosses one of them:
+    `matching`, or the cables that no ring takes; () if there is none."""
+    whole = tuple(range(wiring.cluster.servers))
+    orders = [ring_order(whole, stride) for stride in strides[whole]]
+    if not wiring.duplex or not orders or len(whole) % 2:
+        return ()
+    if not matching:
+        laid = [ring_order(servers, p) for servers, of_group in strides.items() for p in of_group]
+        matching = spare_cables(wiring.links, laid)
+    at, crossed = crossing_of(orders, matching)
+    if not crossed:
+        return ()
+    orders.append(orders.pop(at))
+    return tuple(
+        group_of_rings(whole, orders, duplex=True, crossed=crossed) if g.servers == whole else g
+        for g in groups
+    )
 
 
 def _rings(
@@ -167,7 +221,5 @@ def _rings(
         if not orders:
             distances = distances or all_hop_distances(wiring.cluster.servers, wiring.links)
             orders = [order_over_routes(servers, distances)]
-        if wiring.duplex and len(servers) > 2:
-            orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
-        groups.append(Group(servers, tuple(Ring(order, 1 / len(orders)) for order in orders)))
+        groups.append(group_of_rings(servers, orders, duplex=wiring.duplex))
     return tuple(groups)
