@@ -9,6 +9,7 @@ import pytest
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.netns_layout import (
     BLOCKS,
+    CABLE_PREFIX,
     LAUNCHER,
     MAX_DEGREE,
     MAX_SERVERS,
@@ -16,6 +17,7 @@ from torch_topoopt.fabric.netns.netns_layout import (
     check_name,
     fabric_of,
 )
+from torch_topoopt.plan import Link
 
 
 def test_addresses_of_two_blocks_and_all_servers_and_ports_differ() -> None:
@@ -26,13 +28,31 @@ def test_addresses_of_two_blocks_and_all_servers_and_ports_differ() -> None:
         for server in (0, 1, MAX_SERVERS - 1):
             addresses += [layout.management_address(server), layout.server_address(server)]
             for port in (0, 1, MAX_DEGREE - 1):
-                addresses.append(layout.port_address(server, port))
                 addresses.append(layout.forward_address(server, port))
+        for cable in (0, 1, 63, 64, MAX_SERVERS * MAX_DEGREE // 2 - 1):
+            addresses += [layout.cable_address(cable, 0), layout.cable_address(cable, 1)]
         for address in addresses:
             ipaddress.IPv4Address(address)
         assert len(set(addresses)) == len(addresses)
         assert not seen & set(addresses)
         seen |= set(addresses)
+
+
+def test_the_ends_of_a_cable_are_in_one_subnet_of_their_own() -> None:
+    cables = [Link(0, 0, 1, 1), Link(1, 0, 2, 1), Link(2, 0, 0, 1)]
+    addresses = Layout("x", 2).port_addresses(cables)
+    subnets = [
+        {
+            ipaddress.ip_interface(f"{addresses[end]}/{CABLE_PREFIX}").network
+            for end in ((c.source, c.source_port), (c.target, c.target_port))
+        }
+        for c in cables
+    ]
+    assert all(len(subnet) == 1 for subnet in subnets)
+    assert len(set().union(*subnets)) == 3
+    for address in addresses.values():
+        (subnet,) = (n for s in subnets for n in s if ipaddress.ip_address(address) in n)
+        assert ipaddress.ip_address(address) in list(subnet.hosts())
 
 
 def test_mac_addresses_are_local_unicast_and_of_one_half() -> None:

@@ -12,6 +12,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel, netns_routes, netns_shaper, netns_split
 from torch_topoopt.fabric.netns.netns_layout import (
     BLOCKS,
+    CABLE_PREFIX,
     LAUNCHER,
     Layout,
     port_interface,
@@ -35,6 +36,7 @@ class Builder:
         self._record = record
         self._layout = record.layout
         self._servers = range(plan.cluster.servers)
+        self._addresses = record.layout.port_addresses(links.connections(plan))
         self._routes: dict[int, Any] = {}  # an IPRoute per server
         self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
 
@@ -64,7 +66,9 @@ class Builder:
                     mtu, classifier = self._record.mtu, self._record.classifier
                     netns_split.divide(route, self._layout, server, ports, mtu, classifier)
                     netns_split.name_neighbours(route, self._layout, self._from(server), ports)
-                netns_routes.add(route, self._layout, server, hops[server], ports, split=split)
+                netns_routes.add(
+                    route, self._layout, server, hops[server], ports, self._addresses, split=split
+                )
 
     def _host(self, server: int) -> None:
         namespace = self._layout.namespace(server)
@@ -126,7 +130,7 @@ class Builder:
         return [link for link in self._plan.network.links if link.source == server]
 
     def _set_up_ports(self, server: int) -> None:
-        route, layout, record = self._routes[server], self._layout, self._record
+        route, record = self._routes[server], self._record
         self._ports[server] = {}
         for link in self._from(server):
             (index,) = route.link_lookup(ifname=port_interface(link.source_port))
@@ -134,9 +138,8 @@ class Builder:
             route.addr(
                 "add",
                 index=index,
-                local=layout.port_address(server, link.source_port),
-                address=layout.port_address(link.target, link.target_port),
-                prefixlen=32,
+                address=self._addresses[server, link.source_port],
+                prefixlen=CABLE_PREFIX,
             )
             route.link("set", index=index, state="up")
             if record.gbps is not None:

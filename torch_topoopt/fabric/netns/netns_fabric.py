@@ -199,7 +199,7 @@ class NetnsFabric:
     def _wiring(self, plan: Plan) -> Wiring:
         """The sockets send no faster than the interfaces can without dropping."""
         paced = None if self._gbps is None else self._gbps * paced_share(self._mtu)
-        ends = sorted({(link.source, link.source_port) for link in plan.network.links})
+        addresses = self.layout.port_addresses(links.connections(plan))
         return (
             Wiring(
                 version=Wiring.VERSION,
@@ -210,12 +210,12 @@ class NetnsFabric:
                     PortAddress(
                         server,
                         port,
-                        self.layout.port_address(server, port),
+                        address,
                         paced,
                         speed_gbps=self._gbps,
                         interface=port_interface(port),
                     )
-                    for server, port in ends
+                    for (server, port), address in sorted(addresses.items())
                 ),
                 forwarded=tuple(
                     ServerAddress(server, self.layout.server_address(server))

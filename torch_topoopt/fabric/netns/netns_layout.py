@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt.plan import Link
 
 MAX_SERVERS = 250
 MAX_DEGREE = 120
 BLOCKS = 64
+CABLE_PREFIX = 30  # length; MAX_SERVERS * MAX_DEGREE / 2 cables of four addresses fit into a /16
 LAUNCHER = -1  # stands for this machine itself on the management network
 
 _PREFIX = "topoopt-"
@@ -25,8 +32,9 @@ _NAMESPACE = re.compile(rf"{_PREFIX}(?P<name>.+)-(?P<role>\d+|management|switch)
 class Layout:
     """The fabric `name` with the addresses of `block`.
 
-    198.18.B.0/24 is the management network of block B, 198.19.B.S+1 the address of server S itself,
-    10.64+B.S.P+1 that of its port P (198.18.0.0/15 is set aside for measurements, RFC 2544).
+    198.18.B.0/24 is the management network of block B, 198.19.B.S+1 the address of server S itself
+    (198.18.0.0/15 is set aside for measurements, RFC 2544). Cable C is the subnet of four addresses
+    from 10.64+B.0.0 + 4 C on, as people give real cables a /30 each; its ends are the middle two.
     """
 
     name: str
@@ -64,12 +72,22 @@ class Layout:
         """That at which other servers reach it over the cables, relayed by those in between."""
         return f"198.19.{self.block}.{server + 1}"
 
-    def port_address(self, server: int, port: int) -> str:
-        return f"10.{64 + self.block}.{server}.{port + 1}"
+    def cable_address(self, cable: int, end: int) -> str:
+        """That of the port at end 0 or 1 of a cable; both are in one subnet of `CABLE_PREFIX`."""
+        offset = 4 * cable + 1 + end
+        return f"10.{64 + self.block}.{offset >> 8}.{offset & 255}"
+
+    def port_addresses(self, cables: Iterable[Link]) -> dict[tuple[int, int], str]:
+        """(server, port) -> address, of the ends of the `cables` (one direction of each)."""
+        addresses: dict[tuple[int, int], str] = {}
+        for number, cable in enumerate(cables):
+            addresses[cable.source, cable.source_port] = self.cable_address(number, 0)
+            addresses[cable.target, cable.target_port] = self.cable_address(number, 1)
+        return addresses
 
     def forward_address(self, server: int, port: int) -> str:
         """Nobody has it: a name for the forwarding half of a port in its neighbour's routes."""
-        return f"10.{64 + self.block}.{server}.{port + 129}"
+        return f"10.{64 + BLOCKS + self.block}.{server}.{port + 1}"
 
     def port_mac(self, server: int, port: int) -> str:
         """That of the half of a port which takes what is for this server."""

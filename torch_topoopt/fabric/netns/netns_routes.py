@@ -57,21 +57,29 @@ def hops_by_server(plan: Plan) -> dict[int, list[Hop]]:
 
 
 def add(
-    route: Any, layout: Layout, server: int, hops: list[Hop], ports: dict[int, int], *, split: bool
+    route: Any,
+    layout: Layout,
+    server: int,
+    hops: list[Hop],
+    ports: dict[int, int],
+    addresses: dict[tuple[int, int], str],
+    *,
+    split: bool,
 ) -> None:
     """Writes the routes of `server` into its namespace, which `route` talks to.
 
-    `ports` are the indexes of its ports' interfaces. With `split`, what the next server has to
-    relay goes to the forwarding half of its port.
+    `ports` are the indexes of its ports' interfaces, `addresses` those of all (server, port). With
+    `split`, what the next server has to relay goes to the forwarding half of its port.
     """
     ruled = set()
     for hop in hops:
         link = hop.link
-        forwarding = split and not hop.last
-        address_of = layout.forward_address if forwarding else layout.port_address
+        gateway = addresses[link.target, link.target_port]
+        if split and not hop.last:
+            gateway = layout.forward_address(link.target, link.target_port)
         entry: dict[str, Any] = {
             "dst": f"{layout.server_address(hop.target)}/32",
-            "gateway": address_of(link.target, link.target_port),
+            "gateway": gateway,
             "oif": ports[link.source_port],
             "flags": ["onlink"],
         }
