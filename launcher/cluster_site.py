@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch_topoopt
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import link_bytes
+from torch_topoopt.launcher.asked_groups import AskedGroups
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.plan import Demand, GroupDemand, Plan
+from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,24 +109,28 @@ class ClusterSite:
             return on_cables(file)
         return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
 
-    def share_links(self, links: list[LinkBytes], *, failed: bool) -> list[LinkBytes]:
+    def share_counts(
+        self, links: list[LinkBytes], groups: AskedGroups, *, failed: bool
+    ) -> tuple[list[LinkBytes], AskedGroups]:
         """What all hosts have counted, on server 0; what this one has, on the others.
 
         A host that has gone is left out; where the ranks `failed` it is not waited for as long.
         """
+        here = {"links": [asdict(link) for link in links], "groups": groups.figures()}
         with contextlib.suppress(FabricError) if failed else contextlib.nullcontext():
-            self._meeting.publish("links", json.dumps([asdict(link) for link in links]))
+            self._meeting.publish("counts", json.dumps(here))
         if not self.leads:
-            return links
+            return links, groups
         deadline = time.monotonic() + (_FAILED_S if failed else _GATHER_S)
-        gathered, present = [], []
+        gathered, asked, present = [], [], []
         for server in self._present:
             with contextlib.suppress(FabricError):
-                text = self._meeting.collect("links", [server], deadline)[server]
-                gathered += [link_bytes.LinkBytes(**link) for link in json.loads(text)]
+                told = json.loads(self._meeting.collect("counts", [server], deadline)[server])
+                gathered += [link_bytes.LinkBytes(**link) for link in told["links"]]
+                asked.append(AskedGroups.of(told["groups"]))
                 present.append(server)
         self._present = present  # who has gone says no farewell
-        return gathered
+        return gathered, AskedGroups.together(asked)
 
     def _gather_hosts(self, deadline: float) -> None:
         """Server 0 looks whether all are there with the same file; the others wait for its word."""
@@ -199,15 +204,6 @@ class _LauncherMeeting:
             self.collect(topic, [rank], time.monotonic())
             return True
         return False
-
-
-def plan_without_model(file: ClusterFile) -> Plan:
-    """Rings over all servers and routes between them, on the cables of `file`."""
-    from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
-
-    everyone = GroupDemand(tuple(range(len(file.servers))), 0)
-    demand = Demand((everyone,), ())
-    return Plan.of_network(cluster_of(file), network_of(file), demand, model="", mode="fixed")
 
 
 def _difference(here: dict[str, str], there: dict[str, str]) -> str:

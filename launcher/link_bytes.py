@@ -97,69 +97,78 @@ def remove(run_dir: Path) -> None:
 
 
 def show(
-    terminal: Terminal, plan: Plan, links: list[LinkBytes], iterations: Iterations | None
+    terminal: Terminal,
+    plan: Plan,
+    links: list[LinkBytes],
+    iterations: Iterations | None,
+    *,
+    compared: bool = True,
 ) -> None:
-    """Measured bytes next to those predicted, and the same of the time of an iteration.
+    """Measured bytes, and, if they may be `compared`, what was predicted next to them.
 
     By iteration, where iterations were measured; else as fractions of their totals.
     """
-    if iterations is not None and all(link.iteration_bytes is not None for link in links):
-        _show_iterations(terminal, plan, links, iterations)
+    predicted = _predicted(plan) if compared and plan.predicts_bytes else None
+    by_iteration = iterations is not None and all(k.iteration_bytes is not None for k in links)
+    if by_iteration:
+        columns, further = _of_iterations(links, predicted)
+    else:
+        columns, further = _shares(links, predicted)
+    rows = [
+        (_name(link), format_bytes(link.sent_bytes), format_bytes(link.relayed_bytes), *cells)
+        for link, cells in zip(links, further, strict=True)
+    ]
+    terminal.table("Measured bytes per link", ("link", "sent", "relayed", *columns), rows)
+    if iterations is None:
         return
-    predicted = _predicted(plan)
-    planned_total = sum(predicted.values())
-    measured_total = sum(link.sent_bytes for link in links)
-    rows = [
-        (
-            _name(link),
-            format_bytes(link.sent_bytes),
-            format_bytes(link.relayed_bytes),
-            _share(link.sent_bytes, measured_total),
-            _share(predicted[_ends(link)], planned_total),
-        )
-        for link in links
-    ]
-    terminal.table(
-        "Measured bytes per link",
-        ("link", "sent", "relayed", "share", "planned share"),
-        rows,
-    )
-
-
-def _show_iterations(
-    terminal: Terminal, plan: Plan, links: list[LinkBytes], iterations: Iterations
-) -> None:
-    predicted = _predicted(plan)
-    rows = [
-        (
-            _name(link),
-            format_bytes(link.sent_bytes),
-            format_bytes(link.relayed_bytes),
-            format_bytes(link.iteration_bytes or 0.0),
-            format_bytes(predicted[_ends(link)]),
-            _difference(link.iteration_bytes or 0.0, predicted[_ends(link)]),
-        )
-        for link in links
-    ]
-    terminal.table(
-        "Measured bytes per link",
-        ("link", "sent", "relayed", "per iteration", "predicted", "difference"),
-        rows,
-    )
+    took = f"an iteration took {format_seconds(iterations.seconds)}"
     planned_s = plan.prediction.iteration_s
-    if planned_s:
-        terminal.line(
-            f"an iteration took {format_seconds(iterations.seconds)}, predicted "
-            f"{format_seconds(planned_s)}: {_difference(iterations.seconds, planned_s)} "
-            f"({iterations.count} measured)"
+    if compared and plan.predicts_time:
+        apart = _difference(iterations.seconds, planned_s)
+        took += f", predicted {format_seconds(planned_s)}: {apart}"
+    terminal.line(f"{took} ({iterations.count} measured)")
+
+
+def _of_iterations(
+    links: list[LinkBytes], predicted: _ByEnds | None
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns, and the cells of every link."""
+    measured = [link.iteration_bytes or 0.0 for link in links]
+    if predicted is None:
+        return ("per iteration",), [(format_bytes(size),) for size in measured]
+    return ("per iteration", "predicted", "difference"), [
+        (
+            format_bytes(size),
+            format_bytes(predicted[_ends(link)]),
+            _difference(size, predicted[_ends(link)]),
         )
+        for link, size in zip(links, measured, strict=True)
+    ]
+
+
+def _shares(
+    links: list[LinkBytes], predicted: _ByEnds | None
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """As `_of_iterations`, of the whole run."""
+    total = sum(link.sent_bytes for link in links)
+    shares = [_share(link.sent_bytes, total) for link in links]
+    if predicted is None:
+        return ("share",), [(share,) for share in shares]
+    planned = sum(predicted.values())
+    return ("share", "planned share"), [
+        (share, _share(predicted[_ends(link)], planned))
+        for link, share in zip(links, shares, strict=True)
+    ]
+
+
+_ByEnds = dict[tuple[int, int, int, int], int]
 
 
 def _ends(link: LinkBytes | Link) -> tuple[int, int, int, int]:
     return link.source, link.source_port, link.target, link.target_port
 
 
-def _predicted(plan: Plan) -> dict[tuple[int, int, int, int], int]:
+def _predicted(plan: Plan) -> _ByEnds:
     sizes = zip(plan.network.links, plan.prediction.link_bytes, strict=True)
     return {_ends(link): size for link, size in sizes}
 
@@ -182,28 +191,38 @@ def _difference(measured: float, predicted: float) -> str:
 
 
 def iteration_figures(
-    plan: Plan, links: list[LinkBytes], iterations: Iterations | None
+    plan: Plan, links: list[LinkBytes], iterations: Iterations | None, *, compared: bool = True
 ) -> dict[str, Any] | None:
     """One iteration, predicted and measured, for `--json`; None where none was measured.
 
-    `link_bytes_difference` is the largest relative difference of any link, without its sign.
+    `link_bytes_difference` is the largest relative difference of any link, without its sign. What
+    was not predicted, or is not `compared`, is None.
     """
     if iterations is None:
         return None
-    predicted = _predicted(plan)
-    apart = [
-        relative_difference(link.iteration_bytes or 0.0, predicted[_ends(link)]) for link in links
-    ]
-    planned_s = plan.prediction.iteration_s
+    planned_s = plan.prediction.iteration_s if compared and plan.predicts_time else None
     return {
         "count": iterations.count,
         "measured_s": iterations.seconds,
         "predicted_s": planned_s,
-        "difference": relative_difference(iterations.seconds, planned_s),
-        "link_bytes_difference": None
-        if None in apart
-        else max((abs(value) for value in apart if value is not None), default=0.0),
+        "difference": None
+        if planned_s is None
+        else relative_difference(iterations.seconds, planned_s),
+        "link_bytes_difference": _largest_difference(plan, links)
+        if compared and plan.predicts_bytes
+        else None,
     }
+
+
+def _largest_difference(plan: Plan, links: list[LinkBytes]) -> float | None:
+    predicted = _predicted(plan)
+    largest = 0.0
+    for link in links:
+        apart = relative_difference(link.iteration_bytes or 0.0, predicted[_ends(link)])
+        if apart is None:
+            return None
+        largest = max(largest, abs(apart))
+    return largest
 
 
 def _share(part: float, whole: float) -> str:

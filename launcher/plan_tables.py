@@ -53,10 +53,11 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
     show_rounds(terminal, plan)
     for line in network_lines(plan):
         terminal.line(line)
-    if not plan.rounds:
+    if plan.strategy:
+        for line in strategy_lines(plan):
+            terminal.line(line)
+    if not plan.predicts_time:
         return
-    for line in strategy_lines(plan):
-        terminal.line(line)
     prediction = plan.prediction
     terminal.line(
         f"predicted iteration: {format_seconds(prediction.iteration_s)} "
@@ -152,7 +153,8 @@ def strategy_lines(plan: Plan) -> list[str]:
 
 
 def figures(plan: Plan) -> dict[str, Any]:
-    """What `--json` prints about a plan; times in seconds, sizes in bytes."""
+    """What `--json` prints about a plan; times in seconds, sizes in bytes. Times that were not
+    predicted are None."""
     cluster = plan.cluster
     return {
         "digest": plan.digest(),
@@ -190,9 +192,7 @@ def figures(plan: Plan) -> dict[str, Any]:
             for entry in plan.rounds
         ],
         "predicted": {
-            "iteration_s": plan.prediction.iteration_s,
-            "compute_s": plan.prediction.compute_s,
-            "single_ring_s": plan.prediction.single_ring_s,
-            "ideal_switch_s": plan.prediction.ideal_switch_s,
+            name: getattr(plan.prediction, name) if plan.predicts_time else None
+            for name in ("iteration_s", "compute_s", "single_ring_s", "ideal_switch_s")
         },
     }

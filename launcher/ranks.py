@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class RankFailure:
     """One rank that failed: how (exit code, or minus the signal), and what is known of why.
 
-    `message` comes from the error file of a script that uses torch's `@record`; else it is empty.
+    `message` comes from the rank's error file (see torch_topoopt.rank_errors); it is empty where
+    the script ended without an exception, or before it imported torch.
     """
 
     rank: int
@@ -41,7 +43,7 @@ class RankFailure:
             how = f"ended with exit code {self.exit_code}"
         text = f"rank {self.rank} of {script} {how}"
         if self.message:
-            text += f": {self.message.splitlines()[-1].strip()}"
+            text += f": {self.message.strip().splitlines()[-1].strip()}"
         return text
 
 
@@ -134,11 +136,20 @@ def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
     """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause."""
     causes = {r: f for r, f in failures.items() if f.exitcode != -signal.SIGTERM} or failures
     first = min(failure.timestamp for failure in causes.values())
-    return [
+    found = [
         RankFailure(rank, failure.exitcode, _recorded(failure))
         for rank, failure in sorted(causes.items())
         if failure.timestamp == first
     ]
+    # a rank that only tells that another one failed is no cause either, if that one tells why
+    told = {failure.rank for failure in found if failure.message}
+    return [f for f in found if _failed_rank(f.message) not in told] or found
+
+
+def _failed_rank(message: str) -> int | None:
+    """The rank whose failure a rank's own exception is about."""
+    match = re.search(r"topoopt: rank (\d+) failed: ", message)
+    return int(match[1]) if match else None
 
 
 def _recorded(failure: Any) -> str:

@@ -11,9 +11,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.asked_backends import TAKE_OVER_VARIABLE
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster import static_plan, switched_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.launcher import (
+    asked_groups,
     cluster_site,
     console,
     documents,
@@ -26,14 +29,16 @@ from torch_topoopt.launcher import (
     report,
     run_costs,
     run_options,
+    script_plan,
     signals,
     switch_verbs,
     wandb_log,
 )
-from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
+from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
 from torch_topoopt.launcher.run_folder import RunFolder
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.script_trace import ScriptError
 from torch_topoopt.versions import check_installed
 
 if TYPE_CHECKING:
@@ -42,15 +47,17 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.launcher.asked_groups import AskedGroups
     from torch_topoopt.launcher.cluster_site import ClusterSite
     from torch_topoopt.launcher.console import Stage, Terminal
     from torch_topoopt.launcher.fabrics import Hosts
     from torch_topoopt.launcher.link_bytes import Iterations, LinkBytes
     from torch_topoopt.launcher.ranks import RankFailure
     from torch_topoopt.launcher.run_options import RunOptions
+    from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Demand, Network, Plan
 
 STAGES = ("profile", "co-optimise", "wire", "train")
 
@@ -122,17 +129,73 @@ class Job:
         if self.options.plan is not None:
             plan = self.options.plan
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
-        elif self.options.site is not None and not self.options.model:
-            plan = cluster_site.plan_without_model(self.options.site.file)
-            self.terminal.line(
-                f"[1-2/{len(STAGES)}] --model none: rings and routes over the cables, nothing "
-                f"predicted, plan {plan.digest()}"
-            )
         else:
-            plan = self._co_optimise(*self._profile())
+            plan = self._plan_for_model() or self._plan_for_script()
         if self.options.site is not None and self.options.site.file.switches:
             switched_plan.place_on_switches(plan, self.options.site.file)  # or fail on all hosts
         return plan
+
+    def _plan_for_model(self) -> Plan | None:
+        """None without a model, and where the one that the script seems to have is none."""
+        if not self.options.model:
+            return None
+        try:
+            graph, program = self._profile()
+        except InputError as error:
+            script = self.options.script
+            if script is None or self.options.strategy_space != "data-parallel":
+                raise
+            self.terminal.line(f"      {error}; {script.name} is traced instead")
+            return None
+        return self._co_optimise(graph, program)
+
+    def _plan_for_script(self) -> Plan:
+        """For what a trace of the script finds, else for an unknown demand."""
+        cluster, demand, why = self.options.cluster, None, self.options.unknown
+        if self.options.script is not None:
+            demand, why = self._trace(self.options.script)
+        if demand is None:
+            self.terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
+            demand = script_plan.unknown_demand(cluster)
+        with self.stage("co-optimise") as stage:
+            stage.progress(None, "TopologyFinder")
+            arguments = self.options.torchrun
+            plan = script_plan.plan_for_demand(
+                cluster,
+                demand,
+                name=script_plan.name_of(arguments.training_script, module=arguments.module),
+                seed=self.options.seed,
+                network=self._given_network(),
+            )
+            plan = documents.with_failures(plan, stage.progress)
+            stage.result = f"network for this demand, plan {plan.digest()}"
+        return plan
+
+    def _trace(self, script: Script) -> tuple[Demand | None, str]:
+        """The demand that was found, or None and why none was."""
+        self.terminal.line(
+            f"      {script.name} has no model to profile: its first iterations are run without a "
+            f"network, to see what they communicate (at most {script.limits.time_s:g} s; --model "
+            "none does without)"
+        )
+        with self.stage("profile") as stage:
+            stage.progress(None, f"tracing {script.name}")
+            try:
+                trace = script.trace(self.options.cluster)
+                documents.save(trace, str(self.folder / "trace.json"))
+                demand = script_plan.demand_of_trace(trace, self.options.cluster)
+            except (ScriptError, DocumentError) as error:
+                stage.result = "the trace found no demand"
+                return None, str(error)
+            stage.result = script_plan.demand_text(demand)
+        return demand, ""
+
+    def _given_network(self) -> Network | None:
+        """That of the cables, where they are plugged already."""
+        site = self.options.site
+        if site is None or site.file.switches:
+            return None
+        return static_plan.network_of(site.file)
 
     def _profile(self) -> tuple[OpGraph, Program | None]:
         with self.stage("profile") as stage:
@@ -171,14 +234,13 @@ class Job:
                 f"      data parallelism over all {cluster.servers} servers; --strategy-space full "
                 "also considers tables and operators on some of them"
             )
-        network = None
+        network = self._given_network()
         if self.options.site is not None and self.options.site.file.switches:
             self.terminal.line(
                 f"      {counted(cluster.degree, 'port')} of every server on switches, planned "
                 f"for {format_gbps(cluster.link_gbps)} per link"
             )
-        elif self.options.site is not None:
-            network = static_plan.network_of(self.options.site.file)
+        elif network is not None:
             self.terminal.line(
                 f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, of "
                 f"{format_gbps(cluster.link_gbps)} or more"
@@ -243,6 +305,7 @@ class Job:
             "TOPOOPT_RUN_DIR": _absolute(self.folder.path),
             METRICS_VARIABLE: _absolute(self.metrics.path),
             STARTED_VARIABLE: repr(self.metrics.started),
+            TAKE_OVER_VARIABLE: ",".join(self.options.take_over),
         }
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
@@ -302,42 +365,43 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
         finally:
             driver.close()
         links, iterations = link_bytes.gather(job.folder.path)
+        groups = asked_groups.gather(job.folder.path)
         if job.site is not None:
-            links = job.site.share_links(links, failed=bool(failures))
+            links, groups = job.site.share_counts(links, groups, failed=bool(failures))
+    job.metrics.write("groups", **groups.figures())
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
     if iterations is not None:
         job.metrics.write("iterations", **asdict(iterations))
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
-    return code, _finish(job, plan, (links, iterations), failures, code)
+    return code, _finish(job, plan, (links, iterations, groups), failures, code)
 
 
 def _finish(
     job: Job,
     plan: Plan,
-    measured: tuple[list[LinkBytes], Iterations | None],
+    measured: tuple[list[LinkBytes], Iterations | None, AskedGroups],
     failures: list[RankFailure],
     code: int,
 ) -> dict[str, Any]:
     """Report and summary, on the host that leads, and the figures of `--json`."""
-    links, iterations = measured
+    links, iterations, groups = measured
     page = report.write(job.folder.path) if job.leads else None
     wandb_dir = None
     if job.options.wandb and page is not None:
         wandb_dir = wandb_log.write(job.folder.path, plan, _train_records(page.parent), links)
-    if page is not None:
+    if page is not None and not failures:
         _tables(job, plan, links, iterations)
     _summary(job, page, wandb_dir, failed=bool(failures))
     script = job.options.torchrun.training_script
+    if job.leads and plan.network.links and not failures:
+        if unused := asked_groups.unused_links(groups, measured=bool(links)):
+            console.warning(unused)
+        elif beside := asked_groups.beside(groups):
+            console.warning(beside)
     for failure in failures:
         console.error(failure.describe(script))
-    if not links and not failures:
-        console.warning(
-            f'{script} did not use the "topoopt" backend (it named another one, or none), so '
-            "its traffic did not go over the planned links and no bytes were measured; "
-            f"exit code {code}"
-        )
     return {
         "exit_code": code,
         "run_dir": str(job.folder.path),
@@ -345,8 +409,11 @@ def _finish(
         "wandb": str(wandb_dir) if wandb_dir else None,
         "stage_s": job.stage_s,
         "plan": plan_tables.figures(plan),
+        "groups": groups.figures(),
         "links": link_bytes.figures(links),
-        "iterations": link_bytes.iteration_figures(plan, links, iterations),
+        "iterations": link_bytes.iteration_figures(
+            plan, links, iterations, compared=job.options.of_script
+        ),
         "failed_ranks": [failure.rank for failure in failures],
     }
 
@@ -361,7 +428,12 @@ def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations
         [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()],
     )
     if links:
-        link_bytes.show(terminal, plan, links, iterations)
+        link_bytes.show(terminal, plan, links, iterations, compared=job.options.of_script)
+        if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):
+            terminal.line(
+                f"not compared with the predictions for {plan.model}, which is not seen to be the "
+                f"model of {job.options.torchrun.training_script}"
+            )
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 

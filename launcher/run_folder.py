@@ -6,10 +6,10 @@ import contextlib
 import time
 from pathlib import Path
 
-from torch_topoopt.launcher import link_bytes
+from torch_topoopt.launcher import asked_groups, link_bytes
 from torch_topoopt.launcher.errors import InputError
 
-DOCUMENTS = ("opgraph.json", "plan.json")
+DOCUMENTS = ("opgraph.json", "trace.json", "plan.json")
 
 
 class RunFolder:
@@ -38,9 +38,10 @@ class RunFolder:
     def discard_unfinished(self) -> bool:
         """After a run that was stopped: keeps what is complete; True if anything is worth keeping.
 
-        Without an OpGraph or a Plan there is nothing, and the folder goes as well.
+        Without an OpGraph, a trace or a Plan there is nothing, and the folder goes as well.
         """
         link_bytes.remove(self.path)
+        asked_groups.remove(self.path)
         if any((self.path / name).is_file() for name in DOCUMENTS):
             return True
         (self.path / "metrics.jsonl").unlink(missing_ok=True)

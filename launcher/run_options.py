@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from torch_topoopt.launcher import cluster_options, documents, fabrics, hybrid, parser
+from torch_topoopt.launcher import (
+    cluster_options,
+    documents,
+    fabrics,
+    hybrid,
+    parser,
+    script_syntax,
+    trace_options,
+)
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 
@@ -18,6 +26,8 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.launcher.cluster_options import ClusterChoice
+    from torch_topoopt.launcher.script_plan import Script
+    from torch_topoopt.launcher.script_syntax import ScriptSyntax
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planning_options import MicroBatches
 
@@ -28,10 +38,15 @@ Trains SCRIPT on servers that are wired as planned: profiles its model, plans st
 routes, wires the servers, and starts the ranks of every server. The servers are emulated on this
 machine, or, with --cluster, machines joined by cables. A drop-in for torchrun: every option and
 PET_* variable of torchrun works. The script is plain PyTorch; init_process_group() without a
-backend means "topoopt". As with torchrun, ranks get OMP_NUM_THREADS=1 unless it is set."""
+backend means "topoopt". As with torchrun, ranks get OMP_NUM_THREADS=1 unless it is set.
+
+Any script will do. One with a build_model() and a __main__ guard is imported to profile its model;
+of any other, two iterations are run first, without a network, and what they communicate is what
+is planned for. See docs/scripts.md."""
 
 _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
+  topoopt run --servers 4 --degree 2 --take-over gloo -m package.train
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
   sudo topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
   topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts"""
@@ -41,7 +56,10 @@ _EXAMPLES = """\
 class RunOptions:
     """Checked options. `plan` is None unless --plan was given; `gbps` is None for unpaced links.
 
-    `site` is None unless --cluster was given. Without a `model` there is nothing to profile.
+    `site` is None unless --cluster was given. Without a `model` there is nothing to profile; then,
+    or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
+    Without that too, `unknown` says why. `of_script` tells whether model or plan are of the script
+    that is trained, so that predictions can be held against it. `take_over` are other backends.
     """
 
     cluster: Cluster
@@ -55,6 +73,11 @@ class RunOptions:
     fabric: str
     relay: Literal["user", "kernel"]
     model: str
+    found: bool
+    script: Script | None
+    unknown: str
+    of_script: bool
+    take_over: tuple[str, ...]
     seed: int
     run_dir: Path | None
     wandb: bool
@@ -79,7 +102,9 @@ def parse(argv: list[str]) -> RunOptions:
         cluster = _cluster(arguments, plan)
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
-    _check_script(arguments)
+    syntax = _check_script(arguments)
+    source = trace_options.choose(arguments, syntax, cluster, plan)
+    arguments.model_to_profile = source.model
     _check_strategy_space(arguments, plan, cluster)
     fabrics.check(arguments.fabric, arguments)
     return RunOptions(
@@ -93,7 +118,12 @@ def parse(argv: list[str]) -> RunOptions:
         gbps=gbps,
         fabric=arguments.fabric,
         relay=arguments.relay,
-        model="" if plan else _model(arguments),
+        model=source.model,
+        found=source.found,
+        script=source.script,
+        unknown=source.unknown,
+        of_script=source.of_script,
+        take_over=arguments.take_over,
         seed=arguments.seed,
         run_dir=arguments.run_dir,
         wandb=arguments.wandb,
@@ -141,9 +171,10 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
     group.add_argument(
         "--model",
-        help="name or file.py:callable (default: the build_model() of the script); with --cluster "
-        "also none: do not profile, only lay rings and routes over the cables",
+        help="name or file.py:callable (default: the build_model() of the script; where it has "
+        "none, the script is traced); none: neither, only rings and routes",
     )
+    trace_options.add_options(group)
     group.add_argument(
         "--strategy-space",
         choices=["data-parallel", "full", "pipeline"],
@@ -214,11 +245,6 @@ def _cluster_of_cables(
     switched = bool(site.file.switches)
     cluster = cluster_on_switches(site.file) if switched else cluster_of(site.file)
     if plan is None:
-        if switched and not _model(arguments):
-            raise InputError(
-                f"model: the switches of {arguments.cluster} are set for a model; give one, or a "
-                "--plan"
-            )
         return cluster
     if switched:
         place_on_switches(plan, site.file)
@@ -305,11 +331,18 @@ def _check_strategy_space(
         if arguments.measure:
             raise InputError("measure: --measure and --plan exclude each other; the plan is made")
         if not hybrid.is_data_parallel(plan):
-            hybrid.check_plan(plan, arguments.plan, _model(arguments))
+            hybrid.check_plan(plan, arguments.plan, arguments.training_script)
         return
-    if arguments.measure and not _model(arguments):
-        raise InputError("measure: --model none leaves nothing to measure")
     space = arguments.strategy_space
+    if not arguments.model_to_profile:
+        needs = "measure" if arguments.measure else ""
+        needs = "strategy-space" if space not in (None, "data-parallel") else needs
+        if needs:
+            raise InputError(
+                f"{needs}: needs the model, and {arguments.training_script} has no build_model() "
+                f"under a __main__ guard; name one with --model file.py:callable, or leave "
+                f"--{needs} out"
+            )
     for option in ("stages", "micro_batches"):
         value, name = getattr(arguments, option), option.replace("_", "-")
         if value is not None and space != "pipeline":
@@ -345,31 +378,20 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
     arguments.nproc_per_node = str(processes)
 
 
-def _check_script(arguments: argparse.Namespace) -> None:
+def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
+    """What the script says of itself; None where it is a module or a program."""
     script = arguments.training_script
     if arguments.module:
         if arguments.no_python:
             raise InputError("module: -m and --no-python exclude each other")
-        return
+        return None
     if arguments.no_python and not arguments.run_path:
         if shutil.which(script) is None:
             raise InputError(f"{script}: no such program")
-    elif not Path(script).is_file():
+        return None
+    if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
-
-
-def _model(arguments: argparse.Namespace) -> str:
-    if arguments.model == "none":
-        if not arguments.cluster:
-            raise InputError("model: none is for --cluster, whose cables are there; name a model")
-        return ""
-    if arguments.model:
-        return str(arguments.model)
-    if arguments.module or arguments.no_python:
-        raise InputError(
-            "model: missing; with -m or --no-python say which, e.g. --model file.py:callable"
-        )
-    return str(arguments.training_script)
+    return script_syntax.read(script)
 
 
 def _check_master_port(arguments: argparse.Namespace) -> None:

@@ -47,7 +47,8 @@ def write(run_dir: Path, plan: Plan, train: list[dict[str, Any]], links: list[Li
         run.define_metric("*", step_metric="time_s")
         for record in train:
             run.log(record)
-        run.summary["predicted_iteration_s"] = plan.prediction.iteration_s
+        if plan.predicts_time:
+            run.summary["predicted_iteration_s"] = plan.prediction.iteration_s
         for link in links:
             name = f"sent_bytes/{link.source}.{link.source_port}-{link.target}.{link.target_port}"
             run.summary[name] = link.sent_bytes

@@ -23,7 +23,16 @@ ROOT = Path(__file__).parent.parent
 # siblings and do not import each other.
 PYTHON_LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
-        {"data_model", "metrics", "planning_defaults", "rates", "versions", "_core", "_backend"}
+        {
+            "data_model",
+            "metrics",
+            "planning_defaults",
+            "rank_errors",
+            "rates",
+            "versions",
+            "_core",
+            "_backend",
+        }
     ),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
@@ -45,6 +54,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "architecture_sim",
             "architecture_program",
             "cost",
+            "asked_backends",
             "c10d_names",
             "fabric",
         }

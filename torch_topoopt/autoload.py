@@ -19,8 +19,9 @@ def register() -> None:
             # What follows relies on parts of torch that another version may not have.
             _refuse_groups(error)
             raise
-        from torch_topoopt import backend
+        from torch_topoopt import backend, rank_errors
 
+        rank_errors.record_uncaught()
         backend.register()
         backend.load_in_ranks()
     except Exception as error:

@@ -7,7 +7,8 @@ share these connections.
 
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (where the
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
-auto|ring|multi_ring|both_ways|tree|doubling (for the collectives that can be served that way).
+auto|ring|multi_ring|both_ways|tree|doubling (for the collectives that can be served that way),
+TOPOOPT_TAKE_OVER (see torch_topoopt.asked_backends).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from torch_topoopt import asked_backends
 from torch_topoopt.c10d_names import open_name_locks
 from torch_topoopt.data_model import write_text_atomically
 from torch_topoopt.discovery.discover import discover
@@ -92,9 +94,11 @@ def register() -> None:
     plugins = dist.Backend._plugins
     dist.Backend._plugins = {_NAME: plugins[_NAME.upper()], **plugins}
     open_name_locks(checking_group)
-    if "TOPOOPT_PLAN" in os.environ:
+    planned = "TOPOOPT_PLAN" in os.environ
+    if planned:
         dist.Backend.default_device_backend_map["cpu"] = _NAME
-        _default_to_topoopt()
+    if planned or asked_backends.TAKE_OVER_VARIABLE in os.environ:
+        asked_backends.watch(_NAME, default=planned)
     level = os.environ.get("TOPOOPT_LOG", "")
     if level in _LOG_LEVELS:  # another one is an error, but not one of `import torch`: see _create
         logging.basicConfig(format="%(name)s %(levelname)s: %(message)s")
@@ -105,17 +109,6 @@ def _check_log_level() -> None:
     level = os.environ.get("TOPOOPT_LOG", "")
     if level and level not in _LOG_LEVELS:
         raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
-
-
-def _default_to_topoopt() -> None:
-    original = dist.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        original(_NAME if backend is None else backend, *args, **kwargs)
-
-    dist.init_process_group = init_process_group
-    dist.distributed_c10d.init_process_group = init_process_group
 
 
 @dataclass
@@ -148,6 +141,7 @@ def _create(options: Any, backend_options: Any) -> Any:
         if options.global_ranks_in_group:
             raise RuntimeError("topoopt: the default process group is gone; create it anew first")
         _job = _open_job(extension, options)
+        asked_backends.note_opened()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     own = _own_options(extension, backend_options, _as_timedelta(options.timeout))
     own.group_name = options.group_id

@@ -142,10 +142,14 @@ def test_a_plan_must_fit_the_cables(parse, ring_plan: RingPlan, tmp_path: Path) 
         parse("--node-rank=0", "--plan", str(tmp_path / "three.json"), accelerators=2)
 
 
-def test_no_model_is_only_for_cables_that_are_there(parse, tmp_path: Path) -> None:
-    assert parse("--node-rank", "0", "--model", "none").model == ""
-    with pytest.raises(InputError, match="model: none is for --cluster"):
-        run_options.parse(["--servers", "2", "--model", "none", str(tmp_path / "train.py")])
+def test_a_run_without_a_model_plans_for_a_trace_or_for_nothing_known(
+    parse, tmp_path: Path
+) -> None:
+    emulated = run_options.parse(["--servers", "2", "--model", "none", str(tmp_path / "train.py")])
+    for options in (parse("--node-rank", "0", "--model", "none"), emulated):
+        assert (options.model, options.script, options.unknown) == ("", None, "--model none")
+    traced = parse("--node-rank", "0").script
+    assert (traced.name, traced.limits.time_s) == (str(tmp_path / "train.py"), 120.0)
 
 
 def test_a_first_server_that_is_not_there_is_named(parse) -> None:

@@ -23,7 +23,7 @@ def _answers_of(
 ) -> None:
     """Stands for the processes of the ranks, which tests/script_trace runs."""
 
-    def run_jobs(jobs: Answers) -> Answers:
+    def run_jobs(jobs: Answers, **_: Any) -> Answers:
         return [answer(job) for job in jobs]
 
     monkeypatch.setattr(runner, "run_jobs", run_jobs)

@@ -26,6 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
     (tmp_path / "script.py").write_text("print('never started')\n")
+    (tmp_path / "broken.py").write_text("print(\n")
     ring_plan(4).save(tmp_path / "plan.json")
     return tmp_path
 
@@ -36,7 +37,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("script.py", "servers: missing; say how many servers to emulate, e.g. --servers 4"),
         ("--servers 4 missing.py", "missing.py: no such script"),
         ("--servers 4 --no-python missing", "missing: no such program"),
-        ("--servers 4 -m package.module", "model: missing; with -m or --no-python say which"),
+        (
+            "--servers 4 --measure script.py",
+            "measure: needs the model, and script.py has no build_model() under a __main__ guard; "
+            "name one with --model file.py:callable, or leave --measure out",
+        ),
+        ("--servers 4 --strategy-space full -m a.b", "strategy-space: needs the model, and a.b"),
+        (
+            "--servers 4 --trace-timeout 0 script.py",
+            "trace-timeout: 0 is not above 0; ",
+        ),
+        (
+            "--servers 4 --trace-memory 4 script.py",
+            "--trace-memory: '4' is not a size above",
+        ),
+        ("--servers 4 --take-over mpi script.py", "--take-over: 'mpi' is not one of gloo, nccl"),
+        ("--servers 4 broken.py", "broken.py, line 1: '(' was never closed"),
         ("--servers 4", "required: training_script"),
         ("--servers 4 --degree 5 script.py", "degree: 5 ports per server cannot reach 3 other"),
         ("--servers 8 --degree 1 script.py", "degree: 1 port per server cannot connect 8 servers"),
@@ -181,7 +197,8 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert (options.cluster.servers, options.cluster.degree) == (servers, degree)
         assert options.gbps is None, "no --bandwidth, so nothing is limited"
         assert options.torchrun.nproc_per_node == str(servers)
-        assert options.model == "script.py"
+        assert options.model == "", "it has no build_model()"
+        assert (options.script is None) == (servers == 1), "one rank communicates with nobody"
 
 
 def test_ranks_per_server_times_servers_is_the_number_of_processes() -> None:

@@ -172,6 +172,16 @@ class Plan(Document):
             )
         return self
 
+    @property
+    def predicts_time(self) -> bool:
+        """Whether the time of an iteration was predicted: there was a model to price."""
+        return self.prediction.iteration_s > 0
+
+    @property
+    def predicts_bytes(self) -> bool:
+        """Whether the bytes of an iteration on the links were predicted."""
+        return any(self.prediction.link_bytes)
+
     def digest(self) -> str:
         """A short fingerprint; ranks compare it when they connect, so no two plans ever mix."""
         return digest_of(self.to_json())

@@ -1,9 +1,10 @@
 """Runs the user's script as ranks of a world that is not there, and writes what each called.
 
 `python -m torch_topoopt.script_trace.child FOLDER`, started by runner.py. FOLDER/jobs.json is an
-object {"stop_at_error": ..., "jobs": [...]}; job i leaves FOLDER/i.json, which is {"calls": [...]}
-or {"error": "one line"}, and what the script prints in FOLDER/i.log. PyTorch is imported once; each
-job is a fork of this process, in which the script runs as __main__.
+object {"launcher_pid": ..., "stop_at_error": ..., "stop_when_alike": ..., "total_limit_s": ...,
+"jobs": [...]}; job i leaves FOLDER/i.json, which is {"calls": [...]} or {"error": "one line"}, and
+what the script prints in FOLDER/i.log. PyTorch is imported once; each job is a fork of this
+process, in which the script runs as __main__. All of them end with the launcher, however that ends.
 
 Every process group is PyTorch's fake one, whatever backend the script names: a collective leaves
 its tensors as they are, except that gathered ones are filled with this rank's own, and received
@@ -12,6 +13,8 @@ ones with 1.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import functools
 import inspect
@@ -21,6 +24,7 @@ import runpy
 import select
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +41,15 @@ from torch.optim.optimizer import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from torch_topoopt.script_trace.memory import used_bytes
 from torch_topoopt.script_trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_LOOK_S = 0.2  # at the memory of a job
 
 
 class EnoughSeen(BaseException):
@@ -124,44 +133,93 @@ class Iterations:
 def main(folder: Path) -> None:
     """Runs all jobs, one after the other."""
     todo = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
+    _end_with(todo["launcher_pid"])
+    started = time.monotonic()
     for i, job in enumerate(todo["jobs"]):
-        result = folder / f"{i}.json"
-        pid = os.fork()
-        if pid == 0:
-            output = os.open(folder / f"{i}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            try:
-                run(job, result)
-                sys.stdout.flush()
-            finally:
-                os._exit(0)  # without waiting for threads that the script left behind
-        ending = _wait(pid, job["time_limit_s"])
-        if not result.exists():
-            _write(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
-        if todo["stop_at_error"] and "error" in json.loads(result.read_text(encoding="utf-8")):
+        if todo["total_limit_s"] is not None:
+            left_s = todo["total_limit_s"] - (time.monotonic() - started)
+            job["time_limit_s"] = min(job["time_limit_s"], max(0.0, left_s))
+        answer = _run_one(folder, i, job)
+        if todo["stop_at_error"] and "error" in answer:
+            return
+        if todo["stop_when_alike"] and i == 0 and _speaks_for_all(answer, job):
             return
 
 
-def _wait(pid: int, limit_s: float) -> int | None:
-    """The exit code of a child process (negative: its signal), or None if it had to be killed."""
+def _run_one(folder: Path, i: int, job: dict[str, Any]) -> dict[str, Any]:
+    """Runs job i in a process of its own; returns what it left."""
+    result = folder / f"{i}.json"
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _end_with(parent)
+        output = os.open(folder / f"{i}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        try:
+            run(job, result)
+            sys.stdout.flush()
+        finally:
+            os._exit(0)  # without waiting for threads that the script left behind
+    ending = _wait(pid, job["time_limit_s"], job["memory_bytes"])
+    if not result.exists():
+        _write(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
+    answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return answer
+
+
+def _end_with(parent: int) -> None:
+    """Asks the kernel for SIGKILL when the parent process ends; exits if it has ended already."""
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError("prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _speaks_for_all(answer: dict[str, Any], job: dict[str, Any]) -> bool:
+    """Whether all ranks must do in the last iteration what this one did: collectives of the whole
+    world, in which all parts are alike."""
+    last = [c for c in answer.get("calls", ()) if c["iteration"] == job["iterations"] - 1]
+    return all(
+        len(call["group"]) == job["world_size"]
+        and call["operation"] not in ("Send", "Recv")
+        and len(set(call["part_bytes"])) < 2
+        for call in last
+    )
+
+
+def _wait(pid: int, limit_s: float, memory_bytes: int | None) -> int | str:
+    """The exit code of a child process (negative: its signal), or which limit it was killed at."""
+    deadline = time.monotonic() + limit_s
     descriptor = os.pidfd_open(pid)
+    over = ""
     try:
-        ended, _, _ = select.select([descriptor], [], [], limit_s)
+        while not over:
+            left_s = deadline - time.monotonic()
+            step_s = left_s if memory_bytes is None else min(left_s, _LOOK_S)
+            if select.select([descriptor], [], [], max(0.0, step_s))[0]:
+                break
+            if memory_bytes is not None and used_bytes(pid) > memory_bytes:
+                over = "memory"
+            elif time.monotonic() >= deadline:
+                over = "time"
     finally:
         os.close(descriptor)
-    if not ended:
+    if over:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    return over or os.waitstatus_to_exitcode(status)
 
 
-def _why_none(ending: int | None, job: dict[str, Any], log: Path) -> str:
-    if ending is None:
+def _why_none(ending: int | str, job: dict[str, Any], log: Path) -> str:
+    if ending == "time":
         return (
-            f"not {job['iterations']} iterations within {job['time_limit_s']:g} s (one ends when "
-            "every optimizer has stepped); give it less work, or more --time-limit"
+            f"not {job['iterations']} iterations within {job['time_limit_s']:.3g} s (one ends when "
+            f"every optimizer has stepped); give it less work, or more {job['time_option']}"
         )
+    if ending == "memory":
+        limit = job["memory_bytes"] / 1e9
+        return f"more than {limit:.3g} GB of memory before {job['iterations']} iterations"
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
     return ": ".join([f"its process ended with code {ending}", *last])
 
@@ -170,6 +228,9 @@ def run(job: dict[str, Any], result: Path) -> None:
     """Runs the script as one rank and writes `result`; how it ends never matters after that."""
     script = str(job["script"])
     os.environ.update(job["environment"])
+    if job["memory_bytes"] is not None:
+        with contextlib.suppress(OSError):  # the first to go, if it comes to that
+            Path("/proc/self/oom_score_adj").write_text("1000")
     recorder = Recorder(job["rank"])
     iterations = Iterations(
         recorder,
@@ -179,12 +240,15 @@ def run(job: dict[str, Any], result: Path) -> None:
     _fake_process_groups(job["rank"], job["world_size"])
     sys.addaudithook(_no_network)
     sys.argv = [script, *job["arguments"]]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path[0] = os.getcwd() if job["module"] else str(Path(script).resolve().parent)
     needed = f"{job['iterations']} iterations are needed"
     error = ""
     try:
         with recorder:
-            runpy.run_path(script, run_name="__main__")
+            if job["module"]:
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(script, run_name="__main__")
         error = f"it ended after {_steps(iterations)}; {needed}"
     except EnoughSeen:
         pass

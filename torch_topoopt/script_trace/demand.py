@@ -49,6 +49,31 @@ def demand_of(trace: CommunicationTrace) -> tuple[Demand, tuple[str, ...]]:
     return Demand(groups, table), tuple(assumptions)
 
 
+def on_servers(demand: Demand, ranks_per_server: int) -> Demand:
+    """The demand among servers of a demand among ranks, `ranks_per_server` of them on each.
+
+    The ranks of a group on one server reduce there first, so its AllReduce is one of their servers;
+    groups of the same servers add up. What two ranks of one server exchange stays there.
+    """
+    if ranks_per_server == 1:
+        return demand
+    groups: dict[_Group, int] = defaultdict(int)
+    for group in demand.groups:
+        servers = tuple(sorted({rank // ranks_per_server for rank in group.servers}))
+        if len(servers) > 1:
+            groups[servers] += group.size_bytes
+    pairs: _Pairs = defaultdict(int)
+    for pair in demand.pairs:
+        ends = pair.source // ranks_per_server, pair.target // ranks_per_server
+        if ends[0] != ends[1]:
+            pairs[ends] += pair.size_bytes
+    listed = tuple(PairDemand(*ends, size_bytes) for ends, size_bytes in sorted(pairs.items()))
+    return Demand(
+        tuple(GroupDemand(servers, size_bytes) for servers, size_bytes in sorted(groups.items())),
+        PairTable((), listed),
+    )
+
+
 def _assumptions(trace: CommunicationTrace, calls: list[CollectiveCall]) -> Iterable[str]:
     yield "rank i is server i"
     if len(trace.ranks) == trace.world_size:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 DEFAULT_ITERATIONS = 2
 DEFAULT_TIME_LIMIT_S = 120.0
 ALL_RANKS_UP_TO = 8  # ranks that are all profiled where nobody says which
+
+
+@dataclass(frozen=True)
+class TraceLimits:
+    """What the trace of a script may take: `time_s` for all ranks together, and `memory_bytes` at
+    any time. `time_option` is what the user raises the first with."""
+
+    time_s: float
+    memory_bytes: int
+    time_option: str = "--trace-timeout"
 
 
 class ScriptError(Exception):
@@ -34,23 +45,28 @@ def trace_script(
     ranks: Sequence[int] | None = None,
     iterations: int = DEFAULT_ITERATIONS,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    limits: TraceLimits | None = None,
+    module: bool = False,
+    ranks_per_server: int = 1,
 ) -> CommunicationTrace:
     """Runs `script` for `iterations` iterations as each of `ranks`, one after the other.
 
     An iteration ends when every optimizer has stepped once. By default the ranks are all of them
-    in a world of at most 8, else rank 0. `time_limit_s` is per rank. Every rank is the only one of
-    its server (LOCAL_RANK is 0). torch.compile leaves the model as it is. What the script prints is
-    dropped.
+    in a world of at most 8, else rank 0. `time_limit_s` is per rank. LOCAL_RANK and the like are
+    those of servers with `ranks_per_server` ranks each. With `module`, `script` is the name of a
+    module, as after `python -m`. torch.compile leaves the model as it is. What the script prints is
+    dropped. With `limits`, ranks beyond the first are only run where the first calls anything but
+    collectives of the whole world, in which all ranks do the same.
 
-    Raises ScriptError if the script raises, exits or ends before that, or takes too long, and
-    ValueError for arguments that make no sense.
+    Raises ScriptError if the script raises, exits or ends before that, or takes too long or too
+    much memory, and ValueError for arguments that make no sense.
     """
     chosen = _ranks(ranks, world_size)
     if iterations < 2:
         raise ValueError(f"iterations: {iterations} is not at least 2: the first one also sets up")
     if not time_limit_s > 0:
         raise ValueError(f"time_limit_s: {time_limit_s} is not above 0")
-    if not Path(script).is_file():
+    if not module and not Path(script).is_file():
         raise ScriptError(f"script: there is no file {script}")
     jobs = [
         job(
@@ -59,15 +75,22 @@ def trace_script(
             rank=rank,
             world_size=world_size,
             iterations=iterations,
-            time_limit_s=time_limit_s,
+            time_limit_s=limits.time_s if limits else time_limit_s,
+            memory_bytes=limits.memory_bytes if limits else None,
+            time_option=limits.time_option if limits else "--time-limit",
+            module=module,
+            ranks_per_server=ranks_per_server,
         )
         for rank in chosen
     ]
+    total_limit_s = limits.time_s if limits else None
+    answers = run_jobs(jobs, stop_when_alike=limits is not None, total_limit_s=total_limit_s)
     calls: list[Any] = []
-    for rank, answer in zip(chosen, run_jobs(jobs), strict=False):
+    for rank, answer in zip(chosen, answers, strict=False):
         if "error" in answer:
             raise ScriptError(f"{script}, rank {rank}: {answer['error']}")
         calls += answer["calls"]
+    chosen = chosen[: len(answers)]
     # Through JSON, as the calls came, so that the strict reader checks what the processes wrote.
     fields = {
         "version": CommunicationTrace.VERSION,
@@ -102,6 +125,10 @@ def job(
     world_size: int,
     iterations: int = DEFAULT_ITERATIONS,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    memory_bytes: int | None = None,
+    time_option: str = "--time-limit",
+    module: bool = False,
+    ranks_per_server: int = 1,
 ) -> dict[str, Any]:
     """One rank of one script, for child.py."""
     return {
@@ -111,22 +138,46 @@ def job(
         "world_size": world_size,
         "iterations": iterations,
         "time_limit_s": time_limit_s,
-        "environment": {  # what torchrun sets for one rank per server
+        "memory_bytes": memory_bytes,
+        "time_option": time_option,
+        "module": module,
+        "environment": {  # what torchrun sets
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "GROUP_RANK": str(rank),
-            "GROUP_WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": str(rank % ranks_per_server),
+            "LOCAL_WORLD_SIZE": str(ranks_per_server),
+            "GROUP_RANK": str(rank // ranks_per_server),
+            "GROUP_WORLD_SIZE": str(world_size // ranks_per_server),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "29500",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "topoopt-trace",
+            "TOPOOPT_TRACE": "1",  # so that a script can know
+            "WANDB_MODE": "disabled",  # no run of what is none
         },
     }
 
 
-def run_jobs(jobs: Sequence[dict[str, Any]], *, stop_at_error: bool = True) -> list[dict[str, Any]]:
-    """What each job left, in order: {"calls": ...} or {"error": ...}, up to the first error."""
-    todo = {"stop_at_error": stop_at_error, "jobs": list(jobs)}
+def run_jobs(
+    jobs: Sequence[dict[str, Any]],
+    *,
+    stop_at_error: bool = True,
+    stop_when_alike: bool = False,
+    total_limit_s: float | None = None,
+) -> list[dict[str, Any]]:
+    """What each job left, in order: {"calls": ...} or {"error": ...}, up to the first error.
+
+    With `stop_when_alike` also no more than the first, if all others must do the same.
+    `total_limit_s` is for all of them together.
+    """
+    todo = {
+        "launcher_pid": os.getpid(),
+        "stop_at_error": stop_at_error,
+        "stop_when_alike": stop_when_alike,
+        "total_limit_s": total_limit_s,
+        "jobs": list(jobs),
+    }
     with tempfile.TemporaryDirectory(prefix="topoopt-profile-") as name:
         folder = Path(name)
         (folder / "jobs.json").write_text(json.dumps(todo), encoding="utf-8")

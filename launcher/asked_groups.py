@@ -1,0 +1,117 @@
+"""Which process groups the script asked for: one file per rank, gathered into one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from torch_topoopt import asked_backends
+from torch_topoopt.data_model import Document, DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RankGroups(Document):
+    """The file of one rank; see torch_topoopt.asked_backends."""
+
+    KIND: ClassVar[str] = "RankGroups"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    rank: int
+    asked: tuple[str, ...]
+    taken_over: tuple[str, ...]
+    opened: bool
+
+    def validate(self) -> Self:
+        if unknown := set(self.taken_over) - set(self.asked):
+            raise DocumentError(f"taken_over: {min(unknown)!r} was not asked for")
+        return self
+
+
+@dataclass(frozen=True)
+class AskedGroups:
+    """Of all ranks: backends that the script named, which of them topoopt took the place of, and
+    whether any rank opened a topoopt group."""
+
+    asked: tuple[str, ...] = ()
+    taken_over: tuple[str, ...] = ()
+    opened: bool = False
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Backends whose traffic is not that of the planned links."""
+        return tuple(
+            name for name in self.asked if "topoopt" not in name and name not in self.taken_over
+        )
+
+    @classmethod
+    def together(cls, records: Iterable[AskedGroups | RankGroups]) -> AskedGroups:
+        """What several ranks, or hosts, have asked for."""
+        listed = list(records)
+        return cls(
+            tuple(sorted({name for record in listed for name in record.asked})),
+            tuple(sorted({name for record in listed for name in record.taken_over})),
+            any(record.opened for record in listed),
+        )
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> AskedGroups:
+        """The record whose `figures` these are."""
+        return cls(tuple(fields["asked"]), tuple(fields["taken_over"]), fields["opened_topoopt"])
+
+    def figures(self) -> dict[str, Any]:
+        """For metrics.jsonl and `--json`."""
+        return {
+            "asked": list(self.asked),
+            "taken_over": list(self.taken_over),
+            "opened_topoopt": self.opened,
+        }
+
+
+def gather(run_dir: Path) -> AskedGroups:
+    """Reads and removes the ranks' files; raises DocumentError for one that is not as it should."""
+    files = [RankGroups.load(path) for path in run_dir.glob(asked_backends.FILE_PATTERN)]
+    remove(run_dir)
+    return AskedGroups.together(files)
+
+
+def remove(run_dir: Path) -> None:
+    """Removes the ranks' files, also those that a killed rank was still writing."""
+    for pattern in (asked_backends.FILE_PATTERN, f".{asked_backends.FILE_PATTERN}*"):
+        for path in run_dir.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def unused_links(groups: AskedGroups, *, measured: bool) -> str:
+    """Why the planned links carried nothing, in a sentence; empty where they were used."""
+    if measured:
+        return ""
+    if groups.opened:
+        return (
+            "topoopt groups were opened, but no rank left its byte counters: they are written when "
+            "Python ends in good order"
+        )
+    said = "no rank opened a topoopt group: the planned links carried nothing; the script "
+    if not groups.others:
+        return said + "opened no process group"
+    names = ", ".join(groups.others)
+    said += f"asked for {names}"
+    parts = {part.rpartition(":")[2] for name in groups.others for part in name.split(",")}
+    takeable = [name for name in asked_backends.TAKEABLE if name in parts]
+    if takeable:
+        said += f" (--take-over {','.join(takeable)} puts topoopt in its place)"
+    return said
+
+
+def beside(groups: AskedGroups) -> str:
+    """What went beside the planned links although others used them; empty where nothing did."""
+    if not groups.opened or not groups.others:
+        return ""
+    return (
+        f"the script also opened groups of {', '.join(groups.others)}: their traffic did not go "
+        "over the planned links"
+    )

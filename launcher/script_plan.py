@@ -1,0 +1,105 @@
+"""The plan of a run without a model: for what a trace of the script found, else for rings alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import counted, format_bytes
+from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.script_trace import CommunicationTrace, TraceLimits
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the ranks run: a file, or with `module` the name of a module, and its arguments."""
+
+    name: str
+    module: bool
+    arguments: tuple[str, ...]
+    limits: TraceLimits
+
+    def trace(self, cluster: Cluster) -> CommunicationTrace:
+        """Its collectives in a world of `cluster`; raises ScriptError as `trace_script` does."""
+        from torch_topoopt.script_trace import trace_script
+
+        per_server = cluster.accelerators_per_server
+        return trace_script(
+            self.name,
+            self.arguments,
+            world_size=cluster.servers * per_server,
+            limits=self.limits,
+            module=self.module,
+            ranks_per_server=per_server,
+        )
+
+
+def demand_of_trace(trace: CommunicationTrace, cluster: Cluster) -> Demand:
+    """What one iteration asks of the servers; raises DocumentError if it asks for nothing."""
+    from torch_topoopt.script_trace import demand_of, on_servers
+
+    demand, _ = demand_of(trace)
+    return on_servers(demand, cluster.accelerators_per_server)
+
+
+def demand_text(demand: Demand) -> str:
+    """Such as "4.2 MB to AllReduce in 1 group per iteration"."""
+    reduced = sum(group.size_bytes for group in demand.groups)
+    sent = sum(pair.size_bytes for pair in demand.pairs)
+    parts = []
+    if demand.groups:
+        groups = counted(len(demand.groups), "group")
+        parts.append(f"{format_bytes(reduced)} to AllReduce in {groups}")
+    if sent:
+        parts.append(f"{format_bytes(sent)} from server to server")
+    return f"{' and '.join(parts) or 'nothing between servers'} per iteration"
+
+
+def unknown_demand(cluster: Cluster) -> Demand:
+    """One AllReduce among all servers, of nobody knows how many bytes."""
+    return Demand((GroupDemand(tuple(range(cluster.servers)), 0),), ())
+
+
+def plan_for_demand(
+    cluster: Cluster, demand: Demand, *, name: str, seed: int, network: Network | None = None
+) -> Plan:
+    """Links, rings and routes for `demand`, and the bytes that it puts on each link.
+
+    A `network` that is there already gets rings for the groups of the demand. The time of an
+    iteration is not predicted. Raises InputError where no network can be found.
+    """
+    from torch_topoopt.sim import complete_groups
+    from torch_topoopt.topology.topology_finder import find_network
+
+    found = network
+    if found is None:
+        try:
+            found = find_network(cluster, demand, seed=seed)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+    reducing = tuple(Placement("group", group.servers) for group in demand.groups)
+    found = complete_groups(cluster, found, reducing)
+    plan = Plan.of_network(
+        cluster, found, demand, model=name, mode="paper" if network is None else "fixed"
+    )
+    return replace(plan, seed=seed, prediction=predicted(cluster, found, demand)).validate()
+
+
+def predicted(cluster: Cluster, network: Network, demand: Demand) -> Prediction:
+    """What `demand` puts on the links of `network`, in bytes; times are not known (0)."""
+    from torch_topoopt.topology.loads import link_bytes, traffic_matrix
+
+    if not network.links:
+        return Prediction(0.0, 0.0, 0.0, 0.0, ())
+    loads = link_bytes(network, traffic_matrix(network, demand, cluster.servers))
+    return Prediction(0.0, 0.0, 0.0, 0.0, tuple(round(load) for load in loads.tolist()))
+
+
+def name_of(script: str, *, module: bool) -> str:
+    """How a plan calls the script."""
+    return script if module else Path(script).name

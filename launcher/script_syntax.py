@@ -1,0 +1,112 @@
+"""What a script says of itself, by its syntax tree: it is not imported, for it may train then."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True)
+class ScriptSyntax:
+    """`builds_model`: there is a build_model() at module level that needs no arguments. `guarded`:
+    what must not run when the script is imported stands under `if __name__ == "__main__"`.
+    `imports` are the modules it names in import statements, anywhere."""
+
+    builds_model: bool
+    guarded: bool
+    imports: frozenset[str]
+
+
+def read(path: str) -> ScriptSyntax:
+    """Raises InputError for a file that is no Python."""
+    try:
+        with tokenize.open(path) as file:  # in the encoding that it declares
+            tree = ast.parse(file.read(), path)
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.lineno else ""
+        raise InputError(f"{path}{where}: {error.msg}") from None
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"{path}: not a Python script: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    statements = list(_at_module_level(tree.body))
+    return ScriptSyntax(
+        builds_model=any(_makes_build_model(statement) for statement in statements),
+        guarded=any(_is_guard(statement) for statement in statements),
+        imports=frozenset(_imported(tree)),
+    )
+
+
+def is_of_script(model: str, script: str, syntax: ScriptSyntax | None) -> bool:
+    """Whether MODEL is what `script` trains, as far as can be seen.
+
+    That is its own build_model() or callable, one of a file that it imports, a saved OpGraph of its
+    name, or a shipped model that it imports. `syntax` is None where the script is not Python.
+    """
+    stem = Path(script).stem
+    imports = syntax.imports if syntax else frozenset()
+    if model.endswith(".py") or ".py:" in model:
+        path = Path(model if model.endswith(".py") else model.rpartition(":")[0])
+        same = path.exists() and Path(script).exists() and path.samefile(script)
+        return same or _names_module(imports, path.stem)
+    if model.endswith(".json"):
+        return Path(model).stem == stem
+    name = model.partition(":")[0]
+    return name == stem or any(
+        module.startswith("torch_topoopt.models") and module.split(".")[2:3] in ([], [name])
+        for module in imports
+    )
+
+
+def _names_module(imports: frozenset[str], stem: str) -> bool:
+    return any(stem in module.split(".") for module in imports)
+
+
+def _at_module_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements that are executed in the module's own scope, nested ones included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _at_module_level(getattr(statement, part, []))
+
+
+def _makes_build_model(statement: ast.stmt) -> bool:
+    name = "build_model"
+    if isinstance(statement, ast.FunctionDef):
+        arguments = statement.args
+        named = [*arguments.posonlyargs, *arguments.args]
+        needed = len(named) - len(arguments.defaults) + arguments.kw_defaults.count(None)
+        return statement.name == name and not needed
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return any((alias.asname or alias.name) == name for alias in statement.names)
+    if isinstance(statement, ast.Assign):
+        return any(isinstance(t, ast.Name) and t.id == name for t in statement.targets)
+    return False
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    if not (isinstance(statement, ast.If) and isinstance(statement.test, ast.Compare)):
+        return False
+    sides = [statement.test.left, *statement.test.comparators]
+    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
+        isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
+    )
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            yield module
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)

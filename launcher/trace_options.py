@@ -1,0 +1,110 @@
+"""What `topoopt run` plans for: a model, a trace of the script, or nothing known; the options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt import asked_backends
+from torch_topoopt.launcher import script_syntax
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.script_plan import Script
+from torch_topoopt.script_trace import TraceLimits
+from torch_topoopt.script_trace.memory import available_bytes
+
+if TYPE_CHECKING:
+    from torch_topoopt.launcher.script_syntax import ScriptSyntax
+    from torch_topoopt.plan import Cluster, Plan
+
+_TRACE_TIMEOUT_S = 120.0
+_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+@dataclass(frozen=True)
+class DemandSource:
+    """Where the demand comes from; see RunOptions for the fields."""
+
+    model: str = ""
+    found: bool = False
+    script: Script | None = None
+    unknown: str = ""
+    of_script: bool = True
+
+
+def add_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--trace-timeout",
+        type=float,
+        default=_TRACE_TIMEOUT_S,
+        metavar="SECONDS",
+        help="for the trace of a script without a build_model(); after that rings are planned for "
+        "an unknown demand (default: %(default)g)",
+    )
+    group.add_argument(
+        "--trace-memory",
+        type=memory,
+        metavar="SIZE",
+        help="that the trace may use, such as 4GB (default: half of what is available)",
+    )
+    group.add_argument(
+        "--take-over",
+        type=_backends,
+        default=os.environ.get(asked_backends.TAKE_OVER_VARIABLE, ""),
+        metavar="LIST",
+        help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt "
+        "(default: what TOPOOPT_TAKE_OVER says, else none)",
+    )
+
+
+def memory(text: str) -> int:
+    """argparse type of a size with a unit, in bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT]B)", text.strip())
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size above 0 with its unit, such as 500MB or 4GB"
+        )
+    return size
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    try:
+        return asked_backends.parse_take_over(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def choose(
+    arguments: argparse.Namespace,
+    syntax: ScriptSyntax | None,
+    cluster: Cluster,
+    plan: Plan | None,
+) -> DemandSource:
+    """What is planned for; raises InputError for limits that cannot be kept."""
+    if not arguments.trace_timeout > 0:
+        raise InputError(
+            f"trace-timeout: {arguments.trace_timeout:g} is not above 0; --model none does "
+            "without a trace"
+        )
+    script = str(arguments.training_script)
+    if plan is not None:
+        of_script = script_syntax.is_of_script(plan.model, script, syntax)
+        return DemandSource(of_script=of_script or plan.model == os.path.basename(script))
+    if arguments.model == "none":
+        return DemandSource(unknown="--model none")
+    if arguments.model:
+        of_script = script_syntax.is_of_script(arguments.model, script, syntax)
+        return DemandSource(arguments.model, of_script=of_script)
+    found = bool(syntax and syntax.builds_model and syntax.guarded and script.endswith(".py"))
+    if arguments.no_python and not arguments.run_path:
+        return DemandSource(unknown="a program (--no-python) cannot be traced, and no --model")
+    if cluster.servers * cluster.accelerators_per_server < 2:
+        return DemandSource(script if found else "", found, unknown="there is only one rank")
+    limits = TraceLimits(
+        arguments.trace_timeout, arguments.trace_memory or max(1, available_bytes() // 2)
+    )
+    traced = Script(script, bool(arguments.module), tuple(arguments.training_script_args), limits)
+    return DemandSource(script if found else "", found, traced)

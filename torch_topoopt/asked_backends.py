@@ -1,0 +1,161 @@
+"""Which backends the script of a rank asks for, and taking their place on request.
+
+Under `topoopt run` every rank writes what was asked for to TOPOOPT_RUN_DIR, so that a script which
+trains over another backend, beside the planned links, is told so at the end.
+
+TOPOOPT_TAKE_OVER=gloo,nccl makes init_process_group and new_group open a "topoopt" group where the
+script names one of these backends, also in a list such as "cpu:gloo,cuda:nccl". It is for scripts
+and libraries that write a backend's name into their code. Nothing is taken over unless it is set.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.data_model import write_text_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+TAKE_OVER_VARIABLE = "TOPOOPT_TAKE_OVER"
+TAKEABLE = ("gloo", "nccl")
+FILE_PATTERN = "groups-rank*.json"
+
+
+@dataclass
+class _Asked:
+    """What this rank has asked for; `opened` tells whether a topoopt group was opened."""
+
+    version: int = 1
+    rank: int = -1
+    asked: list[str] = field(default_factory=list)
+    taken_over: list[str] = field(default_factory=list)
+    opened: bool = False
+
+    def save(self) -> None:
+        run_dir, rank = os.environ.get("TOPOOPT_RUN_DIR"), os.environ.get("RANK", "")
+        if run_dir and rank.isdecimal():
+            self.rank = int(rank)
+            path = Path(run_dir) / FILE_PATTERN.replace("*", rank)
+            write_text_atomically(path, json.dumps(asdict(self)) + "\n")
+
+
+_asked = _Asked()
+
+
+def parse_take_over(text: str) -> tuple[str, ...]:
+    """The backends of a list like "gloo,nccl"; raises ValueError for any that is not TAKEABLE."""
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in TAKEABLE:
+            raise ValueError(f"{name!r} is not one of {', '.join(TAKEABLE)}")
+    return names
+
+
+def taken_over(backend: str, names: Collection[str], by: str) -> str:
+    """`backend`, or a list like "cpu:gloo,cuda:nccl", with `by` in the place of those `names`."""
+    parts = []
+    for part in backend.split(","):
+        device, colon, name = part.rpartition(":")
+        parts.append(f"{device}{colon}{by}" if name.strip().lower() in names else part)
+    if len(parts) > 1 and all(part.rpartition(":")[2] == by for part in parts):
+        return by
+    return ",".join(parts)
+
+
+def note_opened() -> None:
+    """A topoopt group was opened on this rank."""
+    if not _asked.opened:
+        _asked.opened = True
+        _asked.save()
+
+
+def watch(name: str, *, default: bool) -> None:
+    """Notes what init_process_group and new_group are asked for, and takes over what was asked to.
+
+    `name` is the backend that takes the place of others; with `default` also where none is named.
+    """
+    _replace("init_process_group", lambda given: _watched(given, name, default=default))
+    _replace("new_group", lambda given: _watched(given, name, default=False, inherits=True))
+
+
+def _watched(given: dict[str, Any], name: str, *, default: bool, inherits: bool = False) -> None:
+    """Changes the arguments `given` of one call."""
+    names = _names()
+    backend = given.get("backend")
+    if backend is None:
+        if default:
+            given["backend"] = name
+        elif names and not inherits and given.get("device_id") is None:
+            given["backend"] = _default_taken_over(names, name)
+        return
+    asked = str(backend).lower()
+    replaced = taken_over(asked, names, name)
+    if asked not in _asked.asked:
+        _asked.asked.append(asked)
+        if replaced != asked:
+            _asked.taken_over.append(asked)
+            _say(asked, name)
+        _asked.save()
+    if replaced != asked:
+        given["backend"] = replaced
+        if given.get("pg_options") is not None and not _is_ours(given["pg_options"]):
+            del given["pg_options"]  # those of the backend that is not opened
+
+
+def _default_taken_over(names: Collection[str], name: str) -> str | None:
+    """What torch opens where no backend is named: gloo on the CPU, nccl on GPUs."""
+    import torch
+
+    usual = "cpu:gloo,cuda:nccl" if torch.backends.cuda.is_built() else "gloo"
+    replaced = taken_over(usual, names, name)
+    return None if replaced == usual else replaced
+
+
+def _names() -> tuple[str, ...]:
+    try:
+        return parse_take_over(os.environ.get(TAKE_OVER_VARIABLE, ""))
+    except ValueError as error:
+        raise RuntimeError(f"{TAKE_OVER_VARIABLE}: {error}") from None
+
+
+def _say(asked: str, name: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(
+            f"topoopt: the script asks for {asked} and gets {name} ({TAKE_OVER_VARIABLE}="
+            f"{os.environ[TAKE_OVER_VARIABLE]})",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _is_ours(options: Any) -> bool:
+    return type(options).__module__.startswith("torch_topoopt.")
+
+
+def _replace(function: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Wraps the function wherever PyTorch's modules have it by name."""
+    import torch.distributed as dist
+
+    original = getattr(dist, function)
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return original(*args, **kwargs)  # its own words
+        change(bound.arguments)
+        return original(*bound.args, **bound.kwargs)
+
+    for path, module in list(sys.modules.items()):
+        if path.partition(".")[0] == "torch" and vars(module).get(function) is original:
+            setattr(module, function, wrapper)
