@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, discover_agents, parser
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
 from torch_topoopt.launcher.units import counted, format_gbps
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ _EXAMPLES = """\
   topoopt discover --ssh box0 box1 box2 box3 -o lab.yaml
   topoopt discover --hostfile mlx-hosts.json --dry-run
   topoopt discover --agent --token-file token              # on each host, and then on one:
-  topoopt discover --agents 10.0.0.1 10.0.0.2 10.0.0.3 --token-file token -o lab.yaml --json"""
+  topoopt discover --agents 10.0.0.1 10.0.0.2 10.0.0.3 --token-file token -o lab.yaml --json
+exit codes: 0 a cluster file was written, 1 no cable was found, 2 bad input or a host that failed"""
 
 
 def main(argv: list[str]) -> int:
@@ -57,6 +58,11 @@ def main(argv: list[str]) -> int:
             interfaces=arguments.interfaces,
             listen_s=arguments.listen_seconds,
         )
+    if not found.cluster.cables:
+        if arguments.json:
+            console.print_json(_figures(found, None))
+        console.error(_nothing(found, arguments.interfaces))
+        return CHECK_FAILED
     if not arguments.dry_run:
         try:
             found.cluster.save(output)
@@ -97,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--interfaces",
         default="",
         metavar="LIST",
-        help="beginnings of interface names to look at, such as enp,ib; ^docker,virbr: all but "
+        help="prefixes of names of interfaces to look at, such as enp,ib; ^docker,virbr: all but "
         "these (default: all but the one by which the host was reached)",
     )
     options.add_argument(
@@ -201,6 +207,19 @@ def _run_agent(arguments: argparse.Namespace) -> None:
         address, port = listener.getsockname()
         print(f"agent of {os.uname().nodename}: listening at {address}:{port}", flush=True)
         serve_tcp(listener, token, discover_agents.LIMIT_S)
+
+
+def _nothing(found: Survey, interfaces: str) -> str:
+    """Why there is no cable in what was found, and what to look at."""
+    looked_at = f" among interfaces {interfaces}" if interfaces else ""
+    remarks = "; ".join(found.remarks[:3]) or "no interface is up"
+    more = f"; {len(found.remarks) - 3} more" if len(found.remarks) > 3 else ""
+    servers = counted(len(found.cluster.servers), "server")
+    return (
+        f"no cable was found between {servers}{looked_at}, and no file was written: "
+        f"{remarks}{more}. Check that both ends of each cable are up (ip link), "
+        "have addresses of one subnet (ip address) and let UDP and TCP pass"
+    )
 
 
 def _unconnected(found: Survey) -> list[str]:

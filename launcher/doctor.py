@@ -35,7 +35,7 @@ installed, too; with --local or without --cluster, only this host."""
 _EXAMPLES = """\
   topoopt doctor
   topoopt doctor --cluster lab.yaml
-  sudo topoopt doctor --cluster lab.yaml --local
+  sudo .venv/bin/topoopt doctor --cluster lab.yaml --local
   topoopt doctor --cluster lab.yaml --ssh-command "ssh -o BatchMode=yes -l root" --apply
 exit codes: 0 no errors found (or none left), 1 errors, 2 bad input or a repair that failed"""
 

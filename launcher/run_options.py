@@ -48,7 +48,7 @@ _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
   topoopt run --servers 4 --degree 2 --take-over gloo -m package.train
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
-  sudo topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
+  sudo .venv/bin/topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
   topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts"""
 
 

@@ -26,6 +26,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
         {
             "data_model",
             "metrics",
+            "own_command",
             "planning_defaults",
             "rank_errors",
             "rates",

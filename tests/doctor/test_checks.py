@@ -124,15 +124,34 @@ def test_a_cable_that_the_file_does_not_have_is_told(site: Site) -> None:
     assert checks["h1:p1"] == "the cable reaches h0:p0; the cluster file says nothing"
 
 
+def test_a_cluster_file_without_cables_is_an_error(site: Site) -> None:
+    assert site.file is not None
+    file = replace(
+        site.file, cables=(), servers=tuple(replace(s, ports=()) for s in site.file.servers)
+    )
+    facts = {
+        name: replace(facts, cables=(), reached=(), firewall=FirewallFacts((), False, ()))
+        for name, facts in site.facts.items()
+    }
+    found = diagnose(Site(facts, file))
+    assert [f.check for f in found if f.level == "error"] == ["no-cables"]
+    assert "names neither cables nor switches" in found[0].what
+    assert not any("as root" in f.advice for f in found), "these hosts were asked as root"
+
+
 def test_without_root_it_says_what_it_could_not_ask(site: Site) -> None:
     cables = tuple(replace(c, answers=None) for c in site.facts["h0"].cables)
     finding = _only(changed(site, "h0", cables=cables))
     assert (finding.level, finding.check) == ("note", "cabling-unknown")
+    assert "as root" not in finding.advice, "this host was asked as root"
+    user = changed(site, "h0", cables=cables, root=False)
+    assert "run the doctor as root" in _only(user).advice
 
 
 def test_a_host_that_sent_no_probes_says_so(site: Site) -> None:
     finding = _only(changed(site, "h0", cables=(), reached=()))
     assert (finding.level, finding.check) == ("note", "reach-unknown")
+    assert finding.advice == "run the doctor without --no-probes"
     assert reach_matrix(changed(site, "h0", reached=()))["h0"]["h2"] == "?"
 
 

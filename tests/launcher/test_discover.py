@@ -174,14 +174,17 @@ def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
     with socket.create_connection((host, port), timeout=LIMIT_S) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert b"right" not in stranger.recv(1000)
-    command = ("discover", "--agents", address, "--dry-run", "--listen-seconds", "0.3")
+    command = ("discover", "--agents", address, "-o", "lab.yaml", "--listen-seconds", "0.3")
     wrong = launcher.run(*command, **{TOKEN: "wrong"})
     assert wrong.returncode == 2
     assert "127.0.0.1: the token is another one than this agent's" in wrong.stderr
     assert agent.poll() is None
     right = launcher.run(*command, "--token-file", secret)
-    assert right.returncode == 0, right.stderr
-    assert "version: 1\nname: cluster\nservers:\n" in right.stdout
+    # it was served; one host alone has no cable, which is no success
+    assert right.returncode == 1
+    assert "topoopt: error: no cable was found between 1 server, and no file was" in right.stderr
+    assert "Check that both ends of each cable are up" in right.stderr
+    assert not (launcher.folder / "lab.yaml").exists()
     assert finish(agent)[0] == 0
 
 

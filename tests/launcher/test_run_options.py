@@ -245,8 +245,15 @@ def test_namespaces_without_root_are_refused_before_anything_starts(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
+    program = folder / "an env" / "bin" / "topoopt"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(program)])
     assert main(["run", "--servers", "4", "--fabric", "netns", "script.py"]) == 2
+    # with its path: sudo does not look where this shell does
     assert capsys.readouterr().err == (
-        "topoopt: error: netns: needs root for network namespaces; use sudo, or --fabric loopback\n"
+        "topoopt: error: netns: needs root for network namespaces; start it with "
+        "sudo 'an env/bin/topoopt' ..., or use --fabric loopback\n"
     )
     assert not (folder / "runs").exists()

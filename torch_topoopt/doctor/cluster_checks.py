@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 Matrix = dict[str, dict[str, str]]  # from -> to -> "direct", "relay", "part", "none", ...
 
 
+def check_cluster(site: Site) -> Iterator[Finding]:
+    """Does the file name anything that could be checked?"""
+    if site.file is None or len(site.file.servers) < 2 or site.file.cables or site.file.switches:
+        return
+    yield Finding(
+        *("error", "no-cables", next(iter(site.facts), site.file.servers[0].name), "cables"),
+        what=f"the cluster file {site.file.name} names neither cables nor switches",
+        why="nothing joins its servers, so no job can run on them",
+        advice="name the cables in it, or let topoopt discover find them",
+    )
+
+
 def check_cabling(site: Site) -> Iterator[Finding]:
     """Does each cable reach the port that the file says?"""
     for server, facts in site.facts.items():
@@ -23,7 +35,9 @@ def check_cabling(site: Site) -> Iterator[Finding]:
                 *("note", "cabling-unknown", server, server),
                 what="what is at the other ends of the cables was not asked",
                 why="a wrong cable may look like one that works",
-                advice="run the doctor as root on this host: ARP needs that",
+                advice="allow ARP here (in a container: CAP_NET_RAW), on ports that are Ethernet"
+                if facts.root
+                else "run the doctor as root on this host: ARP needs that",
             )
         for cable in facts.cables:
             far = site.far_end(server, cable.port)
@@ -220,12 +234,14 @@ def _own_addresses(site: Site, facts: HostFacts) -> set[str]:
 def check_reach(site: Site) -> Iterator[Finding]:
     """Does everybody reach everybody?"""
     for server, facts in site.facts.items():
-        if site.file is not None and len(site.file.servers) > 1 and not facts.reached:
+        if site.file is not None and site.file.cables and not facts.reached:
             yield Finding(
                 *("note", "reach-unknown", server, server),
                 what="whom it reaches was not asked",
                 why="without that, nobody knows whether packets of full size get across",
-                advice="run the doctor as root on this host, without --no-probes",
+                advice="run the doctor without --no-probes"
+                if facts.root
+                else "run the doctor as root on this host, without --no-probes",
             )
     for a, row in reach_matrix(site).items():
         for b, cell in row.items():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch_topoopt.doctor.findings import Finding, Site
 
 CHECKS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
+    cluster_checks.check_cluster,
     host_checks.check_interfaces,
     cluster_checks.check_cabling,
     cluster_checks.check_mtu,

@@ -150,7 +150,9 @@ def check_firewall(site: Site) -> Iterator[Finding]:
                 *("note", "firewall-unknown", server, server),
                 what="the firewall could not be read",
                 why="a policy that drops what is forwarded would cut off servers",
-                advice="run the doctor as root, with nft or iptables installed",
+                advice="install nft or iptables on this host"
+                if facts.root
+                else "run the doctor as root on this host, with nft or iptables installed",
             )
         names = [interface.name for interface in site.fabric_interfaces(server)]
         by_tc = any(i.name.startswith(_SECOND) for i in facts.interfaces)

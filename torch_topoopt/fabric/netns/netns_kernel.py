@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.netns_layout import fabric_of
+from torch_topoopt.own_command import own_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,8 @@ def require() -> None:
         raise FabricError("netns: needs Linux; use --fabric loopback")
     if os.geteuid() != 0:
         raise FabricError(
-            "netns: needs root for network namespaces; use sudo, or --fabric loopback"
+            f"netns: needs root for network namespaces; start it with sudo {own_command()} ..., or "
+            "use --fabric loopback"
         )
     try:
         import pyroute2  # noqa: F401 - whether it is there is the question

@@ -1,0 +1,29 @@
+"""The command line that started this process, as a person would type it again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+
+def own_command() -> str:
+    """How to start `topoopt` again: the path of the running executable, relative if below here.
+
+    For hints with sudo, which looks for commands in a list of folders of its own (secure_path) and
+    does not know a virtual environment. `python -m torch_topoopt` where this process is no
+    executable of its own.
+    """
+    started = Path(sys.argv[0])
+    if started.suffix != ".py" and started.name != "-c" and os.access(started, os.X_OK):
+        words = [_from_here(started)]
+    else:
+        words = [_from_here(Path(sys.executable)), "-m", "torch_topoopt"]
+    return shlex.join(words)
+
+
+def _from_here(path: Path) -> str:
+    absolute = Path(os.path.abspath(path))
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
