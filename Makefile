@@ -2,6 +2,8 @@
 # make demo    setup, then the main job on four emulated servers
 # make test    setup, then every check and every test
 # make test-all  the same with the tests marked exhaustive
+# make dist    source distribution and wheel, in dist/
+# make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
 # make clean   removes what these made
 #
 # An active virtual environment is used as it is (its torch included); otherwise .venv is made here.
@@ -10,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint typecheck clean
+.PHONY: help setup demo test test-all lint typecheck dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -79,7 +81,13 @@ typecheck: setup
 	  ln -s "$(CURDIR)/$$(dirname "$$package")" build/mypy/torch_topoopt/; done
 	@MYPYPATH=build/mypy $(BIN)/mypy -p torch_topoopt
 
+dist: setup
+	@.ci/make-dist $(BIN)/python dist
+
+check-torch:
+	@WORKERS=$(WORKERS) .ci/check-torch $(VERSIONS)
+
 clean:
-	@rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@rm -f torch_topoopt/*.so torch_topoopt/_build_info.json
 	@find torch_topoopt launcher models examples tests -name __pycache__ -prune -exec rm -rf {} +
