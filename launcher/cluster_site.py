@@ -8,10 +8,13 @@ to be one thing. What goes wrong on one host ends the run on all of them, with t
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
+import os
+import queue
 import socket
+import sys
+import threading
 import time
 from dataclasses import asdict
 from datetime import timedelta
@@ -25,7 +28,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
@@ -38,6 +41,7 @@ _LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who i
 _FAREWELL_S = 10.0  # for the other hosts to have heard all from server 0, also why it gives up
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
+_DEAF_S = 0.5  # for which a signal may go unnoticed
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 
 
@@ -194,8 +198,15 @@ class _LauncherMeeting:
             raise FabricError(self._gone) from None
 
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
+        ranks = list(ranks)
         try:
-            return self._meeting.collect(topic, ranks, deadline)
+            while True:  # in parts, for no signal is handled while torch waits
+                until = min(deadline, time.monotonic() + _DEAF_S)
+                try:
+                    return self._meeting.collect(topic, ranks, until)
+                except FabricError:
+                    if time.monotonic() >= deadline:
+                        raise
         except self._broken:
             raise FabricError(self._gone) from None
 
@@ -217,38 +228,69 @@ def _difference(here: dict[str, str], there: dict[str, str]) -> str:
 def _open_store(choice: ClusterChoice, deadline: float) -> Any:
     from torch.distributed import DistError, TCPStore
 
+    from torch_topoopt.launcher import rendezvous  # which imports torch
+
     leads = choice.server == 0
     address, port = choice.master_address, choice.master_port
     if leads:
-        _check_free(port)
+        rendezvous.check_reachable(address)
     else:
         _wait_until_listening(choice, deadline)
+    left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
     try:
-        return TCPStore(
-            address,
-            port,
-            is_master=leads,
-            timeout=timedelta(seconds=max(1.0, deadline - time.monotonic())),
-            wait_for_workers=False,
-            multi_tenant=True,  # the elastic agent and the ranks find the same one at this port
+        if leads:  # the elastic agent and the ranks find the same one at this port
+            return rendezvous.listening_store(address, port, left)
+        return _in_time(
+            lambda: TCPStore(address, port, timeout=left, wait_for_workers=False), deadline
         )
+    except TimeoutError:
+        reason = f"no answer within {choice.meet_timeout_s:g} s of --meet-timeout"
     except DistError as error:
         reason = str(error).splitlines()[0]
-        raise FabricError(f"the store of server 0 at {address}:{port}: {reason}") from None
+    raise FabricError(
+        f"what listens at {address}:{port} is not the store of {choice.describe(0)} ({reason}): "
+        f"another service? choose another --master-port, on all hosts"
+    )
 
 
-def _check_free(port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
+    """What `connect` returns; raises TimeoutError after the deadline, and what signals raise.
+
+    torch waits in C++ for a store that says nothing, deaf to signals and without a limit, so that
+    thread is left behind: this process ends soon.
+    """
+    result: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
         try:
-            probe.bind(("", port))
-            probe.listen(1)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise InputError(
-                    f"master-port: {port} is in use; choose another, on all hosts"
-                ) from None
-            raise InputError(f"master-port: {port}: {error.strerror}") from None
+            result.put((connect(), None))
+        except BaseException as error:
+            result.put((None, error))
+
+    with _without_stderr():
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            made, error = result.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError from None
+    if error is not None:
+        raise error
+    return made
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Inside, nothing reaches stderr: torch logs a C++ stack for every attempt to connect."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
 
 
 def _wait_until_listening(choice: ClusterChoice, deadline: float) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import rank_main, signals
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.scratch import scratch_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -61,15 +60,24 @@ def train(
     failed too close together to be told apart. Raises Interrupted for a signal, and InputError
     where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
     """
+    with scratch_folder() as scratch:
+        if arguments.log_dir is None:
+            redirected = arguments.redirects != "0" or arguments.tee != "0"
+            arguments.log_dir = str(log_dir if redirected else scratch)
+        return _launch(arguments, variables, hosts)
+
+
+def _launch(
+    arguments: argparse.Namespace, variables: Mapping[str, str], hosts: Hosts | None
+) -> list[RankFailure]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import elastic_launch
 
-    scratch = tempfile.mkdtemp(prefix="topoopt-")
-    if arguments.log_dir is None:
-        redirected = arguments.redirects != "0" or arguments.tee != "0"
-        arguments.log_dir = str(log_dir) if redirected else scratch
-    _choose_rendezvous(arguments, "127.0.0.1" if hosts is None else hosts.address)
+    if hosts is None and not arguments.cluster:
+        # gloo, where a script asks for it, would listen at the address of this machine's name
+        variables = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), **variables}
+    _choose_rendezvous(arguments, arguments.master_addr if hosts is None else hosts.address)
     try:
         with signals.elastic_launch_signals(), _environment(variables):
             config, command, command_arguments = _configure(arguments, hosts)
@@ -78,25 +86,28 @@ def train(
         return _first_failures(error.failures)
     except RendezvousError as error:
         raise InputError(f"rendezvous: {error}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return []
 
 
 def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
-    """As torchrun does: a free port unless the user names one; at `address` of this machine.
+    """One of this machine alone at `address`, and a free port unless the user names one.
 
-    The hosts of a cluster have chosen already.
+    What the user says of the rendezvous is left to torch, which then does what torchrun does; the
+    hosts of a cluster have chosen already.
     """
     if arguments.cluster:
         return
     named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
-    if arguments.standalone or not (named or arguments.master_port is not None):
-        arguments.rdzv_backend = "c10d"
-        arguments.rdzv_endpoint = f"{address}:0"
-        is_host = "is_host=1"  # torch does not know all addresses of a machine
-        arguments.rdzv_conf = f"{arguments.rdzv_conf},{is_host}" if arguments.rdzv_conf else is_host
-        arguments.rdzv_id = str(uuid.uuid4())
+    if arguments.standalone or not named:
+        from torch_topoopt.launcher import rendezvous
+
+        rendezvous.register()
+        port = 0 if arguments.standalone else arguments.master_port or 0
+        arguments.standalone = False  # else torch would take its own instead
+        arguments.rdzv_backend = rendezvous.BACKEND
+        arguments.rdzv_endpoint = f"{address}:{port}"
+        if arguments.rdzv_id == "none":  # torch's default
+            arguments.rdzv_id = str(uuid.uuid4())
     if arguments.local_addr is None:
         arguments.local_addr = address
     if arguments.master_port is None:

@@ -405,7 +405,7 @@ def _check_master_port(arguments: argparse.Namespace) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("", arguments.master_port))
+            probe.bind((arguments.master_addr, arguments.master_port))
             probe.listen(1)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:

@@ -30,6 +30,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "planning_defaults",
             "rank_errors",
             "rates",
+            "scratch",
             "versions",
             "_core",
             "_backend",

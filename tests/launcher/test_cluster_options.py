@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher import run_options
+from torch_topoopt.launcher import cluster_site, run_options
 from torch_topoopt.launcher.cluster_site import ClusterSite
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import RingPlan
+    from conftest import Launcher, RingPlan
 
 
 def make_cluster(managements: list[str], *, accelerators: int = 1) -> ClusterFile:
@@ -169,6 +173,75 @@ def test_a_master_port_that_is_taken_is_told(parse) -> None:
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        options = parse("--node-rank=0", "--master-port", str(port), "--meet-timeout=5")
+        endpoint = f"127.0.0.1:{port}"
+        options = parse("--node-rank=0", "--rdzv-endpoint", endpoint, "--meet-timeout=5")
         with pytest.raises(InputError, match=f"master-port: {port} is in use"):
             ClusterSite.join(options.site)
+
+
+@pytest.mark.parametrize(("answer", "reason"), [("", "no answer within"), ("HTTP/1.1 400\n", "")])
+def test_another_service_at_the_master_port_is_one_line_in_time(
+    parse, answer: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def serve() -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as connections:
+            while True:
+                connection, _ = service.accept()
+                connections.enter_context(connection).sendall(answer.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        service.settimeout(60)
+        threading.Thread(target=serve, daemon=True).start()
+        endpoint = f"127.0.0.1:{service.getsockname()[1]}"
+        options = parse("--node-rank=1", "--rdzv-endpoint", endpoint, "--meet-timeout=1.5")
+        with pytest.raises(FabricError) as error:
+            ClusterSite.join(options.site)
+    said = str(error.value)
+    assert said.startswith(
+        f"what listens at {endpoint} is not the store of h0 (node rank 0, 203.0.113.1) ({reason}"
+    )
+    assert said.endswith("): another service? choose another --master-port, on all hosts")
+    assert "\n" not in said
+    assert capfd.readouterr().err == ""
+
+
+def test_server_0_listens_at_the_address_where_the_hosts_meet_and_nowhere_else(parse) -> None:
+    with socket.create_server(("127.0.0.7", 0)) as unused:
+        port = unused.getsockname()[1]
+    options = parse("--node-rank=0", "--rdzv-endpoint", f"127.0.0.7:{port}")
+    store = cluster_site._open_store(options.site, time.monotonic() + 5)
+    assert store.port == port
+    socket.create_connection(("127.0.0.7", port), timeout=5).close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_a_name_of_server_0_that_no_other_host_can_reach_is_refused(
+    parse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [entry])
+    options = parse("--node-rank=0", "--rdzv-endpoint", "lead:29500")
+    with pytest.raises(InputError, match=r"^master-addr: 'lead' is 127\.0\.1\.1 on this machine"):
+        ClusterSite.join(options.site)
+
+
+def test_a_signal_ends_a_host_that_waits_for_a_silent_service(launcher: Launcher) -> None:
+    (launcher.folder / "train.py").touch()
+    make_cluster(ELSEWHERE).save(launcher.folder / "lab.yaml")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = launcher.start(
+            "run", "--cluster", "lab.yaml", "--node-rank", "1", "--rdzv-endpoint", endpoint,
+            "--meet-timeout", "3600", "train.py",
+        )  # fmt: skip
+        silent.settimeout(60)
+        probe, _ = silent.accept()
+        meeting, _ = silent.accept()  # torch's store, which now waits for an answer
+        with probe, meeting:
+            assert meeting.recv(1)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert err.splitlines()[-1] == "topoopt: stopped by SIGTERM"
+    assert "frame #" not in out + err

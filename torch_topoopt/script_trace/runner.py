@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.scratch import scratch_folder
 from torch_topoopt.script_trace.document import CommunicationTrace
 
 if TYPE_CHECKING:
@@ -178,11 +178,10 @@ def run_jobs(
         "total_limit_s": total_limit_s,
         "jobs": list(jobs),
     }
-    with tempfile.TemporaryDirectory(prefix="topoopt-profile-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         (folder / "jobs.json").write_text(json.dumps(todo), encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, "-m", "torch_topoopt.script_trace.child", name],
+            [sys.executable, "-m", "torch_topoopt.script_trace.child", str(folder)],
             env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

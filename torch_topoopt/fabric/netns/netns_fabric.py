@@ -36,6 +36,7 @@ from torch_topoopt.fabric.netns.netns_switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
+from torch_topoopt.scratch import process_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +193,7 @@ class NetnsFabric:
             classifier=netns_filters.choose() if split else "",
             switch_delay_s=self._switch_delay_s,
             owner=owner,
-            owner_start=netns_state.process_start(owner) if owner else 0,
+            owner_start=process_start(owner) if owner else 0,
             block=netns_build.reserve_block(self._fabric),
         )
 

@@ -20,6 +20,7 @@ from torch_topoopt.fabric.netns import netns_kernel
 from torch_topoopt.fabric.netns.netns_layout import BLOCKS, Layout, check_name
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
+from torch_topoopt.scratch import process_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,15 +172,6 @@ def _unplug(management: str) -> None:
 def owner_runs(record: FabricRecord) -> bool:
     """Whether the process that the fabric should end with still runs."""
     return record.owner > 0 and process_start(record.owner) == record.owner_start
-
-
-def process_start(process: int) -> int:
-    """When a process started, in clock ticks after boot; -1 if there is none."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return -1
-    return int(text.rpartition(")")[2].split()[19])
 
 
 def describe(name: str) -> tuple[str, FabricRecord | None]:
