@@ -15,9 +15,13 @@ import glob
 import hmac
 import json
 import os
+import queue
 import secrets
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+import selectors
+import socket
+import threading
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.discovery.neighbours import Neighbours
@@ -27,13 +31,15 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from torch_topoopt.fabric.credentials import Password
 
 PROTOCOL = 1
 _LONGEST_BYTES = 1 << 20
+_LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
+_GREET_S = 10.0
+_MOST_GREETINGS = 64  # at the same time
 
 
 class Stream(Protocol):
@@ -47,7 +53,10 @@ class Stream(Protocol):
 class Channel:
     """JSON objects over a stream; raises FabricError naming the other side where that fails."""
 
-    def __init__(self, reading: Stream, writing: Stream, other: str) -> None:
+    def __init__(
+        self, reading: Stream, writing: Stream, other: str, *, longest_bytes: int = _LONGEST_BYTES
+    ) -> None:
+        self._longest_bytes = longest_bytes  # of a message
         self._reading = reading
         self._writing = writing
         self.other = other
@@ -62,11 +71,11 @@ class Channel:
     def receive(self) -> dict[str, Any] | None:
         """The next message; None if the other side has ended."""
         try:
-            line = self._reading.readline(_LONGEST_BYTES)
+            line = self._reading.readline(self._longest_bytes)
             message = json.loads(line) if line.endswith(b"\n") else None
         except TimeoutError:
             raise FabricError(f"{self.other}: no answer in time") from None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise FabricError(f"{self.other}: does not speak as an agent of topoopt") from None
         if message is not None and not isinstance(message, dict):
             raise FabricError(f"{self.other}: does not speak as an agent of topoopt")
@@ -88,7 +97,7 @@ def greet(channel: Channel, token: Password) -> None:
     own = secrets.token_hex(16)
     channel.send({"topoopt": PROTOCOL, "nonce": own})
     reply = channel.receive() or {}
-    theirs = str(reply.get("nonce", ""))
+    theirs = _nonce(reply)
     if not theirs or not _equal(reply.get("proof"), _proof(token, "survey", own, theirs)):
         channel.send({"error": "the token is another one than this agent's"})
         raise FabricError(f"{channel.other}: does not know the token")
@@ -102,7 +111,7 @@ def meet(channel: Channel, token: Password) -> None:
         raise FabricError(
             f"{channel.other}: no agent of this topoopt (it said {hello or 'nothing'})"
         )
-    own, theirs = secrets.token_hex(16), str(hello["nonce"])
+    own, theirs = secrets.token_hex(16), _nonce(hello)
     channel.send({"nonce": own, "proof": _proof(token, "survey", theirs, own)})
     reply = channel.receive() or {}
     if error := reply.get("error"):
@@ -115,8 +124,15 @@ def _proof(token: Password, side: str, asked: str, own: str) -> str:
     return hmac.new(token.reveal().encode(), f"{side} {asked} {own}".encode(), "sha256").hexdigest()
 
 
+def _nonce(message: dict[str, Any]) -> str:
+    """ "" for one that is none: any text is possible, also such as cannot be encoded."""
+    nonce = message.get("nonce")
+    return nonce if isinstance(nonce, str) and nonce.isascii() else ""
+
+
 def _equal(given: object, right: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given, right)
+    # compare_digest takes text only if that is ASCII
+    return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, right)
 
 
 class Agent:
@@ -149,7 +165,7 @@ class Agent:
             return answers[name](**question)
         except (FabricError, DocumentError, OSError) as error:
             return {"error": str(error)}
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
             return {"error": f"{name}: bad arguments: {error}"}
 
     def _describe(self) -> dict[str, Any]:
@@ -192,16 +208,78 @@ class Agent:
 def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> None:
     """Serves the first survey that knows the token, to its end; turns all others away.
 
-    `timeout_s` bounds the silence of a survey. Raises FabricError if the survey breaks off.
+    Several may prove it at once, each in _GREET_S at most, so that who says nothing is in nobody's
+    way. `timeout_s` bounds the silence of the survey. Raises FabricError if it breaks off.
     """
-    while True:
-        connection, peer = listener.accept()
-        with connection, connection.makefile("rwb") as stream:
+    with _Greeter(token) as greeter, selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(greeter.proven, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select()]
+            if greeter.proven in ready:
+                break
+            with suppress(OSError):  # it has gone again
+                greeter.greet(*listener.accept())
+        connection, stream = greeter.take()
+        with connection, stream:
             connection.settimeout(timeout_s)
-            channel = Channel(stream, stream, peer[0])
-            try:
-                greet(channel, token)
-            except FabricError:
-                continue  # a stranger; who has been told so
+            channel = Channel(stream, stream, connection.getpeername()[0])
             Agent(connection.getsockname()[0]).serve(channel)
+
+
+class _Greeter:
+    """Lets whoever connects prove that it knows the token, each in a thread of its own.
+
+    `proven` becomes readable when one has.
+    """
+
+    def __init__(self, token: Password) -> None:
+        self._token = token
+        self._slots = threading.BoundedSemaphore(_MOST_GREETINGS)
+        self._found: queue.SimpleQueue[tuple[socket.socket, Any]] = queue.SimpleQueue()
+        self.proven, self._tell = socket.socketpair()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.proven.close()
+        self._tell.close()
+
+    def take(self) -> tuple[socket.socket, Any]:
+        """The first that has proven it, and its stream."""
+        return self._found.get()
+
+    def greet(self, connection: socket.socket, peer: Any) -> None:
+        """Starts; a connection too many is closed at once."""
+        if not self._slots.acquire(blocking=False):
+            connection.close()
             return
+        thread = threading.Thread(target=self._greet, args=(connection, peer[0]), daemon=True)
+        thread.start()
+
+    def _greet(self, connection: socket.socket, peer: str) -> None:
+        # of the whole greeting: a limit of each byte would let one byte a second go on for long
+        limit = threading.Timer(_GREET_S, _shut, [connection])
+        limit.daemon = True
+        stream = connection.makefile("rwb")
+        try:
+            limit.start()
+            connection.settimeout(_GREET_S)
+            greet(Channel(stream, stream, peer, longest_bytes=_LONGEST_GREETING_BYTES), self._token)
+        except FabricError:
+            with suppress(OSError):
+                stream.close()
+            connection.close()  # a stranger; who has been told so
+        else:
+            self._found.put((connection, stream))
+            with suppress(OSError):  # another was first
+                self._tell.send(b"!")
+        finally:
+            limit.cancel()
+            self._slots.release()
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
