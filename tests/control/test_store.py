@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from shared_cluster import make_cluster, program
 
 from torch_topoopt.control import jobs as j
+from torch_topoopt.control import service
 from torch_topoopt.control.partition import lay_out
 from torch_topoopt.control.schema import MIGRATIONS
 from torch_topoopt.control.service import bind_cluster, daemon_pid, only_daemon
-from torch_topoopt.control.store import FILE, Store, StoreError
+from torch_topoopt.control.store import FILE, Event, Store, StoreError, StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,3 +162,93 @@ def test_a_job_that_a_smaller_cluster_can_never_run_fails_and_says_so(
     bind_cluster(store, make_cluster(3), change=True)
     assert store.job(1).state == j.FAILED
     assert "needs 4, cluster lab has 3" in str(store.job(1).problem)
+
+
+def test_the_queue_and_what_is_beside_it_are_private_also_one_of_an_older_version(
+    tmp_path: Path, ring_plan: Callable[..., Plan]
+) -> None:
+    folder = tmp_path / "state"
+    store = Store(folder, create=True)
+    _submit(store, tmp_path, ring_plan(2))
+    names = [FILE, f"{FILE}-wal", f"{FILE}-shm"]
+    assert {name: (folder / name).stat().st_mode & 0o777 for name in names} == dict.fromkeys(
+        names, 0o600
+    )
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for name in names:
+        (folder / name).chmod(0o644)
+    Store(folder)
+    assert [(folder / name).stat().st_mode & 0o777 for name in names] == [0o600] * 3
+
+
+def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    Store(folder, create=True).close()
+    folder.chmod(0o777)
+    with pytest.raises(
+        StoreError, match=rf"^state: others may write to {folder} \(mode 777\); run "
+    ):
+        Store(folder)
+    folder.chmod(0o700)
+    (folder / FILE).rename(folder / "elsewhere")
+    (folder / FILE).symlink_to(folder / "elsewhere")
+    with pytest.raises(StoreError, match="symbolic links"):
+        Store(folder)
+
+
+def test_a_queue_that_stays_locked_is_one_line(store: Store, tmp_path: Path) -> None:
+    store.wait_for_locks(0)
+    holder = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreLockedError, match="another process keeps the queue locked"):
+        store.tell(None, "hello")
+    holder.execute("ROLLBACK")
+    store.tell(None, "hello")
+    assert [event.text for _, event in store.events()] == ["hello"]
+
+
+class _Steps:
+    """A daemon whose step writes to the queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.steps = 0
+
+    def recover(self) -> None:
+        self._store.tell(None, "recovered")
+
+    def step(self) -> bool:
+        self.steps += 1
+        self._store.tell(None, f"step {self.steps}")
+        return False
+
+
+def test_the_daemon_outlives_a_lock_and_says_so(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_BUSY_S", 0)
+    holder = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    shown: list[str] = []
+
+    def show(event: Event) -> None:
+        shown.append(event.text)
+        if "keeps the queue locked" in event.text:
+            holder.execute("ROLLBACK")
+
+    service.serve(_Steps(store), store, threading.Event(), show, until_idle=True)  # type: ignore[arg-type]
+    locked, *rest = shown
+    assert locked == "another process keeps the queue locked; trying again until it is free"
+    assert "recovered" in rest
+    assert any(text.startswith("the queue is free again after ") for text in rest)
+
+
+def test_the_daemon_gives_up_on_a_lock_that_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_BUSY_S", 0)
+    monkeypatch.setattr(service, "_LOCKED_LIMIT_S", 0.05)
+    holder = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreError, match=r"another process has kept the queue locked for 0\.05 s"):
+        service.serve(_Steps(store), store, threading.Event(), lambda event: None)  # type: ignore[arg-type]

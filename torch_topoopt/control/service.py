@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.control import jobs as j
 from torch_topoopt.control.partition import check_fits
-from torch_topoopt.control.store import StoreError
+from torch_topoopt.control.store import Event, StoreError, StoreLockedError
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Plan
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.control.daemon import Daemon
-    from torch_topoopt.control.store import Event, Store
+    from torch_topoopt.control.store import Store
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 
 _LOCK = "daemon.lock"
+_BUSY_S = 2.0  # after which it looks for signals, and tries again
+_LOCKED_LIMIT_S = 600.0
 _LOOK_S = 0.1  # for what commands have written, and for processes that have ended
 
 
@@ -97,19 +99,56 @@ def serve(
     until_idle: bool = False,
 ) -> None:
     """Steps until a signal's exception, or with `until_idle` until no job is left."""
+    store.wait_for_locks(_BUSY_S)
+    lock = _Lock(show)
     shown = max((number for number, _ in store.events()), default=0)
-    daemon.recover()
+    recovered = False
     while True:
         wake.clear()
-        progress = daemon.step()
-        for number, event in store.events(after=shown):
-            show(event)
-            shown = number
-        if progress:
-            continue
-        if until_idle and not store.jobs(ended=False):
-            return
+        try:
+            if not recovered:
+                daemon.recover()
+                recovered = True
+            progress = daemon.step()
+            for number, event in store.events(after=shown):
+                show(event)
+                shown = number
+            lock.is_free()
+            if progress:
+                continue
+            if until_idle and not store.jobs(ended=False):
+                return
+        except StoreLockedError:
+            lock.is_held()
         wake.wait(_LOOK_S)
+
+
+class _Lock:
+    """How long another process has kept the queue locked, which is told."""
+
+    def __init__(self, show: Callable[[Event], None]) -> None:
+        self._show = show
+        self._since: float | None = None
+
+    def is_held(self) -> None:
+        """Raises StoreError once that has lasted too long."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            self._say("another process keeps the queue locked; trying again until it is free")
+        elif now - self._since > _LOCKED_LIMIT_S:
+            raise StoreError(
+                f"state: another process has kept the queue locked for {_LOCKED_LIMIT_S:g} s; end "
+                "it (`fuser queue.sqlite` names it) and start the daemon again"
+            )
+
+    def is_free(self) -> None:
+        if self._since is not None:
+            self._say(f"the queue is free again after {age(time.monotonic() - self._since)}")
+            self._since = None
+
+    def _say(self, text: str) -> None:
+        self._show(Event(time.time(), None, text))
 
 
 def age(seconds: float) -> str:

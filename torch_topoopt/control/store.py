@@ -9,10 +9,12 @@ job still is in the state that the caller believes it to be in.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +27,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "queue.sqlite"
-_BUSY_S = 30.0
+BUSY_S = 30.0  # for which commands wait for others that write
+_BESIDE = ("-wal", "-shm", "-journal")  # files that SQLite keeps beside its own
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class StoreError(FabricError):
     """A queue that cannot be used as it is."""
+
+
+class StoreLockedError(StoreError):
+    """A queue that another process keeps locked; later it may be free."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +49,61 @@ class Event:
     text: str
 
 
+class _Connection(sqlite3.Connection):
+    """One whose lock that another process has is a StoreLockedError."""
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        with _saying_locked():
+            return super().execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+        with _saying_locked():
+            return super().executemany(*arguments)
+
+
+@contextmanager
+def _saying_locked() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in _LOCKED:  # the rest says why
+            raise StoreLockedError(
+                "state: another process keeps the queue locked; try again"
+            ) from None
+        raise
+
+
+def _make_private(folder: Path) -> None:
+    """The file holds what --env says, passwords perhaps: nobody else reads or replaces it.
+
+    Raises StoreError for a folder in which others could, and OSError.
+    """
+    found = folder.stat()
+    if found.st_uid not in (os.getuid(), 0):
+        raise StoreError(f"state: {folder} belongs to another user (uid {found.st_uid})")
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise StoreError(
+            f"state: others may write to {folder} (mode {found.st_mode & 0o7777:o}); run "
+            f"`chmod 700 {folder}`"
+        )
+    handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.fchmod(handle, 0o600)  # one that an older version made
+    finally:
+        os.close(handle)
+    for ending in _BESIDE:  # new ones get the mode of the file
+        with suppress(FileNotFoundError):
+            (folder / f"{FILE}{ending}").chmod(0o600)
+
+
 class Store:
     """An open queue. `folder` holds the file, and what the daemon keeps beside it."""
 
     def __init__(self, folder: Path, *, create: bool = False, upgrade: bool = False) -> None:
         """Opens it; raises StoreError if there is none, or one that this version cannot use.
 
-        `upgrade`: brings an older file up to date, which only the daemon may do.
+        `upgrade`: brings an older file up to date, which only the daemon may do. This and every
+        method raise StoreLockedError where another process keeps it locked for BUSY_S.
         """
         self.folder = folder
         path = folder / FILE
@@ -56,11 +112,18 @@ class Store:
         try:
             if create:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+            _make_private(folder)
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_S, isolation_level=None, factory=_Connection
+            )
             self._connection.row_factory = sqlite3.Row
             self._prepare(upgrade=upgrade)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"state: {path}: {error}") from None
+
+    def wait_for_locks(self, seconds: float) -> None:
+        """From now on instead of BUSY_S; no signal is handled while it waits."""
+        self._connection.execute(f"PRAGMA busy_timeout={round(1000 * seconds)}")
 
     def close(self) -> None:
         self._connection.close()
@@ -100,7 +163,11 @@ class Store:
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
+        try:
+            self._connection.execute("COMMIT")
+        except StoreLockedError:
+            self._connection.execute("ROLLBACK")
+            raise
 
     def changes(self) -> int:
         """A number that differs once anybody else has changed the queue."""
