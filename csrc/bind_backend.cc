@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -159,8 +160,14 @@ py::list linkCounters(Session& session) {
   return list;
 }
 
+constexpr size_t kMostIterations = 1 << 24;  // asked about at once; far more than are remembered
+
 // Of this rank's own messages, and by link, in the order of linkCounters.
 py::tuple iterationBytes(Session& session, uint64_t first, size_t count) {
+  if (count > kMostIterations) {
+    throw std::invalid_argument("count: " + std::to_string(count) + " is more than " +
+                                std::to_string(kMostIterations));
+  }
   std::vector<std::pair<LinkSpec, LinkCounters>> links;
   std::vector<std::vector<uint64_t>> sent;
   std::vector<uint64_t> own;
@@ -195,7 +202,7 @@ PYBIND11_MODULE(_backend, module) {
   py::class_<Session, std::shared_ptr<Session>>(
       module, "Session", "The links of this process, shared by all its process groups.")
       .def(py::init(&topoopt::makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
-           py::arg("routes"), py::arg("window_bytes"), py::arg("closed"))
+           py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false))
       .def("link_counters", &topoopt::linkCounters)
       .def(
           "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
@@ -225,8 +232,9 @@ PYBIND11_MODULE(_backend, module) {
 
   py::class_<StagingProcessGroup, ProcessGroupTopoopt, c10::intrusive_ptr<StagingProcessGroup>>(
       module, "StagingProcessGroup")
-      .def(py::init(&topoopt::makeGroup), py::arg("session"), py::arg("name"), py::arg("channel"),
-           py::arg("rank"), py::arg("ranks"), py::arg("servers"), py::arg("rings"), py::arg("hops"),
-           py::arg("cost"), py::arg("segment_fd"), py::arg("algorithm"), py::arg("options"),
-           py::arg("store"), py::arg("splitter"), py::call_guard<py::gil_scoped_release>());
+      .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("name"),
+           py::arg("channel"), py::arg("rank"), py::arg("ranks"), py::arg("servers"),
+           py::arg("rings"), py::arg("hops"), py::arg("cost"), py::arg("segment_fd"),
+           py::arg("algorithm"), py::arg("options").none(false), py::arg("store"),
+           py::arg("splitter"), py::call_guard<py::gil_scoped_release>());
 }

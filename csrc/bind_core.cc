@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -115,9 +116,11 @@ class OwnedRates {
  public:
   OwnedRates(std::vector<double> capacity, const std::vector<PyPath>& paths)
       : capacity_(std::move(capacity)), rates_(capacity_, paths_) {
+    for (double bytes_per_s : capacity_) checkAmount("capacity", bytes_per_s);
     for (const PyPath& path : paths) {
       std::vector<LinkUse> uses;
       for (const auto& [link, load] : path) {
+        checkAmount("paths: load", load);
         if (link < 0 || link >= static_cast<int>(capacity_.size())) {
           throw std::invalid_argument("paths: link " + std::to_string(link) + " does not exist");
         }
@@ -146,6 +149,12 @@ class OwnedRates {
   }
 
  private:
+  static void checkAmount(const char* field, double value) {
+    if (std::isfinite(value) && value > 0) return;
+    throw std::invalid_argument(std::string(field) + " " + std::to_string(value) +
+                                " is not above 0 and finite");
+  }
+
   std::vector<double> capacity_;
   std::vector<int> count_;
   PathTable paths_;

@@ -169,13 +169,19 @@ std::vector<int> inFlight(const std::vector<PyPlacement>& strategy,
 
 Placement toPlacement(const PyPlacement& placement) {
   const auto& [servers, kind, parameter, attribute] = placement;
-  const int count = static_cast<int>(servers.size());
-  if (parameter < 1 || attribute < 1 || count < 1 || count % (parameter * attribute) != 0) {
+  const int64_t parts = int64_t{parameter} * attribute;
+  const auto count = static_cast<int64_t>(servers.size());
+  if (parameter < 1 || attribute < 1 || count < 1 || count % parts != 0) {
     throw std::invalid_argument("servers: " + std::to_string(count) + " are no multiple of " +
                                 std::to_string(parameter) + " x " + std::to_string(attribute) +
                                 " parts");
   }
-  return {servers, {count / (parameter * attribute), kindOf(kind), parameter, attribute}};
+  for (int server : servers) {
+    if (server >= 0 && server < RoutedNetwork::kMaxServers) continue;
+    throw std::invalid_argument("servers: " + std::to_string(server) + " is not in 0.." +
+                                std::to_string(RoutedNetwork::kMaxServers - 1));
+  }
+  return {servers, {static_cast<int>(count / parts), kindOf(kind), parameter, attribute}};
 }
 
 std::vector<Placement> toStrategy(const std::vector<PyPlacement>& placements) {
@@ -198,10 +204,10 @@ void bindIteration(py::module_& module) {
   py::class_<Job, std::shared_ptr<Job>>(module, "Job")
       .def(py::init(&makeJob), py::arg("servers"), py::arg("micro_batches"), py::arg("degrees"),
            py::arg("local_reduce_s_per_byte"), py::arg("operators"));
-  module.def("simulate_iteration", &simulateIteration, py::arg("job"), py::arg("network"),
-             py::arg("strategy"), py::arg("fold") = py::none());
-  module.def("iteration_steps", &iterationSteps, py::arg("job"), py::arg("strategy"));
-  module.def("memory_bytes", &memoryBytes, py::arg("job"), py::arg("strategy"));
+  module.def("simulate_iteration", &simulateIteration, py::arg("job").none(false),
+             py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none());
+  module.def("iteration_steps", &iterationSteps, py::arg("job").none(false), py::arg("strategy"));
+  module.def("memory_bytes", &memoryBytes, py::arg("job").none(false), py::arg("strategy"));
   module.def("placement_transfers", &transfers, py::arg("producer"), py::arg("consumer"),
              py::arg("whole_parameter"), py::arg("whole_attribute"));
   module.def("placement_sent", &sent, py::arg("producer"), py::arg("consumer"),

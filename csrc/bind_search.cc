@@ -105,9 +105,9 @@ void bindSearch(py::module_& module) {
                                                      toStrategies(starts), memory_limit_bytes,
                                                      max_transfers, seed, beta);
            }),
-           py::arg("job"), py::arg("network"), py::arg("space"), py::arg("starts"),
-           py::arg("memory_limit_bytes"), py::arg("max_transfers"), py::arg("seed"),
-           py::arg("beta"))
+           py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
+           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
+           py::arg("seed"), py::arg("beta"))
       .def("step", &StrategySearch::step, py::arg("evaluations"), released)
       .def("best", [](const StrategySearch& search) { return fromStrategy(search.best()); })
       .def_property_readonly("evaluations", &StrategySearch::evaluations)
@@ -125,9 +125,9 @@ void bindSearch(py::module_& module) {
                                                   toStrategies(starts), memory_limit_bytes,
                                                   max_transfers, seed, beta);
            }),
-           py::arg("job"), py::arg("network"), py::arg("space"), py::arg("starts"),
-           py::arg("memory_limit_bytes"), py::arg("max_transfers"), py::arg("seed"),
-           py::arg("beta"))
+           py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
+           py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
+           py::arg("seed"), py::arg("beta"))
       .def("step", &CoarseChain::step, py::arg("evaluations"), released)
       .def("cool", &CoarseChain::cool, py::arg("evaluations"), py::arg("times"))
       .def("simulate_fully", &CoarseChain::simulateFully)
@@ -152,8 +152,8 @@ void bindSearch(py::module_& module) {
       .def_property_readonly(
           "steps_asked", [](const CoarseChain& chain) { return chain.simulator().stepsAsked(); });
   py::class_<StrategyPrices>(module, "StrategyPrices")
-      .def(py::init<std::shared_ptr<Job>, const std::shared_ptr<RoutedNetwork>&>(), py::arg("job"),
-           py::arg("network"))
+      .def(py::init<std::shared_ptr<Job>, const std::shared_ptr<RoutedNetwork>&>(),
+           py::arg("job").none(false), py::arg("network").none(false))
       .def("run", &StrategyPrices::run, py::arg("strategy"))
       .def("propose", &StrategyPrices::propose, py::arg("strategy"), py::arg("keep") = false)
       .def_property_readonly(

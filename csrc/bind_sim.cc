@@ -124,6 +124,10 @@ py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::obje
 
 py::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                     const py::object& keep_going) {
+  if (!(options.until_s >= 0)) {
+    throw std::invalid_argument("until_s: " + std::to_string(options.until_s) +
+                                " is not a time from 0 on");
+  }
   TaskRunner runner(program.hosts());
   options.first_come = program.firstCome();
   if (!keep_going.is_none()) {

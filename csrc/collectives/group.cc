@@ -1,6 +1,8 @@
 #include "collectives/group.h"
 
 #include <algorithm>
+#include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include "common/errors.h"
@@ -25,6 +27,38 @@ std::string whatFailed(std::exception_ptr error) {
   }
 }
 
+// What the rest relies on; rings, servers and hops are checked by the layout.
+GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
+  const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
+  const int size = static_cast<int>(config.ranks.size());
+  if (config.rank < 0 || config.rank >= size) {
+    fail("rank: " + std::to_string(config.rank) + " is not in 0.." + std::to_string(size - 1));
+  }
+  for (int rank : config.ranks) {
+    if (rank < 0 || rank >= endpoint.size()) {
+      fail("ranks: " + std::to_string(rank) + " is not in 0.." +
+           std::to_string(endpoint.size() - 1));
+    }
+  }
+  if (config.ranks[config.rank] != endpoint.rank()) {
+    fail("ranks: member " + std::to_string(config.rank) + " is rank " +
+         std::to_string(config.ranks[config.rank]) + ", and not this one, " +
+         std::to_string(endpoint.rank()));
+  }
+  std::vector<int> members = config.ranks;
+  std::sort(members.begin(), members.end());
+  if (std::adjacent_find(members.begin(), members.end()) != members.end()) {
+    fail("ranks: one is there twice");
+  }
+  for (double cost : {config.cost.message_s, config.cost.hop_s, config.cost.seconds_per_byte,
+                      config.cost.reduce_s_per_byte}) {
+    if (!std::isfinite(cost) || cost < 0) {
+      fail("cost: " + std::to_string(cost) + " is not at least 0 and finite");
+    }
+  }
+  return config;
+}
+
 }  // namespace
 
 std::shared_ptr<Group> Group::open(std::shared_ptr<Endpoint> endpoint, GroupConfig config) {
@@ -41,7 +75,7 @@ std::shared_ptr<Group> Group::open(std::shared_ptr<Endpoint> endpoint, GroupConf
 
 Group::Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : endpoint_(std::move(endpoint)),
-      config_(std::move(config)),
+      config_(checked(std::move(config), *endpoint_)),
       schedules_(GroupLayout(size(), config_.rings, config_.servers, config_.hops), config_.rank,
                  config_.cost, algorithmNamed(config_.algorithm)),
       operation_(*endpoint_, config_.channel, config_.ranks,

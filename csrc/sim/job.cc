@@ -35,10 +35,14 @@ void Job::validate() const {
   if (micro_batches < 1) throw std::invalid_argument("micro_batches: must be at least 1");
   checkAmount("local_reduce_s_per_byte", local_reduce_s_per_byte);
   for (const Degrees& split : degrees) {
-    if (split.sample < 1 || split.parameter < 1 || split.attribute < 1 ||
-        split.shards() > servers) {
-      throw std::invalid_argument("degrees: " + std::to_string(split.shards()) +
-                                  " shards are not in 1.." + std::to_string(servers));
+    const bool positive = split.sample >= 1 && split.parameter >= 1 && split.attribute >= 1;
+    // one factor after the other: their product may be more than any integer holds
+    if (!positive || split.parameter > servers / split.sample ||
+        split.attribute > servers / split.sample / split.parameter) {
+      throw std::invalid_argument("degrees: " + std::to_string(split.sample) + " x " +
+                                  std::to_string(split.parameter) + " x " +
+                                  std::to_string(split.attribute) + " shards are not in 1.." +
+                                  std::to_string(servers));
     }
   }
   for (size_t i = 0; i < operators.size(); ++i) {

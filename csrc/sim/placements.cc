@@ -1,6 +1,7 @@
 #include "sim/placements.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -239,12 +240,36 @@ std::vector<int> stageOfServer(const std::vector<const Placement*>& strategy, in
   return stage;
 }
 
+// Throws std::invalid_argument where something is not one of `servers` or of the operators.
+void checkPipeline(const std::vector<const Placement*>& strategy,
+                   const std::vector<std::vector<int>>& producers, int servers, int micro_batches) {
+  const auto check = [](const char* field, int value, int64_t least, int64_t most) {
+    if (value >= least && value <= most) return;
+    throw std::invalid_argument(std::string(field) + ": " + std::to_string(value) + " is not in " +
+                                std::to_string(least) + ".." + std::to_string(most));
+  };
+  check("servers", servers, 1, INT32_MAX);
+  check("micro_batches", micro_batches, 1, INT32_MAX);
+  const auto count = static_cast<int64_t>(strategy.size());
+  if (producers.size() != strategy.size()) {
+    throw std::invalid_argument("producers: " + std::to_string(producers.size()) + " entries for " +
+                                std::to_string(count) + " operators");
+  }
+  for (const Placement* placement : strategy) {
+    for (int server : placement->servers) check("strategy", server, 0, int64_t{servers} - 1);
+  }
+  for (const auto& of_one : producers) {
+    for (int producer : of_one) check("producers", producer, 0, count - 1);
+  }
+}
+
 }  // namespace
 
 std::vector<int> microBatchesInFlight(const std::vector<const Placement*>& strategy,
                                       const std::vector<std::vector<int>>& producers, int servers,
                                       int micro_batches) {
   const int count = static_cast<int>(strategy.size());
+  checkPipeline(strategy, producers, servers, micro_batches);
   std::vector<int> in_flight(count, 1);
   if (micro_batches == 1) return in_flight;
   const std::vector<int> of_server = stageOfServer(strategy, servers);

@@ -13,6 +13,12 @@ std::string name(int source, int target) {
   return "from server " + std::to_string(source) + " to " + std::to_string(target);
 }
 
+void checkServers(int servers) {
+  if (servers >= 1 && servers <= RoutedNetwork::kMaxServers) return;
+  throw std::invalid_argument("servers: " + std::to_string(servers) + " is not in 1.." +
+                              std::to_string(RoutedNetwork::kMaxServers));
+}
+
 // The cyclic order that starts at the smallest server, so that equal rings compare equal.
 std::vector<int> canonical(std::vector<int> ring) {
   std::rotate(ring.begin(), std::min_element(ring.begin(), ring.end()), ring.end());
@@ -44,6 +50,7 @@ RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>
                              double bytes_per_s, double latency_s, std::vector<Route> routes,
                              std::vector<Group> groups, RouteRules rules)
     : servers_(servers), latency_s_(latency_s) {
+  checkServers(servers);
   if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
     throw std::invalid_argument("bytes_per_s: " + std::to_string(bytes_per_s) +
                                 " is not above 0 and finite");
@@ -152,7 +159,7 @@ RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double
 
 RoutedNetwork RoutedNetwork::ofPaths(int servers, std::vector<double> capacity,
                                      std::vector<PairPath> pairs, std::vector<Group> groups) {
-  if (servers < 1) throw std::invalid_argument("servers: must be at least 1");
+  checkServers(servers);
   RoutedNetwork network(servers);
   network.capacity_ = std::move(capacity);
   const int links = static_cast<int>(network.capacity_.size());

@@ -62,6 +62,9 @@ struct PairPath {
 // hops of a ring AllReduce move in step, so the whole ring is one flow as well.
 class RoutedNetwork {
  public:
+  // Pairs of servers are numbered by an int.
+  static constexpr int kMaxServers = 46340;
+
   // `links[i]` = (source, target), each of `bytes_per_s` and `latency_s`. A pair with links, no
   // route and no rule uses its links. Throws std::invalid_argument for a server outside
   // 0..servers-1, a route over a missing link, next hops that are not one of each pair, or a

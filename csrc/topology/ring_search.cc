@@ -42,7 +42,9 @@ RingSearch::RingSearch(RingUnion start, std::vector<int64_t> weights, uint64_t s
 
 void RingSearch::check(const RingUnion& start) const {
   const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
-  if (servers_ < 2) fail("servers: " + std::to_string(servers_) + " is not at least 2");
+  if (servers_ < 2 || servers_ > kMaxServers) {
+    fail("servers: " + std::to_string(servers_) + " is not in 2.." + std::to_string(kMaxServers));
+  }
   if (symmetry_ < 1 || servers_ % symmetry_ != 0) {
     fail("symmetry: " + std::to_string(symmetry_) + " does not divide " + std::to_string(servers_) +
          " servers");

@@ -36,6 +36,8 @@ struct RingUnion {
 // The same arguments and calls give the same result.
 class RingSearch {
  public:
+  static constexpr int kMaxServers = 46340;  // pairs of servers are numbered by an int
+
   // Throws std::invalid_argument naming what of `start` or `weights` is wrong.
   RingSearch(RingUnion start, std::vector<int64_t> weights, uint64_t seed);
 

@@ -23,14 +23,35 @@ bool fitsItsMessage(const FrameHeader& header) {
          header.offset <= header.message_bytes - header.payload_bytes;
 }
 
+void checkRank(const char* field, int rank, int size) {
+  if (rank >= 0 && rank < size) return;
+  throw std::invalid_argument(std::string(field) + ": rank " + std::to_string(rank) +
+                              " is not in 0.." + std::to_string(size - 1));
+}
+
+// What the rest relies on. Links whose descriptor is none fail when they start.
+void checkConfig(const EndpointConfig& config) {
+  if (config.window_bytes == 0) {
+    throw std::invalid_argument("window_bytes is 0; it must be at least 1");
+  }
+  checkRank("rank", config.rank, config.size);
+  for (const LinkSpec& link : config.links) checkRank("links", link.peerRank(), config.size);
+  for (const RouteSpec& route : config.routes) {
+    if (route.ranks.size() < 2) throw std::invalid_argument("routes: one has less than two ranks");
+    for (int rank : route.ranks) checkRank("routes", rank, config.size);
+    if (!std::isfinite(route.weight) || route.weight <= 0) {
+      throw std::invalid_argument("routes: weight " + std::to_string(route.weight) +
+                                  " is not above 0 and finite");
+    }
+  }
+}
+
 }  // namespace
 
 Endpoint::Endpoint(EndpointConfig config) : config_(std::move(config)) {
   openLinks();
   try {
-    if (config_.window_bytes == 0) {
-      throw std::invalid_argument("window_bytes is 0; it must be at least 1");
-    }
+    checkConfig(config_);
     buildRoutes();
     reactor_.run([this] {
       for (auto& link : links_) link->start();

@@ -98,10 +98,14 @@ void Reactor::post(std::function<void()> function) {
 void Reactor::run(std::function<void()> function) {
   std::promise<void> done;
   post([&] {
-    function();
-    done.set_value();
+    try {
+      function();
+      done.set_value();
+    } catch (...) {
+      done.set_exception(std::current_exception());
+    }
   });
-  done.get_future().wait();
+  done.get_future().get();
 }
 
 void Reactor::watch(int fd, uint32_t events, Handler* handler) {

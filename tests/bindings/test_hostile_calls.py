@@ -1,0 +1,30 @@
+"""No argument from Python ends the interpreter: the bindings raise, or do what they are asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_FOLDER = Path(__file__).parent
+_LIMIT_S = 300
+
+
+@pytest.mark.parametrize(
+    ("program", "at_least"), [("hostile_calls.py", 20_000), ("hostile_backend_calls.py", 600)]
+)
+def test_wrong_arguments_raise_and_end_no_interpreter(program: str, at_least: int) -> None:
+    done = subprocess.run(
+        [sys.executable, str(_FOLDER / program)],
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    *ended, last = (json.loads(line) for line in done.stdout.splitlines())
+    assert ended == [], "each of these calls ended the process"
+    assert last["made"] >= at_least
