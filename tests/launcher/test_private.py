@@ -60,7 +60,7 @@ def _listeners_of_a_run(
         STAY_AT=str(stay_at), BESIDE=beside, XDG_STATE_HOME=str(launcher.folder / "state"),
     )  # fmt: skip
     try:
-        until(met, "training", 90)
+        until(met, "training", 240)
         found.update(listeners(launcher.mark))
     finally:
         process.send_signal(signal.SIGTERM)
