@@ -129,7 +129,7 @@ class Build(BuildExtension):
 
     def _compiler(self) -> str:
         """The first line that the compiler says of itself."""
-        command = [self.compiler.compiler_cxx[0], "--version"]
+        command = [*self.compiler.compiler_cxx, "--version"]  # it may begin with ccache
         return subprocess.run(command, capture_output=True, text=True).stdout.split("\n")[0]
 
 
