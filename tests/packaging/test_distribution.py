@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -141,6 +142,18 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     built = {f"torch_topoopt/{name}{suffix}" for name in ("_core", "_backend")}
     built.add("torch_topoopt/_build_info.json")
     assert {name for name in names if ".dist-info/" not in name} == expected | built
+
+
+def test_the_wheel_depends_on_the_torch_it_was_built_with(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        info = json.loads(archive.read("torch_topoopt/_build_info.json"))
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    series = ".".join(info["torch"].split(".")[:2])
+    required = re.findall(r"^Requires-Dist: torch([<>=].*)$", metadata, re.MULTILINE)
+    assert required == [f"=={series}.*"]
+    extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
+    assert {"dev", "examples", "models", "ray", "wandb"} <= set(extras)
 
 
 def test_every_module_of_the_wheel_can_be_imported(installed: Path, tmp_path: Path) -> None:

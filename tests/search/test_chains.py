@@ -233,9 +233,7 @@ def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.exhaustive
 def test_on_a_ray_cluster_the_result_is_that_of_threads() -> None:
-    ray = pytest.importorskip(
-        "ray", reason="ray is not installed: pip install 'torch_topoopt[ray]'"
-    )
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray>=2.50'")
     problem = problem_of(operators=12)
     here = TwoLevelSearch(problem, seed=5).run(2000)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -1,4 +1,4 @@
-"""Chains as tasks of a Ray cluster (docs.ray.io); needs `pip install torch_topoopt[ray]`."""
+"""Chains as tasks of a Ray cluster (docs.ray.io); needs `pip install 'ray>=2.50'`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def import_ray() -> Any:
         import ray
     except ImportError:
         raise ValueError(
-            "ray: the package ray is not installed; `pip install 'torch_topoopt[ray]'`, or leave "
+            "ray: the package ray is not installed; `pip install 'ray>=2.50'`, or leave "
             "the option out to search in threads"
         ) from None
     return ray
