@@ -19,6 +19,7 @@ from torch_topoopt.architectures import ARCHITECTURES
 from torch_topoopt.comparison import compare
 from torch_topoopt.launcher import documents
 from torch_topoopt.plan import Cluster
+from torch_topoopt.planning_options import PlanningOptions
 
 # section 5.3, averages over the bandwidths of Figure 11 (128 servers, d = 4)
 PAPER = {
@@ -54,9 +55,8 @@ def main() -> int:
             accelerator="a100",
         )
         started = time.process_time()
-        result = compare(
-            graph, cluster, names, rounds=arguments.rounds, evaluations=arguments.evaluations
-        )
+        options = PlanningOptions(rounds=arguments.rounds, evaluations=arguments.evaluations)
+        result = compare(graph, cluster, names, options=options)
         times = {row.architecture: row.iteration_s for row in result.rows}
         cells = [f"{times[name] * 1e3:.2f}".rjust(max(10, len(name))) for name in names]
         print(" ".join([f"{gbps:6g}", *cells]), flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import cluster_state, console, parser
+from torch_topoopt.launcher import cluster_state, console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("cluster cancel", _DESCRIPTION, _EXAMPLES)
     options.add_argument("jobs", type=int, nargs="+", metavar="JOB", help="its number")
     cluster_state.add_options(options)
-    options.add_argument("--dry-run", action="store_true", help="say what would happen, and stop")
-    parser.add_json_option(options)
+    shared_options.add(options, "dry-run")
+    shared_options.add(options, "json")
     return options
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import cluster_state, console, parser
+from torch_topoopt.launcher import cluster_state, console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("cluster daemon", _DESCRIPTION, _EXAMPLES)
     cluster_state.add_options(options)
-    options.add_argument(
-        "--dry-run", action="store_true", help="ask the switches, print what would change, and stop"
-    )
+    shared_options.add(options, "dry-run")
     options.add_argument("--until-idle", action="store_true", help="stop when no job is left")
     options.add_argument(
         "--retry",

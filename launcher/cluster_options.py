@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ClusterChoice:
         return f"{entry.name} (node rank {server}, {entry.management})"
 
 
-def add_options(group: argparse._ArgumentGroup) -> None:
+def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--cluster",
         metavar="CLUSTER.yaml",
@@ -98,10 +99,7 @@ def choose(arguments: argparse.Namespace) -> ClusterChoice:
 
 
 def _refuse_others(arguments: argparse.Namespace) -> None:
-    for option in ("servers", "degree", "bandwidth", "ports", "ranks_per_server"):
-        if getattr(arguments, option) is not None:
-            name = option.replace("_", "-")
-            raise InputError(f"{name}: the cluster file says it; leave --{name} out")
+    shared_options.refuse_beside_cluster_file(arguments)
     if arguments.standalone:
         raise InputError("standalone: a cluster has several hosts; leave --standalone out")
     if arguments.rdzv_backend not in ("static", "c10d"):

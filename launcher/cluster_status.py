@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import cluster_state, console, parser
+from torch_topoopt.launcher import cluster_state, console, parser, shared_options
 from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("job", type=int, nargs="?", metavar="JOB", help="its number")
     cluster_state.add_options(options)
     options.add_argument("--all", action="store_true", help="also jobs that are over")
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import cluster_state, console, documents, parser
+from torch_topoopt.launcher import cluster_state, console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -49,15 +49,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     options = parser.Parser("cluster submit", _DESCRIPTION, _EXAMPLES)
     cluster_state.add_options(options)
-    options.add_argument("--servers", type=int, metavar="N", help="how many")
-    options.add_argument("--degree", type=int, metavar="D", help="ports of each that are used")
+    shared_options.add(options, "servers", "degree")
     options.add_argument(
         "--model",
         help="name or file.py:callable (default: the build_model() of the script); none: do not "
         "profile, only lay rings",
     )
-    options.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
-    options.add_argument("--plan", metavar="PLAN.json", help="use this plan instead")
+    shared_options.add(options, "seed", "plan")
     options.add_argument("--launch", choices=["run", "hosts", "program"], default="run")
     options.add_argument(
         "--reach",
@@ -73,12 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME[=VALUE]",
         help="a variable of the job; without a value, the one that it has here",
     )
-    options.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print where and when it would run and the circuits it would get, and stop",
-    )
-    parser.add_json_option(options)
+    shared_options.add(options, "dry-run", "json")
     options.add_argument("script", metavar="SCRIPT")
     options.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     return options
@@ -153,9 +146,8 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
             if getattr(arguments, name) is not None:
                 raise InputError(f"{name}: the plan says it; leave --{name} out")
         return documents.load(Plan, arguments.plan)
-    for name in ("servers", "degree"):
-        if getattr(arguments, name) is None:
-            raise InputError(f"{name}: missing; say --servers and --degree, or --plan")
+    if arguments.servers is None:
+        raise InputError("servers: missing; say how many, as --servers 4, or give a --plan")
     if arguments.servers > len(cluster.servers):
         raise InputError(
             f"servers: {arguments.servers} is more than the {len(cluster.servers)} of cluster "
@@ -163,10 +155,10 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
         )
     shape = parser.make_cluster(
         arguments.servers,
-        arguments.degree,
+        shared_options.degree_of(arguments),
         _link_gbps(cluster),
         "duplex",
-        "cpu-core",
+        shared_options.EMULATED_ACCELERATOR,
         cluster.servers[0].accelerators,
     )
     if arguments.model == "none":

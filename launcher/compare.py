@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, packet_options, parser
+from torch_topoopt.launcher import console, packet_options, parser, planning, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import format_gbps, format_seconds
 
@@ -40,85 +40,53 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
     )
-    options.add_argument("--servers", type=int, required=True, help="number of servers")
-    options.add_argument("--degree", type=int, required=True, help="ports of each server")
-    options.add_argument(
-        "--bandwidth",
-        type=parser.rate,
-        required=True,
-        metavar="RATE",
-        help="of a port, per direction, with its unit: 100Gbps",
-    )
     options.add_argument(
         "--architectures", metavar="NAME,...", help="which, in this order (default: all)"
     )
-    options.add_argument(
-        "--accelerator",
-        default="a100",
-        help="device or device:format, as h100 or a100:bf16 (default: a100)",
-    )
-    options.add_argument(
-        "--accelerators-per-server", type=int, default=4, metavar="N", help="default: 4"
-    )
-    options.add_argument(
-        "--rounds", type=int, default=2, help="most rounds of TopoOpt's alternation (default: 2)"
-    )
-    options.add_argument(
-        "--evaluations", type=int, default=5000, help="strategies tried per round (default: 5000)"
-    )
-    options.add_argument("--seed", type=int, default=0, help="same seed, same figures (default: 0)")
-    parser.add_batch_size_option(options, shared=True)
-    parser.add_costs_option(options)
-    options.add_argument(
-        "--level",
-        default="flow",
-        help="flow: links shared max-min fairly (default); packet: every packet, one path a flow",
-    )
+    searched = ("rounds", "evaluations")
+    shared_options.add(options, *(n for n in shared_options.PLANNING if n not in searched))
+    shared_options.add(options, "rounds", default=2)
+    shared_options.add(options, "evaluations", default=5000)
+    packet_options.add_level(options)
     packet_options.add_options(options, seed=False)
-    options.add_argument("--plot", metavar="FILE", help="also draw it: .png, .pdf or .svg")
-    parser.add_json_option(options)
+    shared_options.add(options, "plot", "json")
     return options
 
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    from torch_topoopt.architectures import ARCHITECTURES, architecture
-    from torch_topoopt.comparison import compare
-
     arguments = make_parser().parse_args(argv)
     packet = packet_options.given_options(arguments, seed=False)
-    names = _names(arguments.architectures, tuple(ARCHITECTURES))
+    choice = planning.PlanningChoice.of(arguments, arguments.model)
+    cluster = shared_options.cluster_of(
+        arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
+    )
+    planning.check_stages(choice, cluster)
     if arguments.plot is not None:
         from torch_topoopt.launcher import compare_plot
 
         compare_plot.check_name(arguments.plot)
-    cluster = parser.make_cluster(
-        arguments.servers,
-        arguments.degree,
-        arguments.bandwidth,
-        "duplex",
-        arguments.accelerator,
-        arguments.accelerators_per_server,
-    )
+    from torch_topoopt.architectures import ARCHITECTURES, architecture
+    from torch_topoopt.comparison import compare
+
+    names = _names(arguments.architectures, tuple(ARCHITECTURES))
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"comparing {arguments.model}") as progress:
         progress(None, "profiling")
         try:
             for name in names:
                 architecture(name)
-            graph = documents.op_graph_of(
-                arguments.model,
-                arguments.batch_size,
-                accelerators=cluster.servers * cluster.accelerators_per_server,
-                costs=arguments.costs,
+            graph = choice.op_graph(arguments.model, cluster)
+            terminal.line(
+                planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
+            plan = choice.plan(graph, cluster, progress)
             comparison = compare(
                 graph,
                 cluster,
                 names,
-                seed=arguments.seed,
-                rounds=arguments.rounds,
-                evaluations=arguments.evaluations,
+                options=choice.options_from(plan),
+                plan=plan,
                 level=arguments.level,
                 packet_options=packet,
                 on_progress=progress,
@@ -130,7 +98,7 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         console.print_json(figures(comparison, graph, cluster))
     else:
-        _show(terminal, comparison, graph, cluster)
+        _show(terminal, comparison)
     return OK
 
 
@@ -151,12 +119,16 @@ def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster) -> dict[st
         "servers": cluster.servers,
         "degree": cluster.degree,
         "link_gbps": cluster.link_gbps,
+        "ports": cluster.ports,
+        "accelerator": cluster.accelerator,
+        "accelerators_per_server": cluster.accelerators_per_server,
         "equal_cost_fat_tree_gbps": comparison.equal_cost_gbps,
         "architectures": [asdict(row) for row in comparison.rows],
+        "impossible": comparison.impossible,
     }
 
 
-def _show(terminal: Terminal, comparison: Comparison, graph: OpGraph, cluster: Cluster) -> None:
+def _show(terminal: Terminal, comparison: Comparison) -> None:
     columns = ["architecture", "rate", "iteration", "compute", "tax", "cost", "value", "strategy"]
     rows = [
         [
@@ -173,8 +145,6 @@ def _show(terminal: Terminal, comparison: Comparison, graph: OpGraph, cluster: C
         ]
         for row in comparison.rows
     ]
-    title = (
-        f"{graph.model}, {graph.batch_size} samples, {cluster.servers} servers with "
-        f"{cluster.degree} x {format_gbps(cluster.link_gbps)}"
-    )
-    terminal.table(title, columns, rows)
+    terminal.table("One training iteration on each architecture", columns, rows)
+    for name, why in comparison.impossible.items():
+        terminal.line(f"note: not {name}: {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK
 from torch_topoopt.launcher.placement_text import placement_text
 from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("diff", _DESCRIPTION, _EXAMPLES)
     options.add_argument("a", metavar="PLAN_A", help="a plan.json")
     options.add_argument("b", metavar="PLAN_B", help="another")
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

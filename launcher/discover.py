@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, discover_agents, parser
+from torch_topoopt.launcher import console, discover_agents, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
 from torch_topoopt.launcher.units import counted, format_gbps
 
@@ -95,9 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         "-o", "--output", metavar="FILE", default="cluster.yaml", help="default: cluster.yaml"
     )
     options.add_argument("--force", action="store_true", help="overwrite the file if it is there")
-    options.add_argument(
-        "--dry-run", action="store_true", help="print the cluster file instead of writing it"
-    )
+    shared_options.add(options, "dry-run")
     options.add_argument("--name", help="of the cluster (default: the file's name)")
     options.add_argument(
         "--interfaces",
@@ -140,7 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
     agent.add_argument(
         "--stdio", action="store_true", help="talk over the standard streams, as under ssh"
     )
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 
@@ -183,6 +181,11 @@ def _token(arguments: argparse.Namespace) -> Password:
 
     if arguments.token_file is not None:
         return PasswordSource(file=arguments.token_file).read()
+    if not os.environ.get(arguments.token_env):
+        raise InputError(
+            f"token: the environment variable {arguments.token_env} is not set; set it to the "
+            "secret that the agents share, or name a --token-file"
+        )
     return PasswordSource(env=arguments.token_env).read()
 
 

@@ -6,7 +6,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, doctor_report, parser
+from torch_topoopt.launcher import console, doctor_report, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="how to start topoopt on the hosts (default: %(default)s)",
     )
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

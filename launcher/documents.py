@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.planner import PlanProgress
     from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.profiling import LoadedModel
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 
@@ -62,7 +63,11 @@ def op_graph_of(
     `costs` is a file of measured costs that replace estimates. Raises InputError if there is no
     such model, if it cannot be traced, and if `batch_size` cannot be shared evenly.
     """
-    graph = _op_graph(model, batch_size, accelerators)
+    return with_measured_costs(_op_graph(model, batch_size, accelerators), costs)
+
+
+def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
+    """`graph` with the measured costs of a file, if there is one; raises InputError."""
     if costs is None:
         return graph
     from torch_topoopt.search.cost_table import CostTable, with_costs
@@ -75,28 +80,38 @@ def op_graph_of(
 
 
 def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
+    from torch_topoopt import profiling
     from torch_topoopt.op_graph import OpGraph
 
     if Path(model).suffix == ".json":
         if batch_size is not None:
             raise InputError(f"batch-size: {model} is a saved OpGraph and has its batch size")
         return load(OpGraph, model)
+    try:
+        loaded = load_model(model, batch_size, accelerators)
+        return profiling.profile(loaded.build, loaded.example_batch, name=loaded.name)
+    except profiling.ProfileError as error:
+        raise InputError(str(error)) from None
+
+
+def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedModel:
+    """The model and its batch on `accelerators` together, as `op_graph_of` says.
+
+    Raises ProfileError for what is no model, and InputError for a batch that cannot be shared.
+    """
+    from torch_topoopt import profiling
+    from torch_topoopt.tracing import batch_size_of, positional_and_keyword
+
     if batch_size is not None and batch_size % accelerators and accelerators % batch_size:
         raise InputError(
             f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
             f"accelerators; use a multiple or a divisor of {accelerators}"
         )
-    from torch_topoopt import profiling
-    from torch_topoopt.tracing import batch_size_of, positional_and_keyword
-
-    try:
-        loaded = profiling.load_model(model, batch_size=batch_size)
-        if batch_size is None and accelerators > 1 and not profiling.is_file(model):
-            own = batch_size_of(positional_and_keyword(loaded.example_batch), None)
-            loaded = profiling.load_model(model, batch_size=own * accelerators)
-        return profiling.profile(loaded.build, loaded.example_batch, name=loaded.name)
-    except profiling.ProfileError as error:
-        raise InputError(str(error)) from None
+    loaded = profiling.load_model(model, batch_size=batch_size)
+    if batch_size is None and accelerators > 1 and not profiling.is_file(model):
+        own = batch_size_of(positional_and_keyword(loaded.example_batch), None)
+        loaded = profiling.load_model(model, batch_size=own * accelerators)
+    return loaded
 
 
 class StoppedEarly(BaseException):

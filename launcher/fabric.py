@@ -28,7 +28,7 @@ sub-verbs:
 {sub_verbs}
 
 examples:
-  topoopt fabric up --name lab --servers 12 --degree 4 --bandwidth 25Mbps
+  topoopt fabric up lab --servers 12 --degree 4 --bandwidth 25Mbps
   topoopt fabric verify lab --json
 
 `topoopt fabric SUB-VERB --help` explains one; those that print results have --json."""

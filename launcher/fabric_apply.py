@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, parser, switch_verbs
+from torch_topoopt.launcher import console, documents, parser, shared_options, switch_verbs
 from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="where to keep the circuits from before (default: CLUSTER-before-TIME beside the "
         "cluster file)",
     )
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--all", action="store_true", help="all of them, those that a running process owns excepted"
     )
-    options.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    parser.add_json_option(options)
+    shared_options.add(options, "dry-run")
+    shared_options.add(options, "json")
     return options
 
 

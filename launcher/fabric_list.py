@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK
 from torch_topoopt.launcher.units import format_gbps
 
@@ -24,7 +24,7 @@ _EXAMPLES = """\
 def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("fabric list", _DESCRIPTION, _EXAMPLES)
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

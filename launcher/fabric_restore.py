@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser, switch_verbs
+from torch_topoopt.launcher import console, parser, shared_options, switch_verbs
 from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("folder", metavar="FOLDER", help="the snapshots, one file per switch")
     switch_verbs.add_cluster_option(options)
     switch_verbs.add_change_options(options)
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser, switch_verbs
+from torch_topoopt.launcher import console, parser, shared_options, switch_verbs
 from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("fabric snapshot", _DESCRIPTION, _EXAMPLES)
     options.add_argument("folder", metavar="FOLDER", help="made if it is not there")
     switch_verbs.add_cluster_option(options)
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
 
@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Plan
 
-UNLIMITED_LINK_GBPS = 10.0  # what is planned with where no rate is asked for
-
 _DESCRIPTION = """\
 Makes a fabric of emulated servers on this machine, as root: every server a network namespace, every
 cable a veth pair of the bandwidth, a management network beside them, and routes over the cables to
 every server. Every link is verified first. It stays until `topoopt fabric down NAME`."""
 
 _EXAMPLES = """\
-  topoopt fabric up --name lab --servers 12 --degree 4 --bandwidth 25Mbps
-  topoopt fabric up --name lab --plan plan.json --forwarding split
+  topoopt fabric up lab --servers 12 --degree 4 --bandwidth 25Mbps
+  topoopt fabric up lab --plan plan.json --forwarding split
   ip netns exec topoopt-lab-0 bash          # a shell on server 0"""
 
 
@@ -86,16 +84,9 @@ def main(argv: list[str]) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("fabric up", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("--name", required=True, help="of the fabric: a-z, 0-9 and '-'")
-    options.add_argument("--plan", metavar="PLAN.json", help="the plan to wire")
-    options.add_argument("--servers", type=int, help="without a plan: how many")
-    options.add_argument("--degree", type=int, help="ports of each server (default: 2)")
-    options.add_argument(
-        "--bandwidth",
-        type=parser.rate,
-        metavar="RATE",
-        help="of a link, per direction, with its unit: 25Mbps (default: not limited)",
-    )
+    options.add_argument("name", metavar="NAME", help="of the fabric: a-z, 0-9 and '-'")
+    options.add_argument("--name", action=parser.Renamed, now="NAME: topoopt fabric up NAME ...")
+    shared_options.add(options, "plan", "servers", "degree", "bandwidth", "parallel-links")
     options.add_argument("--mtu", type=int, default=1500, help="of the cables (default: 1500)")
     options.add_argument(
         "--shaper", choices=["tbf", "htb"], help="what limits a rate (default: what there is)"
@@ -114,10 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="let the cables run through an emulated optical switch that takes this long to move a "
         "circuit (torch_topoopt.fabric.netns.netns_switch controls it)",
     )
-    options.add_argument(
-        "--dry-run", action="store_true", help="only check, and say what would be made"
-    )
-    parser.add_json_option(options)
+    shared_options.add(options, "dry-run", "json")
     return options
 
 
@@ -125,9 +113,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     from torch_topoopt.plan import Demand, GroupDemand, Plan
 
     if arguments.plan is not None:
-        for option in ("servers", "degree", "bandwidth"):
-            if getattr(arguments, option) is not None:
-                raise InputError(f"{option}: --{option} and --plan exclude each other")
+        for option in ("servers", "degree", "bandwidth", "parallel_links"):
+            if getattr(arguments, option) not in (None, False):
+                name = option.replace("_", "-")
+                raise InputError(f"{name}: --{name} and --plan exclude each other")
         plan = documents.load(Plan, arguments.plan)
         documents.check_one_rate(plan, arguments.plan)
         return plan
@@ -135,11 +124,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         raise InputError("servers: missing; say how many, e.g. --servers 4, or give a --plan")
     from torch_topoopt.topology.topology_finder import find_network
 
-    degree = arguments.degree
-    if degree is None:
-        degree = 2 if arguments.servers > 2 else 1
-    rate = arguments.bandwidth or UNLIMITED_LINK_GBPS
-    cluster = parser.make_cluster(arguments.servers, degree, rate, "duplex", "cpu-core")
+    arguments.ports = "duplex"  # a veth pair carries both directions
+    cluster = shared_options.cluster_of(arguments)
     demand = Demand((GroupDemand(tuple(range(cluster.servers)), 1 << 20),), ())
     try:
         network = find_network(cluster, demand)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK
 from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
 
@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("fabric verify", _DESCRIPTION, _EXAMPLES)
     options.add_argument("name", metavar="NAME", help="of the fabric")
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.strategy_files import GivenStrategy
 from torch_topoopt.launcher.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.launcher.planning import PlanningChoice
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
-    from torch_topoopt.plan import Cluster, Network, Plan
-    from torch_topoopt.planning_options import MicroBatches
+    from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.search.strategies import Executable
 
 
@@ -26,9 +28,17 @@ def is_data_parallel(plan: Plan) -> bool:
     return all(p.servers == everyone and p.sample == len(everyone) for p in plan.strategy)
 
 
-def graph_and_program(model: str, *, boundary: bool = True) -> tuple[OpGraph, Program]:
+def graph_and_program(
+    model: str,
+    *,
+    boundary: bool = True,
+    batch_size: int | None = None,
+    accelerators: int = 1,
+    costs: str | None = None,
+) -> tuple[OpGraph, Program]:
     """The OpGraph of MODEL, with batch and output if `boundary`, and how to run it.
 
+    `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`.
     Raises InputError for a saved OpGraph, no such model, or one that cannot be traced.
     """
     from torch_topoopt import profiling
@@ -40,8 +50,9 @@ def graph_and_program(model: str, *, boundary: bool = True) -> tuple[OpGraph, Pr
             "the module itself, so name a script or file.py:callable"
         )
     try:
-        build, example_batch, name = profiling.load_model(model)
+        build, example_batch, name = documents.load_model(model, batch_size, accelerators)
         graph = profiling.profile(build, example_batch, name=name, boundary=boundary)
+        graph = documents.with_measured_costs(graph, costs)
         return graph, Program.of(build, example_batch)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
@@ -78,24 +89,30 @@ def show(terminal: Terminal, program: Program) -> None:
 
 def check_plan(plan: Plan, path: str, model: str) -> None:
     """Raises InputError if `topoopt run` cannot execute the plan's strategy for MODEL."""
-    from torch_topoopt.parallel import StrategyError, on_ranks, stages_of
-    from torch_topoopt.parallel.api import placed
-
     if is_data_parallel(plan):
         return
-    per_server = plan.cluster.accelerators_per_server
     try:
         _, program = graph_and_program(model)
     except InputError as error:
         raise InputError(
             f"{path}: strategy: not data parallel, and how to execute it is not known: {error}"
         ) from None
+    given = GivenStrategy(plan.strategy, plan.micro_batches)
+    check_strategy(given, program, plan.cluster, path)
+
+
+def check_strategy(given: GivenStrategy, program: Program, cluster: Cluster, path: str) -> None:
+    """Raises InputError if `topoopt run` cannot execute the strategy of file `path`."""
+    from torch_topoopt.parallel import StrategyError, on_ranks, stages_of
+    from torch_topoopt.parallel.api import placed
+
+    per_server = cluster.accelerators_per_server
     try:
-        if plan.micro_batches > 1:
-            stages_of(program, plan.strategy)
+        if given.micro_batches > 1:
+            stages_of(program, given.strategy)
         else:
-            strategy = on_ranks(plan.strategy, per_server)
-            placed(program, strategy, plan.cluster.servers * per_server)
+            strategy = on_ranks(given.strategy, per_server)
+            placed(program, strategy, cluster.servers * per_server)
     except StrategyError as error:
         raise InputError(
             f"{path}: {error}; `topoopt run --strategy-space` plans what can be executed"
@@ -104,27 +121,24 @@ def check_plan(plan: Plan, path: str, model: str) -> None:
 
 def plan_pipeline(
     graph: OpGraph,
-    program: Program,
+    program: Program | None,
     cluster: Cluster,
-    *,
-    stages: int | None,
-    micro_batches: MicroBatches | None,
-    seed: int,
+    choice: PlanningChoice,
     progress: Callable[[float | None, str], None],
-    network: Network | None,
 ) -> Plan:
-    """The pipeline that is predicted to be fastest, of those that can be executed for the model.
+    """The pipeline that is predicted to be fastest; with a `program`, of those it can execute.
 
-    Considered are all numbers of stages, or `stages`; and 2, 4, ... 32 micro-batches, or those of
-    `micro_batches`, as far as they divide the batch. Each is cut into stages that compute equally
-    long and gets a network of its own. Raises InputError where there is none.
+    Considered are all numbers of stages, or those of the `choice`; and 2, 4, ... 32 micro-batches,
+    or those of the choice, as far as they divide the batch. Each is cut into stages that compute
+    equally long and gets a network of its own. Raises InputError where there is none.
     """
     from torch_topoopt.parallel import StrategyError, stages_of
-    from torch_topoopt.planning_options import PlanningOptions
     from torch_topoopt.search.pipelines import pipelines
 
-    choice = PlanningOptions(micro_batches="auto" if micro_batches is None else micro_batches)
-    counts = [count for count in choice.micro_batch_counts(graph.batch_size) if count > 1]
+    stages = choice.stages
+    asked = "auto" if choice.micro_batches is None else choice.micro_batches
+    counting = replace(choice.options, micro_batches=asked)
+    counts = [count for count in counting.micro_batch_counts(graph.batch_size) if count > 1]
     why = "too few samples, too little memory, or no place where a single tensor passes"
     plans = []
     try:
@@ -135,15 +149,15 @@ def plan_pipeline(
         placements = frozenset(candidate.strategy)
         if stages and len({p.servers for p in placements}) != stages:
             continue
-        try:
-            stages_of(program, candidate.strategy)
-        except StrategyError as error:
-            why = str(error).removeprefix("strategy: ")
-            continue
-        options = PlanningOptions(
-            seed=seed,
+        if program is not None:
+            try:
+                stages_of(program, candidate.strategy)
+            except StrategyError as error:
+                why = str(error).removeprefix("strategy: ")
+                continue
+        options = replace(
+            choice.options,
             evaluations=0,
-            network=network,
             executable=placements.__contains__,
             strategy=candidate.strategy,
             micro_batches=candidate.micro_batches,
@@ -151,8 +165,9 @@ def plan_pipeline(
         plans.append(documents.make_plan(graph, cluster, options, progress))
     if not plans:
         wanted = f" of {stages} stages" if stages else ""
+        executed = " that can be executed" if program is not None else ""
         raise InputError(
             f"strategy-space: there is no pipeline{wanted} for {graph.model} on {cluster.servers} "
-            f"servers that can be executed: {why}"
+            f"servers{executed}: {why}"
         )
     return min(plans, key=lambda plan: plan.prediction.iteration_s)

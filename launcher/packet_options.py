@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     import argparse
 
 
+def add_level(options: argparse.ArgumentParser) -> None:
+    """Adds --level."""
+    options.add_argument(
+        "--level",
+        default="flow",
+        help="flow: links shared max-min fairly (default); packet: every packet and queue, one "
+        "path a flow",
+    )
+
+
 def add_options(options: argparse.ArgumentParser, *, seed: bool = True) -> None:
     """Adds them; without `seed` where the verb has a --seed of its own."""
     from torch_topoopt.sim.packet import ACKS, TRANSPORTS

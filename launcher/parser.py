@@ -136,48 +136,6 @@ def micro_batches(text: str) -> MicroBatches:
     return counts[0] if len(counts) == 1 else counts
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object on stdout, and everything else on stderr",
-    )
-
-
-def add_routing_option(parser: argparse.ArgumentParser) -> None:
-    from torch_topoopt.topology.routing_policies import POLICIES
-
-    parser.add_argument(
-        "--routing",
-        choices=POLICIES,
-        default="shortest",
-        help="shortest: up to 4 equally short paths for a pair with traffic of its own (default); "
-        "single: one of them; random: one, by lot, as the paper's artifact; coin-change: one, by "
-        "the strides all servers have; k-shortest: the first 4, longer ones too; optimal: "
-        "weights that minimise the load of the busiest link",
-    )
-
-
-def add_batch_size_option(parser: argparse.ArgumentParser, *, shared: bool = False) -> None:
-    """`--batch-size`: of one accelerator (what is profiled), or `shared` by the whole cluster."""
-    meaning = "samples to profile (default: the model's own, which is that of one accelerator)"
-    if shared:
-        meaning = (
-            "samples of one iteration on all accelerators together (default: the batch of a "
-            "shipped model for each accelerator; a file's example_batch as it is)"
-        )
-    parser.add_argument("--batch-size", type=int, metavar="N", help=meaning)
-
-
-def add_costs_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--costs",
-        metavar="FILE",
-        help="measured costs of operators, as `topoopt profile --measure FILE` writes them, "
-        "instead of estimates",
-    )
-
-
 def make_cluster(
     servers: int,
     degree: int,

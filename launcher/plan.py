@@ -6,7 +6,6 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt import planning_defaults
 from torch_topoopt.launcher import (
     console,
     documents,
@@ -14,13 +13,13 @@ from torch_topoopt.launcher import (
     failure_tables,
     parser,
     plan_tables,
+    planning,
+    shared_options,
     strategy_files,
 )
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
@@ -45,83 +44,13 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
     )
-    options.add_argument("--servers", type=int, help="number of servers")
-    options.add_argument("--degree", type=int, help="ports of each server")
-    options.add_argument(
-        "--bandwidth",
-        type=parser.rate,
-        metavar="RATE",
-        help="of a port, per direction, with its unit: 25Gbps, 200Mbps",
-    )
-    options.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
-    options.add_argument(
-        "--parallel-links",
-        action="store_true",
-        help="allow a degree above servers - 1: further rings and cables join the same servers",
-    )
     options.add_argument(
         "--cluster",
         metavar="CLUSTER.yaml",
-        help="instead of these four: the machines of this file; where they are joined by cables, "
-        "the network is given and only the strategy is searched",
+        help="instead of servers, ports and bandwidth: the machines of this file; where they are "
+        "joined by cables, the network is given and only the strategy is searched",
     )
-    options.add_argument(
-        "--accelerator",
-        default="a100",
-        help="device or device:format, as h100 or a100:bf16 (default: a100)",
-    )
-    options.add_argument(
-        "--strategy-space",
-        choices=["full", "samples", "data-parallel"],
-        default="full",
-        help="what to search: any split and placement (default), splits of samples only, as the "
-        "paper does, or nothing: data parallelism",
-    )
-    parser.add_routing_option(options)
-    options.add_argument(
-        "--mode",
-        choices=["paper", "best"],
-        default="paper",
-        help="how the network is found: by the paper's rules (default), or searched from there on, "
-        "which takes longer and is never worse",
-    )
-    options.add_argument(
-        "--rounds",
-        type=int,
-        default=planning_defaults.DEFAULT_ROUNDS,
-        help="most rounds of the alternation (default: %(default)s)",
-    )
-    options.add_argument(
-        "--evaluations",
-        type=int,
-        default=planning_defaults.DEFAULT_EVALUATIONS,
-        help="strategies tried in each round (default: %(default)s)",
-    )
-    options.add_argument(
-        "--failures",
-        action=argparse.BooleanOptionalAction,
-        help="show what the loss of any one cable or server costs; the plan says how to go on "
-        "then, unless --no-failures leaves that out",
-    )
-    options.add_argument("--seed", type=int, default=0, help="same seed, same plan (default: 0)")
-    options.add_argument(
-        "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
-    )
-    _add_strategy_options(options)
-    _add_search_options(options)
-    parser.add_batch_size_option(options, shared=True)
-    parser.add_costs_option(options)
-    parser.add_json_option(options)
-    return options
-
-
-def _add_strategy_options(options: argparse.ArgumentParser) -> None:
-    options.add_argument(
-        "--strategy",
-        metavar="FILE",
-        help="begin the search at the strategy of this file: native JSON, a plan, or FlexFlow's "
-        "text; with --evaluations 0 it is kept, wired and priced as it is",
-    )
+    shared_options.add(options, *shared_options.PLANNING)
     options.add_argument(
         "--export-strategy",
         metavar="FILE",
@@ -129,54 +58,23 @@ def _add_strategy_options(options: argparse.ArgumentParser) -> None:
         "FlexFlow's text",
     )
     options.add_argument(
-        "--micro-batches",
-        type=parser.micro_batches,
-        metavar="N",
-        help="work on the batch in N equal parts and consider pipelines: a number, several to "
-        "choose from (1,4,8), or auto: 1, 2, 4, ... 32 (default: 1, or what the --strategy file "
-        "says)",
-    )
-    options.add_argument(
-        "--optimizer-state",
-        type=float,
-        default=0.0,
-        metavar="FACTOR",
-        help="bytes that the optimizer keeps for each byte of gradients, which must fit into "
-        "memory: 1 for momentum, 2 for Adam (default: 0)",
-    )
-
-
-def _add_search_options(options: argparse.ArgumentParser) -> None:
-    from torch_topoopt.planning_options import ABLATIONS
-    from torch_topoopt.search.chains import DEFAULT_CHAINS
-
-    options.add_argument(
-        "--ablation",
-        choices=ABLATIONS,
-        default="both",
-        help="leave out one half of the alternation: search-only keeps the network for data "
-        "parallelism; topology-only wires once for a strategy searched on an ideal switch, the "
-        "paper's naive approach (default: both halves)",
-    )
-    options.add_argument(
-        "--chains",
-        type=int,
-        default=DEFAULT_CHAINS,
-        help="searches side by side that share the strategies to try (default: %(default)s); the "
-        "plan depends on their number and not on how many run at a time",
-    )
-    options.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="run the chains as tasks of the Ray cluster at ADDRESS, or of the one on this machine "
-        "(auto); default: in threads here",
-    )
-    options.add_argument(
         "--explain",
         action="store_true",
         help="show how every large operator is split, and what the iteration would take with the "
         "best other ways, by the simulator of the search",
     )
+    shared_options.add(
+        options,
+        "failures",
+        action=argparse.BooleanOptionalAction,
+        help="show what the loss of any one cable or server costs; the plan says how to go on "
+        "then, unless --no-failures leaves that out",
+    )
+    options.add_argument(
+        "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
+    )
+    shared_options.add(options, "json")
+    return options
 
 
 def main(argv: list[str]) -> int:
@@ -184,16 +82,18 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     cluster, network = _cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
+    choice = planning.PlanningChoice.of(arguments, arguments.model)
+    planning.check_stages(choice, cluster)
     try:
         with terminal.progress(f"planning {arguments.model}") as progress:
             progress(None, "profiling")
-            graph = documents.op_graph_of(
-                arguments.model,
-                arguments.batch_size,
-                accelerators=cluster.servers * cluster.accelerators_per_server,
-                costs=arguments.costs,
+            graph = choice.op_graph(arguments.model, cluster)
+            terminal.line(
+                planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
-            plan = _make_plan(arguments, graph, cluster, network, progress)
+            plan = choice.plan(graph, cluster, progress, network=network, keep_best=True)
+            if arguments.failures is not False:
+                plan = documents.with_failures(plan, progress)
     except documents.StoppedEarly as stopped:
         _keep(terminal, graph, stopped.plan, arguments)
         console.warning(
@@ -229,77 +129,24 @@ def _explained(
     )
 
 
-def _make_plan(
-    arguments: argparse.Namespace,
-    graph: OpGraph,
-    cluster: Cluster,
-    network: Network | None,
-    progress: Callable[[float | None, str], None],
-) -> Plan:
-    from torch_topoopt.planning_options import PlanningOptions
-    from torch_topoopt.search.two_levels import SearchOptions
-
-    strategy = None
-    micro_batches = 1 if arguments.micro_batches is None else arguments.micro_batches
-    if arguments.strategy is not None:
-        count = arguments.micro_batches if isinstance(arguments.micro_batches, int) else None
-        strategy, in_file = strategy_files.load_strategy(
-            arguments.strategy, graph, cluster.servers, count
-        )
-        micro_batches = arguments.micro_batches or in_file
-    options = PlanningOptions(
-        seed=arguments.seed,
-        strategy_space=arguments.strategy_space,
-        rounds=arguments.rounds,
-        evaluations=arguments.evaluations,
-        mode=arguments.mode,
-        ablation=arguments.ablation,
-        network=network,
-        routing=arguments.routing,
-        search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
-        strategy=strategy,
-        micro_batches=micro_batches,
-        optimizer_factor=arguments.optimizer_state,
-    )
-    plan = documents.make_plan(graph, cluster, options, progress, keep_best=True)
-    if arguments.failures is not False:
-        plan = documents.with_failures(plan, progress)
-    return plan
-
-
 def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
     """What to plan for, and its network if that is there; raises InputError, FabricError."""
-    described = ("servers", "degree", "bandwidth", "ports")
+    accelerator = arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     if arguments.cluster is None:
-        for option in described[:3]:
-            if getattr(arguments, option) is None:
-                raise InputError(
-                    f"{option}: missing; give --{option}, or the machines in a --cluster file (see "
-                    "`topoopt plan --help`)"
-                )
-        cluster = parser.make_cluster(
-            arguments.servers,
-            arguments.degree,
-            arguments.bandwidth,
-            arguments.ports or "duplex",
-            arguments.accelerator,
-            parallel_links=arguments.parallel_links,
+        cluster = shared_options.cluster_of(
+            arguments, accelerator, or_else=", or give the machines in a --cluster file"
         )
         return cluster, None
-    for option in (*described, "parallel_links"):
-        value = getattr(arguments, option)
-        if value is not None and value is not False:
-            name = option.replace("_", "-")
-            raise InputError(f"{name}: the cluster file says it; leave --{name} out")
+    shared_options.refuse_beside_cluster_file(arguments)
     from torch_topoopt.fabric.cluster.cluster_file import load_cluster
     from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
     from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches
 
-    parser.check_accelerator(arguments.accelerator)
+    parser.check_accelerator(accelerator)
     file = load_cluster(arguments.cluster)
     if file.switches:
-        return replace(cluster_on_switches(file), accelerator=arguments.accelerator), None
-    return replace(cluster_of(file), accelerator=arguments.accelerator), network_of(file)
+        return replace(cluster_on_switches(file), accelerator=accelerator), None
+    return replace(cluster_of(file), accelerator=accelerator), network_of(file)
 
 
 def _print(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser, profile_measure, profile_script
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    parser,
+    profile_measure,
+    profile_script,
+    shared_options,
+)
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes, format_flops, format_seconds
 
@@ -38,8 +45,8 @@ _EXAMPLES = """\
   topoopt profile vgg
   topoopt profile train.py:make_net -o opgraph.json
   topoopt profile bert --accelerator h100:bf16
-  topoopt profile vgg:tiny --measure costs.json    # then: topoopt plan --costs costs.json ...
-  topoopt profile train.py --world-size 8 -o trace.json --demand demand.json -- --epochs 3
+  topoopt profile vgg:tiny --measure --output-costs costs.json    # then: topoopt plan --costs ...
+  topoopt profile train.py --world-size 8 --output-demand demand.json -- --epochs 3
   topoopt topology --servers 8 --degree 4 --demand demand.json"""
 
 
@@ -53,13 +60,16 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="also write the OpGraph, or the CommunicationTrace, here",
     )
-    options.add_argument(
-        "--accelerator", metavar="NAME", help="show times on this one, as h100 or a100:bf16"
+    shared_options.add(
+        options, "accelerator", help="show times on this one, as h100 or a100:bf16 (default: none)"
     )
-    parser.add_batch_size_option(options)
-    parser.add_json_option(options)
+    shared_options.add(
+        options,
+        "batch-size",
+        help="samples to profile (default: the model's own, which is that of one accelerator)",
+    )
     profile_measure.add_options(options)
-    parser.add_costs_option(options)
+    shared_options.add(options, "costs", "json")
     profile_script.add_options(options)
     return options
 
@@ -72,19 +82,27 @@ def main(argv: list[str]) -> int:
         return profile_script.main(arguments, script_arguments)
     if arguments.accelerator is not None:
         parser.check_accelerator(arguments.accelerator)
-    if arguments.measure is not None and arguments.costs is not None:
-        raise InputError("costs: --measure writes new ones; give one of the two")
+    if arguments.measure and arguments.costs is not None:
+        raise InputError("costs: --measure makes new ones; give one of the two")
+    for option in ("output_costs", "measure_limit"):
+        if getattr(arguments, option) is not None and not arguments.measure:
+            name = option.replace("_", "-")
+            raise InputError(f"{name}: nothing is measured; add --measure, or leave --{name} out")
     terminal = console.Terminal(json_output=arguments.json)
     measured = None
     with terminal.progress(f"profiling {arguments.model}") as progress:
-        if arguments.measure is not None:
-            measured = profile_measure.measure(arguments, progress)
+        if arguments.measure:
+            table, measured = profile_measure.measure(arguments, progress)
         progress(None, "tracing")
-        costs = arguments.measure or arguments.costs
-        graph = documents.op_graph_of(arguments.model, arguments.batch_size, costs=costs)
+        graph = documents.op_graph_of(arguments.model, arguments.batch_size, costs=arguments.costs)
+        if arguments.measure:
+            from torch_topoopt.search.cost_table import with_costs
+
+            graph = with_costs(graph, table)
     if arguments.output:
         documents.save(graph, arguments.output)
-    times = _times(graph, arguments.accelerator or ("cpu" if costs else None))
+    measured_here = "cpu" if arguments.measure or arguments.costs else None
+    times = _times(graph, arguments.accelerator or measured_here)
     if arguments.json:
         results = figures(graph, operators=True)
         for entry, passes in zip(results["operators"], times, strict=False):

@@ -1,26 +1,29 @@
-"""`topoopt profile MODEL --measure FILE`: what the model's operators take on this machine."""
+"""`topoopt profile MODEL --measure`: what the model's operators take on this machine."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import documents
+from torch_topoopt.launcher import documents, shared_options
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from torch_topoopt.search.cost_table import CostTable
+
 
 def add_options(options: argparse.ArgumentParser) -> None:
     """The options of this part of the verb."""
     group = options.add_argument_group("measured costs")
+    shared_options.add(group, "measure")
     group.add_argument(
-        "--measure",
+        "--output-costs",
         metavar="FILE",
-        help="run every operator on this machine, on its GPU if it has one, with the batch and a "
-        "quarter of it, and write here what they take; for --costs",
+        help="with --measure: also write what the operators take here, for --costs; measured on "
+        "the GPU of this machine if it has one, with the batch and a quarter of it",
     )
     group.add_argument(
         "--measure-limit",
@@ -30,8 +33,10 @@ def add_options(options: argparse.ArgumentParser) -> None:
     )
 
 
-def measure(arguments: argparse.Namespace, progress: Callable[[float | None, str], None]) -> str:
-    """Writes the CostTable; returns one line about it. Raises InputError, also for a limit <= 0."""
+def measure(
+    arguments: argparse.Namespace, progress: Callable[[float | None, str], None]
+) -> tuple[CostTable, str]:
+    """The costs, written if a file is named, and a line about them; raises InputError."""
     from torch_topoopt import operator_timing, profiling
     from torch_topoopt.tracing import batch_size_of, positional_and_keyword
 
@@ -55,13 +60,15 @@ def measure(arguments: argparse.Namespace, progress: Callable[[float | None, str
         )
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
-    documents.save(timing.table, arguments.measure)
     table = timing.table
-    line = f"costs of {len(table.costs)} operators on {table.device}: {arguments.measure}"
+    line = f"costs of {len(table.costs)} operators on {table.device}"
+    if arguments.output_costs:
+        documents.save(table, arguments.output_costs)
+        line += f": {arguments.output_costs}"
     if timing.left_out:
         name, reason = next(iter(timing.left_out.items()))
         line += f"; {len(timing.left_out)} not measured, the first one {name}: {reason}"
-    return line
+    return table, line
 
 
 def _device() -> tuple[str, int]:

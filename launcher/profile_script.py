@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents
+from torch_topoopt.launcher import console, documents, parser
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import DemandFile
     from torch_topoopt.script_trace import CommunicationTrace
 
-_ONLY_WITH_WORLD_SIZE = ("ranks", "iterations", "time_limit", "demand")
+_ONLY_WITH_WORLD_SIZE = ("ranks", "iterations", "time_limit", "output_demand")
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
@@ -37,7 +37,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="of each rank (default: 120)"
     )
-    group.add_argument("--demand", metavar="FILE", help="also write the demand here")
+    group.add_argument("--output-demand", metavar="FILE", help="also write the demand here")
+    group.add_argument("--demand", action=parser.Renamed, now="--output-demand")
 
 
 def split(argv: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -75,13 +76,16 @@ def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
     file = DemandFile(DemandFile.VERSION, demand.groups, pairs).validate()
     if arguments.output:
         documents.save(trace, arguments.output)
-    if arguments.demand:
-        documents.save(file, arguments.demand)
+    if arguments.output_demand:
+        documents.save(file, arguments.output_demand)
     if arguments.json:
         console.print_json(_results(trace, file, assumptions))
         return OK
     _show(terminal, trace, file, assumptions)
-    for what, path in (("CommunicationTrace", arguments.output), ("demand", arguments.demand)):
+    for what, path in (
+        ("CommunicationTrace", arguments.output),
+        ("demand", arguments.output_demand),
+    ):
         if path:
             terminal.line(f"{what}: {path}")
     return OK

@@ -124,7 +124,7 @@ def _configure(arguments: argparse.Namespace, hosts: Hosts | None) -> tuple[Any,
         raise InputError(str(error)) from None
     if callable(command):  # --run-path: torch starts it with multiprocessing, which ends it with us
         return config, command, command_arguments
-    per_server = str(arguments.ranks_per_server or 0)
+    per_server = str(arguments.accelerators_per_server or 0)
     where = f"{hosts.ranks_per_server}:{hosts.namespaces}" if hosts else "-"
     wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), per_server, where, command]
     return config, sys.executable, [*wrapper, *command_arguments]

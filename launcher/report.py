@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("report", _DESCRIPTION, _EXAMPLES)
     options.add_argument("run_dir", metavar="RUN_DIR", help="a folder that `topoopt run` made")
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 

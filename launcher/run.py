@@ -143,7 +143,7 @@ class Job:
             graph, program = self._profile()
         except InputError as error:
             script = self.options.script
-            if script is None or self.options.strategy_space != "data-parallel":
+            if script is None or self.options.planning.space != "data-parallel":
                 raise
             self.terminal.line(f"      {error}; {script.name} is traced instead")
             return None
@@ -166,6 +166,8 @@ class Job:
                 name=script_plan.name_of(arguments.training_script, module=arguments.module),
                 seed=self.options.seed,
                 network=self._given_network(),
+                mode=self.options.planning.options.mode,
+                routing=self.options.planning.options.routing,
             )
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"network for this demand, plan {plan.digest()}"
@@ -201,14 +203,18 @@ class Job:
         with self.stage("profile") as stage:
             stage.progress(None, self.options.model)
             program = None
-            space = self.options.strategy_space
-            if space != "data-parallel":
+            choice, cluster = self.options.planning, self.options.cluster
+            if choice.space != "data-parallel":
                 # what a pipeline's first stage reads, and its last makes, is there already
                 graph, program = hybrid.graph_and_program(
-                    self.options.model, boundary=space == "full"
+                    self.options.model,
+                    boundary=choice.space != "pipeline",
+                    batch_size=choice.batch_size,
+                    accelerators=cluster.servers * cluster.accelerators_per_server,
+                    costs=choice.costs,
                 )
             else:
-                graph = documents.op_graph_of(self.options.model)
+                graph = choice.op_graph(self.options.model, cluster)
             measured = ""
             if self.options.measure:
                 graph, measured = run_costs.measured(
@@ -226,8 +232,8 @@ class Job:
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
         cluster = self.options.cluster
-        space = self.options.strategy_space
-        if program is not None and space == "full":
+        space = self.options.planning.space
+        if program is not None and space != "pipeline":
             hybrid.show(self.terminal, program)
         elif space == "data-parallel":
             self.terminal.line(
@@ -251,27 +257,9 @@ class Job:
                 "links as fast as this machine"
             )
         with self.stage("co-optimise") as stage:
-            if program is not None and space == "pipeline":
-                plan = hybrid.plan_pipeline(
-                    graph,
-                    program,
-                    cluster,
-                    stages=self.options.stages,
-                    micro_batches=self.options.micro_batches,
-                    seed=self.options.seed,
-                    progress=stage.progress,
-                    network=network,
-                )
-            else:
-                from torch_topoopt.planning_options import PlanningOptions
-
-                options = PlanningOptions(
-                    seed=self.options.seed,
-                    strategy_space="data-parallel" if program is None else "full",
-                    network=network,
-                    executable=hybrid.executable(program, cluster) if program else None,
-                )
-                plan = documents.make_plan(graph, cluster, options, stage.progress)
+            plan = self.options.planning.plan(
+                graph, cluster, stage.progress, network=network, program=program
+            )
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
         return plan
@@ -421,7 +409,6 @@ def _finish(
 def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations | None) -> None:
     terminal = job.terminal
     terminal.line()
-    plan_tables.show_rounds(terminal, plan)
     terminal.table(
         "Time of each stage",
         ("stage", "seconds"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import shutil
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -16,22 +17,22 @@ from torch_topoopt.launcher import (
     fabrics,
     hybrid,
     parser,
+    planning,
     script_syntax,
+    shared_options,
     trace_options,
 )
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.planning import PlanningChoice
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
-    import argparse
+    from _typeshed import SupportsWrite
 
     from torch_topoopt.launcher.cluster_options import ClusterChoice
     from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.launcher.script_syntax import ScriptSyntax
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planning_options import MicroBatches
-
-UNPACED_LINK_GBPS = 10.0
 
 _DESCRIPTION = """\
 Trains SCRIPT on servers that are wired as planned: profiles its model, plans strategy, network and
@@ -43,6 +44,12 @@ backend means "topoopt". As with torchrun, ranks get OMP_NUM_THREADS=1 unless it
 Any script will do. One with a build_model() and a __main__ guard is imported to profile its model;
 of any other, two iterations are run first, without a network, and what they communicate is what
 is planned for. See docs/scripts.md."""
+
+_ONLY_TO_PLAN = tuple(
+    name for name in shared_options.PLANNING if name not in (*shared_options.CLUSTER, "accelerator")
+)
+
+_NEED_NO_MODEL = ("routing", "mode", "seed")
 
 _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
@@ -63,9 +70,7 @@ class RunOptions:
     """
 
     cluster: Cluster
-    strategy_space: Literal["data-parallel", "full", "pipeline"]
-    stages: int | None
-    micro_batches: MicroBatches | None
+    planning: PlanningChoice
     measure: bool
     site: ClusterChoice | None
     plan: Plan | None
@@ -87,6 +92,9 @@ class RunOptions:
 
 def parse(argv: list[str]) -> RunOptions:
     """Parses and checks; raises InputError or DocumentError for options that cannot work."""
+    if argv[:1] in (["-h"], ["--help"]):
+        _print_help()
+        raise SystemExit(0)
     options = make_parser()
     options.error = lambda message: parser.fail(options, message, argv)  # type: ignore
     arguments = options.parse_args(argv)
@@ -104,14 +112,11 @@ def parse(argv: list[str]) -> RunOptions:
         _check_master_port(arguments)
     syntax = _check_script(arguments)
     source = trace_options.choose(arguments, syntax, cluster, plan)
-    arguments.model_to_profile = source.model
-    _check_strategy_space(arguments, plan, cluster)
+    choice = _planning(arguments, source.model, plan, cluster)
     fabrics.check(arguments.fabric, arguments)
     return RunOptions(
         cluster=cluster,
-        strategy_space=arguments.strategy_space or "data-parallel",
-        stages=arguments.stages,
-        micro_batches=arguments.micro_batches,
+        planning=choice,
         measure=arguments.measure,
         site=site,
         plan=plan,
@@ -132,14 +137,8 @@ def parse(argv: list[str]) -> RunOptions:
     )
 
 
-def _fail(message: str) -> NoReturn:
-    raise InputError(f"{message} (see `topoopt run --help`)")
-
-
 def make_parser() -> argparse.ArgumentParser:
-    """The options of the verb."""
-    import argparse
-
+    """The options of the verb: torchrun's, which are those of the installed torch, and ours."""
     from torch.distributed.run import get_args_parser
 
     options: argparse.ArgumentParser = get_args_parser()
@@ -147,61 +146,52 @@ def make_parser() -> argparse.ArgumentParser:
     options.description = _DESCRIPTION
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter
+    options.print_help = _print_help  # type: ignore[method-assign]
     # So that what was not said can be told from what was.
     for name in ("nproc_per_node", "node_rank", "master_addr"):
         if f"PET_{name.upper()}" not in os.environ:
             options.set_defaults(**{name: None})
-    group = options.add_argument_group("torch_topoopt")
-    group.add_argument("--servers", type=int, help="emulated servers")
-    group.add_argument(
-        "--ranks-per-server",
-        type=int,
-        metavar="K",
-        help="ranks (accelerators) of each server (default: 1); LOCAL_RANK, LOCAL_WORLD_SIZE and "
-        "GROUP_RANK then are those of a server",
+    _add_options(options.add_argument_group("torch_topoopt"))
+    return options
+
+
+def _print_help(file: SupportsWrite[str] | None = None) -> None:
+    """Our options alone; they need no torch, whose import takes seconds."""
+    options = parser.Parser("run", _DESCRIPTION, _EXAMPLES)
+    _add_options(options)
+    options.add_argument("training_script", metavar="SCRIPT", help="what every rank runs")
+    options.add_argument(
+        "training_script_args", nargs=argparse.REMAINDER, metavar="...", help="its arguments"
     )
-    group.add_argument("--degree", type=int, help="ports of each server (default: 2)")
+    options.print_help(file)
+
+
+class _TorchrunHelp(argparse.Action):
+    """Prints all options, torchrun's first."""
+
+    def __call__(self, options: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(options.format_help(), end="")
+        options.exit(0)
+
+
+def _add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
-        "--bandwidth",
-        type=parser.rate,
-        metavar="RATE",
-        help="of a port, per direction, with its unit: 200Mbps, 25Gbps (default: not limited, "
-        f"planned for {UNPACED_LINK_GBPS:g} Gb/s)",
+        "--help-torchrun",
+        action=_TorchrunHelp,
+        nargs=0,
+        help="also show the options of torchrun, all of which work, and exit",
     )
-    group.add_argument("--ports", choices=["duplex", "simplex"], help="default: duplex")
+    shared_options.add(group, *shared_options.PLANNING)
+    group.add_argument("--ranks-per-server", action=parser.Renamed, now="--accelerators-per-server")
     group.add_argument(
         "--model",
         help="name or file.py:callable (default: the build_model() of the script; where it has "
         "none, the script is traced); none: neither, only rings and routes",
     )
     trace_options.add_options(group)
-    group.add_argument(
-        "--strategy-space",
-        choices=["data-parallel", "full", "pipeline"],
-        help="what is planned: data parallelism over all servers (default); full: also operators "
-        "and tables on some of the servers, for a script that calls torch_topoopt.parallelize; "
-        "pipeline: stages and micro-batches, for one that calls torch_topoopt.pipeline; only what "
-        "can be executed for the model is considered",
-    )
-    group.add_argument(
-        "--stages", type=int, metavar="S", help="of a pipeline (default: any number)"
-    )
-    group.add_argument(
-        "--micro-batches",
-        type=parser.micro_batches,
-        metavar="M",
-        help="of a pipeline: a number, several to choose from (2,8), or auto: 2, 4, 8, 16 or 32, "
-        "whatever is predicted to be fastest (default)",
-    )
-    group.add_argument(
-        "--measure",
-        action="store_true",
-        help="before planning, measure on this machine what the operators of the model take, "
-        "instead of estimating it; emulated servers share the processors, which is counted",
-    )
+    shared_options.add(group, "measure")
     cluster_options.add_options(group)
-    group.add_argument("--seed", type=int, default=0, help="of the plan (default: 0)")
-    group.add_argument("--plan", metavar="PLAN.json", help="use this plan: skips stages 1 and 2")
+    shared_options.add(group, "plan")
     group.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="for the results (default: runs/<time>)"
     )
@@ -224,8 +214,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="log to Weights & Biases, offline (WANDB_MODE overrides)",
     )
-    parser.add_json_option(options)
-    return options
+    shared_options.add(group, "json")
 
 
 def _restore_defaults(arguments: argparse.Namespace) -> None:
@@ -243,7 +232,10 @@ def _cluster_of_cables(
     from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches, place_on_switches
 
     switched = bool(site.file.switches)
-    cluster = cluster_on_switches(site.file) if switched else cluster_of(site.file)
+    cluster = replace(
+        cluster_on_switches(site.file) if switched else cluster_of(site.file),
+        accelerator=_accelerator(arguments),
+    )
     if plan is None:
         return cluster
     if switched:
@@ -263,32 +255,24 @@ def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
     if plan is not None:
         _check_plan(arguments, plan)
         return plan.cluster
-    per_server = 1 if arguments.ranks_per_server is None else arguments.ranks_per_server
-    if per_server < 1:
-        raise InputError(f"ranks-per-server: {per_server} is not at least 1")
-    servers = arguments.servers
-    if servers is None:
+    if arguments.servers is None:
         processes = arguments.nproc_per_node
-        if processes is None or not processes.isdecimal():
-            _fail("servers: missing; say how many servers to emulate, e.g. --servers 4")
-        servers = _servers_of(int(processes), per_server)
-    degree = arguments.degree
-    if degree is None:
-        degree = 2 if servers > 2 else 1
-    return parser.make_cluster(
-        servers,
-        degree,
-        arguments.bandwidth or UNPACED_LINK_GBPS,
-        arguments.ports or "duplex",
-        "cpu-core",
-        per_server,
-    )
+        if processes is not None and processes.isdecimal():
+            per_server = shared_options.accelerators_of(arguments)
+            arguments.servers = _servers_of(int(processes), per_server)
+    return shared_options.cluster_of(arguments, _accelerator(arguments))
+
+
+def _accelerator(arguments: argparse.Namespace) -> str:
+    name = arguments.accelerator or shared_options.EMULATED_ACCELERATOR
+    parser.check_accelerator(name)
+    return str(name)
 
 
 def _servers_of(processes: int, per_server: int) -> int:
     if processes % per_server:
         raise InputError(
-            f"nproc-per-node: {processes} is not a multiple of {per_server} ranks per server"
+            f"nproc-per-node: {processes} is not a multiple of {per_server} accelerators per server"
         )
     return processes // per_server
 
@@ -296,13 +280,15 @@ def _servers_of(processes: int, per_server: int) -> int:
 def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
     """A given plan decides; options that say something else are an error, not a preference."""
     cluster = plan.cluster
+    per_server = cluster.accelerators_per_server
     documents.check_one_rate(plan, arguments.plan)
     for option, value, planned in (
         ("servers", arguments.servers, cluster.servers),
         ("degree", arguments.degree, cluster.degree),
         ("bandwidth", arguments.bandwidth, cluster.link_gbps),
         ("ports", arguments.ports, cluster.ports),
-        ("ranks-per-server", arguments.ranks_per_server, cluster.accelerators_per_server),
+        ("accelerators-per-server", arguments.accelerators_per_server, per_server),
+        ("accelerator", arguments.accelerator, cluster.accelerator),
     ):
         if value is not None and value != planned:
             unit = " Gb/s" if option == "bandwidth" else ""
@@ -318,42 +304,48 @@ def _check_model(arguments: argparse.Namespace) -> None:
         raise InputError("model: --model and --plan exclude each other; the plan has its model")
 
 
-def _check_strategy_space(
-    arguments: argparse.Namespace, plan: Plan | None, cluster: Cluster
-) -> None:
-    """Strategies that are more than data parallel are known to run before anything is done."""
+def _planning(
+    arguments: argparse.Namespace, model: str, plan: Plan | None, cluster: Cluster
+) -> PlanningChoice:
+    """How to plan; raises InputError for what a given plan has decided, for a strategy of it that
+    is known not to run, and for what needs a model where there is none."""
+    given = _given(arguments)
     if plan is not None:
-        if arguments.strategy_space is not None:
+        if given:
             raise InputError(
-                "strategy-space: --strategy-space and --plan exclude each other; the plan has its "
-                "strategy"
+                f"{given[0]}: --{given[0]} and --plan exclude each other; the plan is made"
             )
-        if arguments.measure:
-            raise InputError("measure: --measure and --plan exclude each other; the plan is made")
         if not hybrid.is_data_parallel(plan):
             hybrid.check_plan(plan, arguments.plan, arguments.training_script)
-        return
-    space = arguments.strategy_space
-    if not arguments.model_to_profile:
-        needs = "measure" if arguments.measure else ""
-        needs = "strategy-space" if space not in (None, "data-parallel") else needs
-        if needs:
-            raise InputError(
-                f"{needs}: needs the model, and {arguments.training_script} has no build_model() "
-                f"under a __main__ guard; name one with --model file.py:callable, or leave "
-                f"--{needs} out"
-            )
-    for option in ("stages", "micro_batches"):
-        value, name = getattr(arguments, option), option.replace("_", "-")
-        if value is not None and space != "pipeline":
-            raise InputError(f"{name}: --{name} is for --strategy-space pipeline")
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int) and number < 2:
-                raise InputError(f"{name}: {number} is not at least 2")
-    if arguments.stages is not None and cluster.servers % arguments.stages:
-        raise InputError(
-            f"stages: {arguments.stages} does not divide {cluster.servers} servers evenly"
-        )
+    elif not model:
+        for name in given:
+            data_parallel = name == "strategy-space" and arguments.strategy_space == "data-parallel"
+            if name not in _NEED_NO_MODEL and not data_parallel:
+                raise InputError(
+                    f"{name}: needs the model, and {arguments.training_script} has no "
+                    "build_model() under a __main__ guard; name one with --model "
+                    f"file.py:callable, or leave --{name} out"
+                )
+    script = "" if arguments.module or arguments.no_python else arguments.training_script
+    choice = PlanningChoice.of(arguments, model, script if model else "")
+    if plan is None:
+        if choice.micro_batches not in (None, 1) and choice.space != "pipeline":
+            raise InputError("micro-batches: --micro-batches is for --strategy-space pipeline")
+        planning.check_stages(choice, cluster)
+    return choice
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
+    """The options that say how to plan, and were not left at their defaults."""
+    defaults = argparse.ArgumentParser()
+    names = (*_ONLY_TO_PLAN, "measure")
+    shared_options.add(defaults, *names)
+    dests = {name: name.replace("-", "_") for name in names}
+    return [
+        name
+        for name, dest in dests.items()
+        if getattr(arguments, dest) != defaults.get_default(dest)
+    ]
 
 
 def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
@@ -366,8 +358,10 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
             f"{arguments.fabric} fabric all {processes} are processes of this machine, so leave it "
             "out"
         )
-    if arguments.run_path and arguments.ranks_per_server is not None:
-        raise InputError("ranks-per-server: does not work with --run-path; name the script instead")
+    if arguments.run_path and arguments.accelerators_per_server is not None:
+        raise InputError(
+            "accelerators-per-server: does not work with --run-path; name the script instead"
+        )
     if arguments.nnodes not in ("1", "1:1"):
         raise InputError(
             f"nnodes: {arguments.nnodes} is not 1; the {arguments.fabric} fabric emulates all "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import counted, format_bytes
@@ -13,6 +13,7 @@ from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.script_trace import CommunicationTrace, TraceLimits
+    from torch_topoopt.topology.routing_policies import Policy
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,20 @@ def unknown_demand(cluster: Cluster) -> Demand:
 
 
 def plan_for_demand(
-    cluster: Cluster, demand: Demand, *, name: str, seed: int, network: Network | None = None
+    cluster: Cluster,
+    demand: Demand,
+    *,
+    name: str,
+    seed: int,
+    network: Network | None = None,
+    mode: Literal["paper", "best"] = "paper",
+    routing: Policy = "shortest",
 ) -> Plan:
     """Links, rings and routes for `demand`, and the bytes that it puts on each link.
 
-    A `network` that is there already gets rings for the groups of the demand. The time of an
-    iteration is not predicted. Raises InputError where no network can be found.
+    A `network` that is there already gets rings for the groups of the demand; another is found by
+    `mode` and `routing`. The time of an iteration is not predicted. Raises InputError where no
+    network can be found.
     """
     from torch_topoopt.sim import complete_groups
     from torch_topoopt.topology.topology_finder import find_network
@@ -79,13 +88,13 @@ def plan_for_demand(
     found = network
     if found is None:
         try:
-            found = find_network(cluster, demand, seed=seed)
+            found = find_network(cluster, demand, mode=mode, seed=seed, routing=routing)
         except ValueError as error:
             raise InputError(str(error)) from None
     reducing = tuple(Placement("group", group.servers) for group in demand.groups)
     found = complete_groups(cluster, found, reducing)
     plan = Plan.of_network(
-        cluster, found, demand, model=name, mode="paper" if network is None else "fixed"
+        cluster, found, demand, model=name, mode=mode if network is None else "fixed"
     )
     return replace(plan, seed=seed, prediction=predicted(cluster, found, demand)).validate()
 

@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from torch_topoopt.launcher import console, documents, packet_options, parser, signals
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    packet_options,
+    parser,
+    planning,
+    shared_options,
+    signals,
+)
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
 
@@ -60,17 +68,12 @@ def make_parser() -> argparse.ArgumentParser:
         "as fat-tree or torus (docs/architectures.md); every flow takes one shortest path; "
         "circuits that move (ocs-reconfig) need --level packet",
     )
-    options.add_argument(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        help="with PLAN: samples of one iteration (default: those that were planned)",
+    shared_options.add(
+        options,
+        "batch-size",
+        help="with PLAN: of one iteration on all accelerators (default: those that were planned)",
     )
-    options.add_argument(
-        "--level",
-        default="flow",
-        help="flow: links shared max-min fairly (default); packet: every packet and queue",
-    )
+    packet_options.add_level(options)
     packet_options.add_options(options)
     options.add_argument(
         "--until", type=float, metavar="SECONDS", help="end at this simulated time at the latest"
@@ -80,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev, one track per host"
     )
-    parser.add_json_option(options)
+    shared_options.add(options, "json")
     return options
 
 
@@ -95,7 +98,7 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress:
         try:
-            program, control = _program(arguments)
+            program, control = _program(arguments, terminal)
             if control is not None:
                 options["control"] = control
             with signals.noted() as stopped:
@@ -122,7 +125,9 @@ def main(argv: list[str]) -> int:
     return OK if interrupted is None else interrupted.exit_code
 
 
-def _program(arguments: argparse.Namespace) -> tuple[FlowProgram, object]:
+def _program(
+    arguments: argparse.Namespace, terminal: console.Terminal
+) -> tuple[FlowProgram, object]:
     """What to run, and what moves its circuits, if anything does; raises InputError, DocumentError
     or ValueError."""
     from torch_topoopt import sim
@@ -145,6 +150,9 @@ def _program(arguments: argparse.Namespace) -> tuple[FlowProgram, object]:
     if batch_size is None and not model.endswith(".json"):
         batch_size = plan.batch_size
     graph = documents.op_graph_of(model, batch_size)
+    terminal.line(
+        planning.assumptions(plan.cluster, plan.strategy_space, graph.model, graph.batch_size)
+    )
     iterations = 1 if arguments.iterations is None else arguments.iterations
     if arguments.architecture is None:
         return sim.plan_program(graph, plan, iterations=iterations), None
@@ -207,6 +215,7 @@ def _show(terminal: console.Terminal, result: FlowsResult, arguments: argparse.N
         f"{counted(result.packet_hops, 'packet-hop')}; "
         * (result.packet_hops > 0)
         + f"busiest link: {format_bytes(max(result.link_bytes.tolist(), default=0.0))}; "
-        f"{counted(result.events, 'event')} in {format_seconds(result.cpu_seconds)} of CPU time, "
-        f"{result.peak_memory_mb:.0f} MB"
+        f"{counted(result.events, 'event')}, simulated in "
+        f"{format_seconds(result.cpu_seconds)} of CPU time and {result.peak_memory_mb:.0f} MB of "
+        "this machine's memory"
     )

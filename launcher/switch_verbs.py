@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, signals
+from torch_topoopt.launcher import console, shared_options, signals
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ def add_cluster_option(options: argparse.ArgumentParser) -> None:
 
 
 def add_change_options(options: argparse.ArgumentParser) -> None:
-    options.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="ask the switches, print exactly what would change, and change nothing",
-    )
+    shared_options.add(options, "dry-run")
     options.add_argument(
         "--timeout",
         type=float,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.data_model import json_text
-from torch_topoopt.launcher import console, documents, failure_tables, parser, plan_tables
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    failure_tables,
+    parser,
+    plan_tables,
+    shared_options,
+)
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ rings of every AllReduce, how far servers are apart, and what the busiest link c
 modes:
   paper     the paper's algorithms: strides near a geometric sequence, matchings
   released  what the paper's public artifact does: all ports to strides, of another rule
-  best      searched: rings of any order, links where the demand needs them; --budget says how long
+  best      searched: rings of any order, links where the demand needs them; --operations limits it
 
 Without --demand: one AllReduce of 1 GB over all servers, and 100 MB from each server to all others
 evenly. A demand file is a JSON object:
@@ -43,7 +52,7 @@ Loads are bytes per iteration on one link."""
 
 _EXAMPLES = """\
   topoopt topology --servers 12 --degree 4
-  topoopt topology --servers 128 --degree 4 --simplex --mode paper --json
+  topoopt topology --servers 128 --degree 4 --ports simplex --mode paper --json
   topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png
   topoopt topology --servers 16 --degree 4 --mode best --failures"""
 
@@ -51,40 +60,26 @@ _EXAMPLES = """\
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("topology", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("--servers", type=int, required=True, help="number of servers")
-    options.add_argument("--degree", type=int, required=True, help="ports of each server")
-    options.add_argument(
-        "--simplex",
-        action="store_true",
-        help="transmitters and receivers are wired apart; the default is duplex: a port carries "
-        "both directions of a cable",
+    shared_options.add(options, "servers", "degree", "bandwidth", "ports", "parallel-links")
+    options.add_argument("--simplex", action=parser.Renamed, now="--ports simplex")
+    shared_options.add(
+        options,
+        "mode",
+        choices=["paper", "released", "best"],
+        help="how the network is found, as described above (default: paper)",
     )
-    options.add_argument(
-        "--bandwidth",
-        type=parser.rate,
-        default=100.0,
-        metavar="RATE",
-        help="of a port, per direction, with its unit (default: 100Gbps)",
-    )
-    options.add_argument(
-        "--parallel-links",
-        action="store_true",
-        help="allow more ports than other servers: some pairs then have several cables",
-    )
-    options.add_argument("--mode", choices=["paper", "released", "best"], default="paper")
-    parser.add_routing_option(options)
+    shared_options.add(options, "routing")
     options.add_argument("--demand", metavar="FILE", help="what to wire for (see above)")
-    options.add_argument("--seed", type=int, default=0, help="same seed, same network (default: 0)")
+    shared_options.add(options, "seed")
     options.add_argument(
-        "--budget", type=float, metavar="SECONDS", help="mode best: how much search to spend"
+        "--operations",
+        type=float,
+        metavar="COUNT",
+        help="mode best: elementary operations that the search may take, as 8e9; a core does some "
+        "4e9 in a second, and routes are planned beside them (default: 6.25e7 for each server)",
     )
-    options.add_argument(
-        "--plot", metavar="FILE", help="also draw the network: *.png, *.svg, *.pdf"
-    )
-    options.add_argument(
-        "--failures", action="store_true", help="also say what any one lost link or server costs"
-    )
-    parser.add_json_option(options)
+    options.add_argument("--budget", action=parser.Renamed, now="--operations (4e9 for a second)")
+    shared_options.add(options, "plot", "failures", "json")
     return options
 
 
@@ -96,7 +91,10 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     from torch_topoopt.topology.figures import figures_of
 
-    network, seconds = _find(cluster, demand, arguments)
+    stopped: Interrupted | None = None
+    with terminal.progress("searching") as progress:
+        progress(None, f"mode {arguments.mode}")
+        network, seconds, stopped = _find(cluster, demand, arguments)
     figures = figures_of(cluster, network, demand)
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, arguments.mode)
@@ -112,21 +110,16 @@ def main(argv: list[str]) -> int:
             failure_tables.show_failures(terminal, plan)
         if arguments.plot is not None:
             terminal.line(f"drawing: {arguments.plot}")
+    if stopped is not None:
+        console.warning(f"stopped by {stopped.signum.name}: this is the best network until then")
+        return stopped.exit_code
     return OK
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    if arguments.servers < 2:
+    if arguments.servers is not None and arguments.servers < 2:
         raise InputError(f"servers: {arguments.servers} is not at least 2")
-    from torch_topoopt.plan import Cluster
-
-    return Cluster(
-        servers=arguments.servers,
-        degree=arguments.degree,
-        link_gbps=arguments.bandwidth,
-        ports="simplex" if arguments.simplex else "duplex",
-        parallel_links=arguments.parallel_links,
-    ).validate()
+    return shared_options.cluster_of(arguments)
 
 
 def _demand(path: str | None, cluster: Cluster) -> Demand:
@@ -141,25 +134,46 @@ def _demand(path: str | None, cluster: Cluster) -> Demand:
         raise InputError(f"demand: {path}: {error.strerror}") from None
 
 
-def _find(cluster: Cluster, demand: Demand, arguments: argparse.Namespace) -> tuple[Network, float]:
-    """The network, and the seconds that it took to find."""
-    if arguments.budget is not None and arguments.mode != "best":
-        raise InputError(f"budget: mode {arguments.mode} does not search; leave --budget out")
+def _find(
+    cluster: Cluster, demand: Demand, arguments: argparse.Namespace
+) -> tuple[Network, float, Interrupted | None]:
+    """The network, the seconds that it took to find, and the signal that ended the search, if one
+    did: the best network until then is kept."""
+    if arguments.operations is not None and arguments.mode != "best":
+        raise InputError(
+            f"operations: mode {arguments.mode} does not search; leave --operations out"
+        )
+    from torch_topoopt.topology.ring_unions import WORK_PER_S
     from torch_topoopt.topology.topology_finder import find_network
 
+    if arguments.operations is not None and not 1 <= arguments.operations < math.inf:
+        raise InputError(f"operations: {arguments.operations:g} is not a number from 1 on")
+    best: Network | None = None
+
+    def keep(network: Network) -> None:
+        nonlocal best
+        best = network
+
+    budget_s = None if arguments.operations is None else arguments.operations / WORK_PER_S
     started = time.perf_counter()
+    stopped = None
     try:
         network = find_network(
             cluster,
             demand,
             mode=arguments.mode,
             seed=arguments.seed,
-            budget_s=arguments.budget,
+            budget_s=budget_s,
             routing=arguments.routing,
+            on_better=keep if arguments.mode == "best" else None,
         )
     except ValueError as error:
         raise InputError(str(error)) from None
-    return network, time.perf_counter() - started
+    except Interrupted as interrupted:
+        if best is None:
+            raise
+        network, stopped = best, interrupted
+    return network, time.perf_counter() - started, stopped
 
 
 def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:

@@ -34,7 +34,7 @@ class DemandSource:
     of_script: bool = True
 
 
-def add_options(group: argparse._ArgumentGroup) -> None:
+def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--trace-timeout",
         type=float,

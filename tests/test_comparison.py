@@ -7,7 +7,9 @@ from small_op_graphs import chain
 
 from torch_topoopt.comparison import compare
 from torch_topoopt.plan import Cluster
+from torch_topoopt.planning_options import PlanningOptions
 
+FEW = PlanningOptions(rounds=1, evaluations=20)
 NAMES = ("ideal-switch", "topoopt", "fat-tree", "jellyfish", "ocs-reconfig", "sip-ml")
 
 
@@ -21,7 +23,7 @@ def test_figures_belong_together() -> None:
         texts.append(text)
 
     op_graph = chain(3, flops=10**14, parameters=10**9)
-    result = compare(op_graph, cluster, NAMES, rounds=1, evaluations=20, on_progress=show)
+    result = compare(op_graph, cluster, NAMES, options=FEW, on_progress=show)
     assert tuple(row.architecture for row in result.rows) == NAMES
     ideal, ours, tree = (result.row(name) for name in NAMES[:3])
     assert ideal.iteration_s <= ours.iteration_s < tree.iteration_s
@@ -35,7 +37,7 @@ def test_figures_belong_together() -> None:
     assert result.row("ocs-reconfig").cost is not None
     assert texts[-1] == "sip-ml"
     assert all(fraction is not None and 0 <= fraction <= 1 for fraction in fractions)
-    assert result == compare(op_graph, cluster, NAMES, rounds=1, evaluations=20)
+    assert result == compare(op_graph, cluster, NAMES, options=FEW)
 
 
 def test_an_unknown_architecture_is_refused_before_anything_is_planned() -> None:

@@ -187,6 +187,7 @@ def predict_packets(
     cluster: Cluster,
     strategy: Strategy,
     *,
+    micro_batches: int = 1,
     seed: int = 0,
     **options: Any,
 ) -> ArchitectureEstimate:
@@ -198,14 +199,18 @@ def predict_packets(
     needed = demand_bytes(demand(op_graph, strategy, cluster.servers))
     iterations = 1
     if topology.reconfiguration is None:
-        program = architecture_program(topology, op_graph, cluster, strategy, seed=seed)
+        program = architecture_program(
+            topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed
+        )
         result = run_program(program, level="packet", **options)
         iteration_s = result.completion_s
         by_servers = [link.source < topology.servers for link in topology.links]
         sent_bytes = float(result.link_bytes[by_servers].sum())
         link_bytes = tuple(round(size) for size in result.link_bytes.tolist())
     else:
-        moving = MovingCircuits(topology, op_graph, cluster, strategy, seed=seed)
+        moving = MovingCircuits(
+            topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed
+        )
         iterations = len(moving.ends)
         result = moving.run(**options)
         first, last = result.finish_s[moving.ends[0]], result.finish_s[moving.ends[-1]]

@@ -18,12 +18,13 @@ from torch_topoopt.architecture_packets import predict_packets
 from torch_topoopt.architecture_sim import ArchitectureEstimate, predict_architecture
 from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, topoopt
 from torch_topoopt.cost import capital_cost, equal_cost_gbps
+from torch_topoopt.planning_options import PlanningOptions
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import starting_strategies
-from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
+from torch_topoopt.topology.topology_finder import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,11 +54,14 @@ class Compared:
 @dataclass(frozen=True)
 class Comparison:
     """`rows` in the order asked for; `plan` is TopoOpt's. `equal_cost_gbps` is the rate of the
-    fat-tree that costs as much as TopoOpt (degree x rate where the fat-tree is cheaper still)."""
+    fat-tree that costs as much as TopoOpt (degree x rate where the fat-tree is cheaper still; None
+    where every fat-tree costs more).
+    `impossible`: why there is no row for an architecture, where the cluster cannot be wired so."""
 
     rows: tuple[Compared, ...]
     plan: Plan
-    equal_cost_gbps: float
+    equal_cost_gbps: float | None
+    impossible: Mapping[str, str]
 
     def row(self, name: str) -> Compared:
         return next(row for row in self.rows if row.architecture == name)
@@ -68,74 +72,120 @@ def compare(
     cluster: Cluster,
     names: Sequence[str] = tuple(ARCHITECTURES),
     *,
-    seed: int = 0,
-    rounds: int = 2,
-    evaluations: int = 200,
+    options: PlanningOptions | None = None,
+    plan: Plan | None = None,
     level: str = "flow",
     packet_options: Mapping[str, Any] = MappingProxyType({}),
     on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> Comparison:
     """Prices `op_graph` on the named architectures with the servers, ports and rate of `cluster`.
 
-    The fat-tree gets the link rate at which it costs what TopoOpt with patch panels costs (paper
-    sections 5.1 and 5.2). The same arguments give the same figures. `on_progress` is called between
-    steps with the fraction done, and whatever it raises ends the comparison.
+    `plan` is TopoOpt's; where none is given, it is made as `options` say. The search on the ideal
+    switch follows these, too: where they begin at one strategy, or there is nothing to search (data
+    parallelism), no others are tried. The fat-tree gets the link rate at which it costs what
+    TopoOpt with patch panels costs (paper sections 5.1 and 5.2). The same arguments give the same
+    figures. `on_progress` is called between steps with the fraction done, and whatever it raises
+    ends the comparison.
 
     At level "packet" every architecture is priced packet by packet, with `packet_options` and one
     shortest path for each flow; strategies are searched at flow level all the same.
 
     Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
-    or a cluster that one of the architectures cannot have.
+    or a cluster that none of the architectures can have.
     """
+    options = options or PlanningOptions()
+    seed = options.seed
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     for name in names:
         architecture(name)
     steps = len(names) + 2
+    if plan is None:
 
-    def show(now: planner.PlanProgress) -> None:
-        done = (now.round - 1 + now.evaluations / max(1, now.budget)) / now.rounds
-        on_progress(min(done, 1.0) / steps, f"TopoOpt, round {now.round} of at most {now.rounds}")
+        def show(now: planner.PlanProgress) -> None:
+            done = (now.round - 1 + now.evaluations / max(1, now.budget)) / now.rounds
+            what = f"TopoOpt, round {now.round} of at most {now.rounds}"
+            on_progress(min(done, 1.0) / steps, what)
 
-    plan = planner.plan(
-        op_graph, cluster, seed=seed, rounds=rounds, evaluations=evaluations, on_progress=show
-    )
-    starts = starting_strategies(op_graph, cluster)
+        plan = planner.Planning(op_graph, cluster, options, show).run()
+    parts = plan.micro_batches
+    starts = _starts(op_graph, cluster, options, plan)
     switch = TwoLevelSearch(
-        SearchProblem(op_graph, cluster, None, (plan.strategy, *starts), dimensions=DIMENSIONS),
+        SearchProblem(
+            op_graph,
+            cluster,
+            None,
+            tuple(dict.fromkeys((plan.strategy, *starts))),
+            dimensions=options.dimensions,
+            micro_batches=parts,
+            optimizer_factor=options.optimizer_factor,
+        ),
         seed=seed,
+        options=options.search,
     )
-    budget = rounds * evaluations
+    budget = options.rounds * options.evaluations if len(starts) else 0
 
     def searched(now: ChainProgress) -> None:
         on_progress((1 + now.evaluations / max(1, budget)) / steps, "ideal switch")
 
-    switch.run(budget, searched)
-    strategies: dict[Strategy, str] = {plan.strategy: "topoopt", switch.best(): "ideal-switch"}
+    if budget:
+        switch.run(budget, searched)
+    strategies: dict[Strategy, str] = {plan.strategy: "topoopt"}
+    strategies.setdefault(switch.best(), "ideal-switch")
     for start in starts:
         strategies.setdefault(start, "start")
     panels = topoopt.build(cluster, network=plan.network)
     cost = capital_cost(panels, cluster)
     assert cost is not None
-    tree_gbps = _equal_cost(cluster, cost.total)
     rows = []
+    impossible: dict[str, str] = {}
+    tree_gbps = None
+    try:
+        tree_gbps = _equal_cost(cluster, cost.total)
+    except ValueError as error:
+        if "fat-tree" in names:
+            impossible["fat-tree"] = str(error)
+            names = [name for name in names if name != "fat-tree"]
     for i, name in enumerate(names):
         on_progress((2 + i) / steps, name)
         best: Compared | None = None
         for strategy, origin in strategies.items():
-            topology = _build(name, op_graph, cluster, strategy, plan, tree_gbps, seed)
+            try:
+                topology = _build(name, op_graph, cluster, strategy, plan, tree_gbps, options)
+            except ValueError as error:
+                impossible[name] = str(error)
+                continue
             if topology.reconfiguration is not None and strategy != switch.best():
                 continue
             what = (topology, op_graph, cluster, strategy)
             if level == "packet":
-                estimate = predict_packets(*what, seed=seed, **packet_options)
+                estimate = predict_packets(*what, micro_batches=parts, seed=seed, **packet_options)
             else:
-                estimate = predict_architecture(*what, seed=seed)
+                estimate = predict_architecture(*what, micro_batches=parts, seed=seed)
             if best is None or estimate.iteration_s < best.iteration_s:
                 best = _row(name, topology, cluster, estimate, origin)
-        assert best is not None
-        rows.append(best)
-    return Comparison(tuple(rows), plan, tree_gbps)
+        if best is not None:
+            impossible.pop(name, None)
+            rows.append(best)
+    if not rows:
+        raise ValueError(next(iter(impossible.values())))
+    return Comparison(tuple(rows), plan, tree_gbps, impossible)
+
+
+def _starts(
+    op_graph: OpGraph, cluster: Cluster, options: PlanningOptions, plan: Plan
+) -> tuple[Strategy, ...]:
+    """Strategies that are priced beside TopoOpt's, and where the ideal switch's search begins."""
+    if options.strategy_space == "data-parallel":
+        return ()
+    if options.strategy is not None:
+        return (options.strategy,)
+    return starting_strategies(
+        op_graph,
+        cluster,
+        micro_batches=plan.micro_batches,
+        optimizer_factor=options.optimizer_factor,
+    )
 
 
 def _equal_cost(cluster: Cluster, budget: float) -> float:
@@ -152,15 +202,21 @@ def _build(
     cluster: Cluster,
     strategy: Strategy,
     plan: Plan,
-    tree_gbps: float,
-    seed: int,
+    tree_gbps: float | None,
+    options: PlanningOptions,
 ) -> Topology:
     if name == "fat-tree":
+        assert tree_gbps is not None
         return fat_tree.build(cluster, server_gbps=tree_gbps)
     if name == "topoopt" and strategy == plan.strategy:
         return topoopt.build(cluster, network=plan.network)
     asked = demand(op_graph, strategy, cluster.servers)
-    return ARCHITECTURES[name](cluster, asked, seed=seed)
+    if name == "topoopt":
+        network = find_network(
+            cluster, asked, mode=options.mode, seed=options.seed, routing=options.routing
+        )
+        return topoopt.build(cluster, network=network)
+    return ARCHITECTURES[name](cluster, asked, seed=options.seed)
 
 
 def _sent_gbps(topology: Topology) -> list[float]:

@@ -113,7 +113,7 @@ def test_the_hosts_meet_where_the_options_say(parse, given: list[str], where: ob
         (["--node-rank", "3"], "node-rank: 3 is not in 0..2"),
         (["--nproc-per-node", "2"], "nproc-per-node: 2 is not 1, the accelerators of each"),
         (["--servers", "3"], "servers: the cluster file says it; leave --servers out"),
-        (["--ranks-per-server", "1"], "ranks-per-server: the cluster file says it"),
+        (["--accelerators-per-server", "1"], "accelerators-per-server: the cluster file says it"),
         (["--standalone"], "standalone: a cluster has several hosts"),
         (
             ["--max-restarts", "1"],

@@ -192,7 +192,7 @@ def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
     ("arguments", "message"),
     [
         ([], "hosts: missing; name them with --ssh, --agents or --hostfile"),
-        (["--agents", "10.0.0.1"], "password: the environment variable NO_SUCH_TOKEN is not set"),
+        (["--agents", "10.0.0.1"], "token: the environment variable NO_SUCH_TOKEN is not set"),
         (["--agents", "10.0.0.1:x"], "agents: '10.0.0.1:x' is not an address or address:port"),
         (["--ssh", "a", "--listen-seconds", "0"], "listen-seconds: 0 is not greater than 0"),
         (["--hostfile", "none.json"], "none.json: cannot read this hostfile: No such file"),

@@ -63,13 +63,13 @@ def test_up_list_verify_and_down(
 ) -> None:
     monkeypatch.setattr(netns_goodput, "_WINDOWS", 3)
     size = ["--shaper", "tbf", "--servers", "3", "--degree", "2", "--bandwidth", "25Mbps"]
-    code, would = answer(capsys, "up", "--name", name, *size, "--dry-run")
+    code, would = answer(capsys, "up", name, *size, "--dry-run")
     assert (code, would["servers"], would["cables"]) == (0, 3, 3)
     assert netns_state.names() == []
-    code, made = answer(capsys, "up", "--name", name, *size)
+    code, made = answer(capsys, "up", name, *size)
     assert (code, made["links"], made["shaper"]) == (0, 6, "tbf")
     assert all(netns_kernel.exists(namespace) for namespace in made["namespaces"])
-    assert main(["fabric", "up", "--name", name, *size]) == 2
+    assert main(["fabric", "up", name, *size]) == 2
     assert f"there is a fabric '{name}' already" in capsys.readouterr().err
 
     code, listed = answer(capsys, "list")
@@ -123,10 +123,10 @@ def test_what_was_interrupted_half_way_is_listed_and_removed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("up --name x", "servers: missing; say how many"),
-        ("up --name X --servers 3", "name: 'X' cannot be a fabric's"),
-        ("up --name x --plan p.json --servers 3", "servers: --servers and --plan exclude"),
-        ("up --name x --servers 3 --mtu 9", "mtu: 9 is not in 576..65521"),
+        ("up x", "servers: missing; say how many"),
+        ("up X --servers 3", "name: 'X' cannot be a fabric's"),
+        ("up x --plan p.json --servers 3", "servers: --servers and --plan exclude"),
+        ("up x --servers 3 --mtu 9", "mtu: 9 is not in 576..65521"),
         ("down", "name: say which fabric, or --all"),
         ("verify nobody", "name: there is no fabric 'nobody'; there is: none"),
     ],

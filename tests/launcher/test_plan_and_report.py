@@ -97,7 +97,7 @@ def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
         ((*CLUSTER, "--seed", "-1"), "seed: -1 is negative"),
         (
             ("--degree", "2", "--bandwidth", "1Gbps"),
-            "servers: missing; give --servers, or the machines in a --cluster file",
+            "servers: missing; say how many, as --servers 4, or give the machines in a --cluster",
         ),
     ],
 )

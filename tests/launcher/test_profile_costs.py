@@ -31,7 +31,7 @@ def test_a_measured_table_is_written_and_used(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     costs, graph = tmp_path / "costs.json", tmp_path / "opgraph.json"
-    arguments = ["profile", "ncf:tiny", "--measure", str(costs), "-o", str(graph)]
+    arguments = ["profile", "ncf:tiny", "--measure", "--output-costs", str(costs), "-o", str(graph)]
     assert main([*arguments, "--accelerator", "a100"]) == 0
     out = capsys.readouterr().out
     table = CostTable.load(costs)
@@ -71,8 +71,9 @@ def test_times_on_an_accelerator_are_shown_and_printed(
     [
         (["--accelerator", "abacus"], "accelerator: 'abacus' is not known; use one of"),
         (["--accelerator", "a100:int3"], "'int3' in 'a100:int3' is not one of fp32, tf32, bf16"),
-        (["--measure", "a.json", "--costs", "b.json"], "costs: --measure writes new ones"),
-        (["--measure", "a.json", "--measure-limit", "0"], "measure-limit: 0 is not above 0"),
+        (["--measure", "--costs", "b.json"], "costs: --measure makes new ones"),
+        (["--output-costs", "a.json"], "output-costs: nothing is measured; add --measure"),
+        (["--measure", "--measure-limit", "0"], "measure-limit: 0 is not above 0"),
         (["--costs", "missing.json"], "missing.json: cannot read this CostTable"),
     ],
 )

@@ -55,7 +55,16 @@ def test_the_demand_of_a_script_wires_a_network(
     _answers_of(monkeypatch, _reduces_twice)
     script, trace, demand = (tmp_path / name for name in ("train.py", "trace.json", "demand.json"))
     script.touch()
-    run = ["profile", str(script), "--world-size", "3", "-o", str(trace), "--demand", str(demand)]
+    run = [
+        "profile",
+        str(script),
+        "--world-size",
+        "3",
+        "-o",
+        str(trace),
+        "--output-demand",
+        str(demand),
+    ]
     assert main([*run, "--json", "--", "1000"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert results["demand"]["groups"] == [{"servers": [0, 1, 2], "size_bytes": 8000}]
@@ -82,7 +91,7 @@ def test_a_script_that_fails_is_one_line_and_writes_nothing(
     _answers_of(monkeypatch, lambda job: {"error": "ValueError: no data (line 3)"})
     script, demand = tmp_path / "train.py", tmp_path / "demand.json"
     script.touch()
-    assert main(["profile", str(script), "--world-size", "2", "--demand", str(demand)]) == 2
+    assert main(["profile", str(script), "--world-size", "2", "--output-demand", str(demand)]) == 2
     error = f"topoopt: error: {script}, rank 0: ValueError: no data (line 3)\n"
     assert capsys.readouterr().err == error
     assert not demand.exists()

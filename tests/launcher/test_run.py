@@ -243,7 +243,15 @@ def test_ranks_of_one_emulated_server_share_its_links_and_know_their_place(
     launcher: Any, scripts: Path
 ) -> None:
     done: Done = launcher.run(
-        "run", "--servers", "2", "--ranks-per-server", "2", "--json", "--run-dir", "h", "places.py"
+        "run",
+        "--servers",
+        "2",
+        "--accelerators-per-server",
+        "2",
+        "--json",
+        "--run-dir",
+        "h",
+        "places.py",
     )
     assert done.returncode == 0, done.stderr
     places = [(scripts / f"place-of-{rank}").read_text() for rank in range(4)]

@@ -179,7 +179,7 @@ if __name__ == "__main__":
 def test_a_pipeline_is_planned_and_carries_what_was_predicted(launcher: Any, script: Path) -> None:
     """On servers of two ranks each, which share the samples of their stage."""
     (script / "stages.py").write_text(STAGES)
-    cluster = ("--servers", "2", "--ranks-per-server", "2", "--bandwidth", "200Mbps")
+    cluster = ("--servers", "2", "--accelerators-per-server", "2", "--bandwidth", "200Mbps")
     space = ("--strategy-space", "pipeline", "--stages", "2", "--micro-batches", "3,4", "--measure")
     done = launcher.run("run", *cluster, *space, "--json", "--run-dir", "here", "stages.py")
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("script.py", "servers: missing; say how many servers to emulate, e.g. --servers 4"),
+        ("script.py", "servers: missing; say how many, as --servers 4"),
         ("--servers 4 missing.py", "missing.py: no such script"),
         ("--servers 4 --no-python missing", "missing: no such program"),
         (
@@ -59,11 +59,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --bandwidth 200 script.py", "bandwidth: '200' has no unit; write 200Gbps"),
         ("--servers 4 --nproc-per-node 2 script.py", "nproc-per-node: 2 contradicts 4 servers"),
         ("--servers 4 --nproc-per-node gpu script.py", "nproc-per-node: gpu contradicts 4 servers"),
-        ("--servers 4 --ranks-per-server 0 script.py", "ranks-per-server: 0 is not at least 1"),
-        ("--nproc-per-node 5 --ranks-per-server 2 script.py", "5 is not a multiple of 2 ranks per"),
         (
-            "--plan plan.json --ranks-per-server 2 script.py",
-            "ranks-per-server: 2 was asked for, but plan.json is a plan for 1",
+            "--servers 4 --accelerators-per-server 0 script.py",
+            "accelerators-per-server: 0 is not at least 1",
+        ),
+        (
+            "--nproc-per-node 5 --accelerators-per-server 2 script.py",
+            "5 is not a multiple of 2 acceler",
+        ),
+        (
+            "--plan plan.json --accelerators-per-server 2 script.py",
+            "accelerators-per-server: 2 was asked for, but plan.json is a plan for 1",
         ),
         ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
         ("--servers 4 --nnodes 1:4 script.py", "nnodes: 1:4 is not 1"),
@@ -201,9 +207,11 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert (options.script is None) == (servers == 1), "one rank communicates with nobody"
 
 
-def test_ranks_per_server_times_servers_is_the_number_of_processes() -> None:
+def test_accelerators_per_server_times_servers_is_the_number_of_processes() -> None:
     for arguments in ("--servers 3", "--nproc-per-node 6"):
-        options = run_options.parse([*arguments.split(), "--ranks-per-server", "2", "script.py"])
+        options = run_options.parse(
+            [*arguments.split(), "--accelerators-per-server", "2", "script.py"]
+        )
         assert (options.cluster.servers, options.cluster.accelerators_per_server) == (3, 2)
         assert options.torchrun.nproc_per_node == "6"
 
@@ -229,7 +237,7 @@ def test_torchrun_s_own_spelling_of_the_number_of_processes_is_enough(
 def test_every_option_of_torchrun_is_an_option_of_run() -> None:
     from torch.distributed.run import get_args_parser
 
-    ours = set(run_options._parser()._option_string_actions)
+    ours = set(run_options.make_parser()._option_string_actions)
     assert set(get_args_parser()._option_string_actions) < ours
 
 

@@ -27,7 +27,7 @@ def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 @pytest.mark.parametrize(
     ("arguments", "strides", "mean", "longest"),
     [
-        (("--degree", "4", "--simplex", "--mode", "paper"), [1, 3, 11, 37], 4.52, 8),
+        (("--degree", "4", "--ports", "simplex", "--mode", "paper"), [1, 3, 11, 37], 4.52, 8),
         (("--degree", "4", "--mode", "released"), [1, 13], 5.62, 10),
         (("--degree", "8", "--mode", "released"), [1, 5, 13, 39], 2.96, 5),
     ],
@@ -46,16 +46,16 @@ def test_the_known_networks_of_128_servers(
     assert found["diameter"] == longest
     assert found["bandwidth_tax"] > 1
     assert found["max_link_load"] >= found["mean_link_load"] > 0
-    assert found["duplex"] == ("--simplex" not in arguments)
+    assert found["duplex"] == ("simplex" not in arguments)
     assert found["all_reduce_over_bound"] == pytest.approx(1)
     assert all(sorted(ring) == list(range(128)) for ring in found["rings"])
     transmitters = {(source, port) for source, _, port, _, _ in found["links"]}
     assert len(found["links"]) == len(transmitters) == 128 * found["degree"]
-    assert {gbps for *_, gbps in found["links"]} == {100.0}
+    assert {gbps for *_, gbps in found["links"]} == {10.0}
 
 
 def test_twelve_servers_of_section_4_3(capsys: pytest.CaptureFixture[str]) -> None:
-    found = results(capsys, "--servers", "12", "--degree", "4", "--simplex")
+    found = results(capsys, "--servers", "12", "--degree", "4", "--ports", "simplex")
     assert found["strides"] == [1, 5, 7, 11]
     assert results(capsys, "--servers", "12", "--degree", "4")["strides"] == [1, 5]
 
@@ -105,7 +105,7 @@ def test_the_table_and_the_drawing_for_people(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     drawing = tmp_path / "network.svg"
-    assert main(["topology", "--servers", "8", "--degree", "3", "--simplex",
+    assert main(["topology", "--servers", "8", "--degree", "3", "--ports", "simplex",
                  "--plot", str(drawing)]) == 0  # fmt: skip
     out = capsys.readouterr().out
     for text in ("mean hops", "diameter", "bandwidth tax", "strides", "Moore bound"):
@@ -119,7 +119,7 @@ def test_the_drawing_tells_rings_apart_and_on_simplex_both_directions(tmp_path: 
     drawing = tmp_path / "network.svg"
     shape = ["topology", "--servers", "8", "--degree", "4", "--plot", str(drawing)]
     counts = []
-    for more in ([], ["--simplex"]):
+    for more in ([], ["--ports", "simplex"]):
         assert main([*shape, *more]) == 0
         counts.append(drawing.read_text().count('id="patch_'))
     # on duplex all cables are one collection of lines; on simplex each of 32 links is an arrow
@@ -153,8 +153,8 @@ def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixt
         (("--servers", "8", "--degree", "0"), None, "degree: 0 is not at least 1"),
         (("--servers", "8", "--degree", "8"), None, "degree: 8 ports per server cannot reach 7"),
         (("--servers", "8", "--degree", "1"), None, "degree: 1 port per server cannot connect 8"),
-        (("--servers", "8", "--degree", "2", "--budget", "3"), None, "budget: mode paper does not"),
-        (("--servers", "8", "--degree", "2", "--mode", "best", "--budget", "0.001", "--routing",
+        (("--servers", "8", "--operations", "3"), None, "operations: mode paper does not search"),
+        (("--servers", "8", "--degree", "2", "--mode", "best", "--operations", "4e6", "--routing",
           "coin-change"), None, "routing: coin-change needs strides that all servers have"),
         (("--servers", "8", "--degree", "2", "--plot", "x.txt"), None, "plot: x.txt does not end"),
         (("--servers", "8", "--degree", "2", "--demand", "/x/y"), None, "/x/y: No such file"),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
+from torch_topoopt.planning_defaults import DEFAULT_CHAINS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
-DEFAULT_CHAINS = 4
 _SLICE = 500  # evaluations of a chain between two looks at Ctrl-C
 _SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
 # What the beta of each chain begins at, as a part of that of the problem, over and over. Where only

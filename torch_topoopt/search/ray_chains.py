@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.planning_defaults import DEFAULT_CHAINS
 from torch_topoopt.search.chains import (
-    DEFAULT_CHAINS,
     Chain,
     ChainProgress,
     ChainResult,

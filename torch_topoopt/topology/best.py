@@ -36,6 +36,7 @@ def find_best_network(
     paths: int = 4,
     routing: Policy = "shortest",
     price: Callable[[Network], float] | None = None,
+    on_better: Callable[[Network], None] | None = None,
 ) -> Network:
     """The network half of a Plan for `demand`, validated: the best of all that were looked at.
 
@@ -48,7 +49,8 @@ def find_best_network(
     `budget_s` is what the search over rings and links may cost, in seconds of a core that does
     `WORK_PER_S` operations in each: steps are counted, no clock is read, so the same arguments give
     the same network, byte for byte. More finds better; the default is `BUDGET_S_PER_SERVER` each.
-    Planning routes comes on top.
+    Planning routes comes on top. `on_better` is called with every network that is better than all
+    before it, the paper's own first: for whoever ends the search early.
 
     Raises DocumentError if `cluster` or `demand` is not valid, and ValueError for a negative seed
     or a budget that is not a finite number above 0.
@@ -67,6 +69,8 @@ def find_best_network(
     if cluster.servers <= 2:
         return best  # one cable: there is nothing to choose
     best_cost = _cost(cluster, demand, best, price)
+    if on_better is not None:
+        on_better(best)
     for network in candidates(
         cluster, demand, seed=seed, work=int(budget_s * WORK_PER_S), paths=paths
     ):
@@ -74,6 +78,8 @@ def find_best_network(
         cost = _cost(cluster, demand, routed, price)
         if cost < best_cost:
             best, best_cost = routed, cost
+            if on_better is not None:
+                on_better(best)
     return validate_loads(cluster.servers, best, demand)
 
 

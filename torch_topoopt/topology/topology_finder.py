@@ -64,6 +64,7 @@ def find_network(
     budget_s: float | None = None,
     routing: Policy = "shortest",
     price: Callable[[Network], float] | None = None,
+    on_better: Callable[[Network], None] | None = None,
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
 
@@ -80,8 +81,8 @@ def find_network(
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
     Both are deterministic: `seed` changes nothing.
 
-    Mode `best`: searched (`best.find_best_network`, which says what `seed`, `budget_s` and `price`
-    are; the other modes have no use for them).
+    Mode `best`: searched (`best.find_best_network`, which says what `seed`, `budget_s`, `price` and
+    `on_better` are; the other modes have no use for them).
 
     Another `routing` than "shortest" replaces the routes at the end (`routing_policies.reroute`).
 
@@ -106,6 +107,7 @@ def find_network(
             paths=paths,
             routing=routing,
             price=price,
+            on_better=on_better,
         )
     if budget_s is not None or price is not None:
         raise ValueError(f"budget_s, price: mode {mode!r} does not search")

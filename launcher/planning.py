@@ -1,0 +1,200 @@
+"""How plan, run and compare plan: what their shared options ask for, and the Plan that follows."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.launcher import documents, hybrid, strategy_files
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.units import counted, format_gbps
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.parallel import Program
+    from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.planning_options import MicroBatches, PlanningOptions
+
+Space = Literal["full", "samples", "data-parallel", "pipeline"]
+_CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize", "full"))
+
+
+@dataclass(frozen=True)
+class PlanningChoice:
+    """What the shared options ask for; `options` is all of it that the planner itself takes.
+
+    `strategy` is the name of a file; `micro_batches` is None where none were asked for, `stages`
+    where any number will do.
+    """
+
+    space: Space
+    stages: int | None
+    micro_batches: MicroBatches | None
+    strategy: str | None
+    batch_size: int | None
+    costs: str | None
+    options: PlanningOptions
+
+    @classmethod
+    def of(
+        cls, arguments: argparse.Namespace, model: str, script: str | None = None
+    ) -> PlanningChoice:
+        """Checked as far as that is possible without the model; raises InputError.
+
+        `script` is what will be trained, if that is known; else `model` may be a script.
+        """
+        from torch_topoopt.planning_options import PlanningOptions
+        from torch_topoopt.search.two_levels import SearchOptions
+
+        space = space_of(arguments.strategy_space, model, script)
+        _check_pipeline(arguments, space)
+        return cls(
+            space=space,
+            stages=arguments.stages,
+            micro_batches=arguments.micro_batches,
+            strategy=arguments.strategy,
+            batch_size=arguments.batch_size,
+            costs=arguments.costs,
+            options=PlanningOptions(
+                seed=arguments.seed,
+                rounds=arguments.rounds,
+                evaluations=arguments.evaluations,
+                strategy_space="full" if space == "pipeline" else space,
+                mode=arguments.mode,
+                ablation=arguments.ablation,
+                routing=arguments.routing,
+                optimizer_factor=arguments.optimizer_state,
+                search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
+            ),
+        )
+
+    def op_graph(self, model: str, cluster: Cluster) -> OpGraph:
+        """What is planned for: MODEL, with its batch and costs; raises InputError."""
+        return documents.op_graph_of(
+            model,
+            self.batch_size,
+            accelerators=cluster.servers * cluster.accelerators_per_server,
+            costs=self.costs,
+        )
+
+    def plan(
+        self,
+        graph: OpGraph,
+        cluster: Cluster,
+        progress: Callable[[float | None, str], None],
+        *,
+        network: Network | None = None,
+        program: Program | None = None,
+        keep_best: bool = False,
+    ) -> Plan:
+        """The Plan; with a `program`, of what can be executed for it. Raises InputError, and with
+        `keep_best` StoppedEarly, as `documents.make_plan`."""
+        options = replace(self.options, network=network)
+        if self.space == "pipeline" and self.strategy is None:
+            choice = replace(self, options=options)
+            return hybrid.plan_pipeline(graph, program, cluster, choice, progress)
+        micro_batches = self.micro_batches
+        if program is not None and self.space != "data-parallel":
+            options = replace(options, executable=hybrid.executable(program, cluster))
+        if self.strategy is not None:
+            count = micro_batches if isinstance(micro_batches, int) else None
+            given = strategy_files.load_strategy(self.strategy, graph, cluster.servers, count)
+            micro_batches = given.micro_batches if micro_batches is None else micro_batches
+            options = replace(options, strategy=given.strategy)
+            if program is not None:
+                hybrid.check_strategy(given, program, cluster, self.strategy)
+        options = replace(options, micro_batches=1 if micro_batches is None else micro_batches)
+        return documents.make_plan(graph, cluster, options, progress, keep_best=keep_best)
+
+    def options_from(self, plan: Plan) -> PlanningOptions:
+        """To go on searching at the strategy of `plan`, if only that was asked for."""
+        if self.space == "pipeline":
+            return replace(self.options, evaluations=0, strategy=plan.strategy)
+        if self.strategy is not None:
+            return replace(self.options, strategy=plan.strategy)
+        return self.options
+
+
+def _check_pipeline(arguments: argparse.Namespace, space: Space) -> None:
+    if space != "pipeline":
+        if arguments.stages is not None:
+            raise InputError("stages: --stages is for --strategy-space pipeline")
+        return
+    for name in ("stages", "micro_batches"):
+        value = getattr(arguments, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and number < 2:
+                raise InputError(f"{name.replace('_', '-')}: {number} is not at least 2")
+
+
+def check_stages(choice: PlanningChoice, cluster: Cluster) -> None:
+    """Raises InputError for stages that are not equally many servers each."""
+    if choice.stages is not None and cluster.servers % choice.stages:
+        raise InputError(
+            f"stages: {choice.stages} does not divide {cluster.servers} servers evenly"
+        )
+
+
+def space_of(asked: str, model: str, script: str | None = None) -> Space:
+    """The strategy space that is `asked` for, "auto" being decided by what the script calls.
+
+    A model (a name, file.py:callable or *.json) without a script may be split in any way.
+    """
+    if asked != "auto":
+        return asked  # type: ignore[return-value]  # one of the parser's choices
+    if script is None:
+        if not model.endswith(".py"):
+            return "full"
+        script = model
+    try:
+        called = _calls(Path(script).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):  # a program of another language, or none: no call
+        called = set()
+    return next((space for name, space in _CALLS if name in called), "data-parallel")
+
+
+def _calls(source: str) -> set[str]:
+    """Which functions of torch_topoopt a script calls: `torch_topoopt.f(...)`, or imported."""
+    tree = ast.parse(source)
+    modules: set[str] = set()
+    functions: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(
+                name.asname or name.name for name in node.names if name.name == "torch_topoopt"
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch_topoopt"):
+            functions.update({name.asname or name.name: name.name for name in node.names})
+    called: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name):
+            called.add(functions.get(function.id, ""))
+        elif isinstance(function, ast.Attribute):
+            owner = function.value
+            if isinstance(owner, ast.Name) and owner.id in modules:
+                called.add(function.attr)
+    return called
+
+
+def assumptions(
+    cluster: Cluster, space: str | None = None, model: str = "", batch_size: int | None = None
+) -> str:
+    """What a prediction is for, in one line: accelerator, batch, ports and bandwidth."""
+    what = f"{model}, " if model else ""
+    if batch_size:
+        what += f"{counted(batch_size, 'sample')} per iteration, "
+    each = f"{cluster.accelerators_per_server} x {cluster.accelerator}"
+    ports = counted(cluster.degree, f"{cluster.ports} port")
+    line = (
+        f"assumed: {what}{counted(cluster.servers, 'server')}, each with {each} and {ports} of "
+        f"{format_gbps(cluster.link_gbps)}"
+    )
+    return f"{line}; strategy space {space}" if space else line

@@ -1,0 +1,255 @@
+"""Every option that several verbs have: defined once, so that it is spelt, meant and defaulted
+alike. docs/commands.md lists them; a test compares the verbs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt import planning_defaults
+from torch_topoopt.launcher import parser
+from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.plan import Cluster
+
+DEFAULT_LINK_GBPS = 10.0  # what is planned for where no --bandwidth is given
+DEFAULT_ACCELERATOR = "a100"
+EMULATED_ACCELERATOR = "cpu-core"  # what a rank of an emulated server computes on
+SPACES = ("auto", "full", "samples", "data-parallel", "pipeline")
+
+CLUSTER = (
+    "servers",
+    "degree",
+    "bandwidth",
+    "ports",
+    "parallel-links",
+    "accelerators-per-server",
+)
+"""What servers there are and how they can be wired; a cluster file says it, too."""
+
+PLANNING = (
+    *CLUSTER,
+    "accelerator",
+    "batch-size",
+    "costs",
+    "strategy-space",
+    "stages",
+    "micro-batches",
+    "optimizer-state",
+    "strategy",
+    "routing",
+    "mode",
+    "rounds",
+    "evaluations",
+    "ablation",
+    "chains",
+    "ray",
+    "seed",
+)
+"""What a job is and how it is planned: on plan, run and compare, whose plans are the same for the
+same options."""
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "servers": {"type": int, "metavar": "N", "help": "number of servers"},
+    "degree": {
+        "type": int,
+        "metavar": "D",
+        "help": "ports of each server (default: 2, which is a ring; of two servers 1)",
+    },
+    "bandwidth": {
+        "type": parser.rate,
+        "metavar": "RATE",
+        "help": "of a port, per direction, with its unit: 25Gbps, 200Mbps (default: "
+        f"{DEFAULT_LINK_GBPS:g}Gbps is planned for, and emulated links are not limited)",
+    },
+    "ports": {
+        "choices": ["duplex", "simplex"],
+        "help": "duplex: a port carries both directions of a cable (default); simplex: "
+        "transmitters and receivers are wired apart",
+    },
+    "parallel-links": {
+        "action": "store_true",
+        "help": "allow a degree above servers - 1: further rings and cables join the same servers",
+    },
+    "accelerators-per-server": {
+        "type": int,
+        "metavar": "K",
+        "help": "accelerators of each server, with a rank for each (default: 1)",
+    },
+    "accelerator": {
+        "metavar": "NAME",
+        "help": "whose times are planned with: device or device:format, as h100 or a100:bf16 "
+        f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
+    },
+    "batch-size": {
+        "type": int,
+        "metavar": "SAMPLES",
+        "help": "of one iteration on all accelerators together (default: the batch of a shipped "
+        "model for each accelerator; a file's example_batch as it is)",
+    },
+    "costs": {
+        "metavar": "FILE",
+        "help": "measured costs of operators, as `topoopt profile --measure --output-costs FILE` "
+        "writes them, instead of estimates",
+    },
+    "strategy-space": {
+        "choices": SPACES,
+        "default": "auto",
+        "help": "what to search: full: any split and placement; samples: splits of samples only, "
+        "as the paper does; pipeline: stages and micro-batches; data-parallel: nothing; auto "
+        "(default): full for a model, and for a script what it calls: full for "
+        "torch_topoopt.parallelize, pipeline for torch_topoopt.pipeline, data-parallel for neither "
+        "(with `topoopt run` only what can be executed is considered)",
+    },
+    "stages": {"type": int, "metavar": "S", "help": "of a pipeline (default: any number)"},
+    "micro-batches": {
+        "type": parser.micro_batches,
+        "metavar": "N",
+        "help": "equal parts that the batch is worked on in: a number, several to choose from "
+        "(1,4,8), or auto: 1, 2, 4, ... 32 (default: auto in the space pipeline, whose numbers "
+        "begin at 2; else 1, or what the --strategy file says)",
+    },
+    "optimizer-state": {
+        "type": float,
+        "default": 0.0,
+        "metavar": "FACTOR",
+        "help": "bytes that the optimizer keeps for each byte of gradients, which must fit into "
+        "memory: 1 for momentum, 2 for Adam (default: 0)",
+    },
+    "strategy": {
+        "metavar": "FILE",
+        "help": "begin the search at the strategy of this file: native JSON, a plan, or FlexFlow's "
+        "text; with --evaluations 0 it is kept, wired and priced as it is",
+    },
+    "routing": {
+        "choices": lambda: _policies(),
+        "default": "shortest",
+        "help": "shortest: up to 4 equally short paths for a pair with traffic of its own "
+        "(default); single: one of them; random: one, chosen at random, as the paper's artifact; "
+        "coin-change: one, by the strides all servers have; k-shortest: the first 4, longer ones "
+        "too; optimal: weights that minimise the load of the busiest link",
+    },
+    "mode": {
+        "choices": ["paper", "best"],
+        "default": "paper",
+        "help": "how the network is found: by the paper's rules (default), or searched from there "
+        "on, which takes longer and is never worse",
+    },
+    "rounds": {
+        "type": int,
+        "default": planning_defaults.DEFAULT_ROUNDS,
+        "metavar": "N",
+        "help": "most rounds of the alternation (default: %(default)s)",
+    },
+    "evaluations": {
+        "type": int,
+        "default": planning_defaults.DEFAULT_EVALUATIONS,
+        "metavar": "N",
+        "help": "strategies tried in each round (default: %(default)s)",
+    },
+    "ablation": {
+        "choices": ["both", "search-only", "topology-only"],
+        "default": "both",
+        "help": "leave out one half of the alternation: search-only keeps the network for data "
+        "parallelism; topology-only wires once for a strategy searched on an ideal switch, the "
+        "paper's naive approach (default: both halves)",
+    },
+    "chains": {
+        "type": int,
+        "default": planning_defaults.DEFAULT_CHAINS,
+        "metavar": "N",
+        "help": "searches side by side that share the strategies to try (default: %(default)s); "
+        "the plan depends on their number and not on how many run at a time",
+    },
+    "ray": {
+        "metavar": "ADDRESS",
+        "help": "run the chains as tasks of the Ray cluster at ADDRESS, or of the one on this "
+        "machine (auto); default: in threads here",
+    },
+    "seed": {
+        "type": int,
+        "default": 0,
+        "metavar": "N",
+        "help": "of all that is chosen at random: same seed, same result (default: 0)",
+    },
+    "measure": {
+        "action": "store_true",
+        "help": "measure on this machine what the operators of the model take, instead of "
+        "estimating it",
+    },
+    "plan": {"metavar": "PLAN.json", "help": "use this plan instead of making one"},
+    "failures": {
+        "help": "also show what the loss of any one cable or server costs",
+        "action": "store_true",
+    },
+    "plot": {"metavar": "FILE", "help": "also draw it: .png, .pdf or .svg"},
+    "dry-run": {"action": "store_true", "help": "only check, and say what would be done"},
+    "json": {
+        "action": "store_true",
+        "help": "print one JSON object on stdout, and everything else on stderr",
+    },
+}
+
+
+def _policies() -> tuple[str, ...]:
+    from torch_topoopt.topology.routing_policies import POLICIES
+
+    return POLICIES
+
+
+def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Adds the shared options `names`; a verb that has to differ says how in `changes`."""
+    for name in names:
+        keywords = {**_OPTIONS[name], **changes}
+        if callable(keywords.get("choices")):
+            keywords["choices"] = keywords["choices"]()
+        options.add_argument(f"--{name}", **keywords)
+
+
+def cluster_of(
+    arguments: argparse.Namespace,
+    accelerator: str = EMULATED_ACCELERATOR,
+    *,
+    or_else: str = "",
+) -> Cluster:
+    """The Cluster that the options of CLUSTER describe, with their defaults.
+
+    `accelerator` is that of a verb where none is given. Raises InputError or DocumentError for what
+    cannot be; `or_else` says what may stand in for --servers.
+    """
+    if arguments.servers is None:
+        raise InputError(f"servers: missing; say how many, as --servers 4{or_else}")
+    return parser.make_cluster(
+        arguments.servers,
+        degree_of(arguments),
+        arguments.bandwidth or DEFAULT_LINK_GBPS,
+        arguments.ports or "duplex",
+        getattr(arguments, "accelerator", None) or accelerator,
+        accelerators_of(arguments),
+        parallel_links=arguments.parallel_links,
+    )
+
+
+def degree_of(arguments: argparse.Namespace) -> int:
+    """The degree that is asked for, or that of the smallest ring."""
+    if arguments.degree is not None:
+        return int(arguments.degree)
+    return 2 if arguments.servers > 2 else 1
+
+
+def accelerators_of(arguments: argparse.Namespace) -> int:
+    """Those of each server; raises InputError for less than one."""
+    count: int | None = getattr(arguments, "accelerators_per_server", None)
+    if count is not None and count < 1:
+        raise InputError(f"accelerators-per-server: {count} is not at least 1")
+    return count or 1
+
+
+def refuse_beside_cluster_file(arguments: argparse.Namespace) -> None:
+    """Raises InputError for an option that a cluster file already answers."""
+    for name in CLUSTER:
+        value = getattr(arguments, name.replace("-", "_"))
+        if value is not None and value is not False:
+            raise InputError(f"{name}: the cluster file says it; leave --{name} out")
