@@ -114,6 +114,39 @@ def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedM
     return loaded
 
 
+def op_graph_path(plan_path: str | Path) -> Path:
+    """Where the OpGraph of the plan at `plan_path` is kept: plan.json - plan.opgraph.json."""
+    return Path(plan_path).with_suffix(".opgraph.json")
+
+
+def op_graph_of_plan(plan: Plan, plan_path: str, batch_size: int | None = None) -> OpGraph:
+    """What was planned: the OpGraph beside the plan (`op_graph_path`, or opgraph.json in a run
+    folder) that is of its model and batch size, else the shipped model that the plan names.
+
+    Another `batch_size` than the plan's needs the model. Raises InputError if there is neither.
+    """
+    from torch_topoopt.op_graph import OpGraph
+
+    beside = (op_graph_path(plan_path), Path(plan_path).with_name("opgraph.json"))
+    for path in beside:
+        if batch_size is None and path.is_file():
+            graph = load(OpGraph, str(path))
+            same = (graph.model, graph.batch_size) == (plan.model, plan.batch_size)
+            if same and [o.name for o in graph.operators] == [p.operator for p in plan.strategy]:
+                return graph
+    from torch_topoopt.profiling import is_file
+
+    if not is_file(plan.model):
+        try:
+            return op_graph_of(plan.model, batch_size or plan.batch_size)
+        except InputError:
+            pass
+    raise InputError(
+        f"model: neither {beside[0]} nor {beside[1]} is of {plan.model!r} with a batch of "
+        f"{plan.batch_size} samples; name what was planned with --model"
+    )
+
+
 class StoppedEarly(BaseException):
     """A signal ended the planning; `plan` is the best that was found before. As Interrupted."""
 

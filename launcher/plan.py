@@ -106,6 +106,7 @@ def main(argv: list[str]) -> int:
 
 def _keep(terminal: Terminal, graph: OpGraph, plan: Plan, arguments: argparse.Namespace) -> None:
     documents.save(plan, arguments.output)
+    documents.save(graph, str(documents.op_graph_path(arguments.output)))
     explained = _explained(graph, plan, arguments) if arguments.explain else None
     _print(terminal, plan, arguments, explained)
     if arguments.export_strategy is not None:
@@ -162,11 +163,12 @@ def _print(
             figures["failures"] = failure_tables.failure_summary(plan)
         if explained is not None:
             figures["explain"] = explain_tables.figures(explained)
-        console.print_json({**figures, "plan": output})
+        op_graph = str(documents.op_graph_path(output))
+        console.print_json({**figures, "plan": output, "op_graph": op_graph})
         return
     plan_tables.show_plan(terminal, plan)
     if explained is not None:
         explain_tables.show(terminal, explained)
     if arguments.failures and plan.failures is not None:
         failure_tables.show_failures(terminal, plan)
-    terminal.line(f"plan: {output}")
+    terminal.line(f"plan: {output} (its model's operators: {documents.op_graph_path(output)})")

@@ -13,17 +13,23 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Writes report.html into the folder of a run: the network with its rings, predicted and measured
-traffic, the search curve and the accuracy curve. The page needs no network."""
+traffic, the search curve and the accuracy curve. Of a plan that nobody has run, what it predicts,
+as PLAN.html beside it. The page needs no network."""
 
 _EXAMPLES = """\
   topoopt report runs/2026-01-31T12-00-00
-  topoopt report runs/2026-01-31T12-00-00 --json"""
+  topoopt report runs/2026-01-31T12-00-00 --json
+  topoopt report plan.json"""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("report", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("run_dir", metavar="RUN_DIR", help="a folder that `topoopt run` made")
+    options.add_argument(
+        "run_dir",
+        metavar="RUN_DIR",
+        help="a folder that `topoopt run` made, or a plan.json",
+    )
     shared_options.add(options, "json")
     return options
 
@@ -43,12 +49,16 @@ def main(argv: list[str]) -> int:
 
 
 def write(run_dir: str | Path) -> Path:
-    """Writes the page; raises InputError or DocumentError for a folder that is no run."""
-    from torch_topoopt.report import write_report
+    """Writes the page of a run folder or of a plan; raises InputError or DocumentError for what is
+    neither."""
+    from torch_topoopt.report import write_plan_report, write_report
 
-    if not Path(run_dir).is_dir():
-        raise InputError(f"{run_dir}: no such folder; give one that `topoopt run` made")
+    if not Path(run_dir).exists():
+        raise InputError(
+            f"{run_dir}: no such folder or plan; give a folder that `topoopt run` made, or a "
+            "plan.json"
+        )
     try:
-        return write_report(run_dir)
+        return write_report(run_dir) if Path(run_dir).is_dir() else write_plan_report(run_dir)
     except OSError as error:
         raise InputError(f"{error.filename or run_dir}: {error.strerror}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torch_topoopt.launcher import (
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch_topoopt._core import FlowProgram
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Plan
     from torch_topoopt.sim import FlowsResult
+    from torch_topoopt.sim.flow_names import FlowName
 
 _DESCRIPTION = """\
 Simulates training iterations of a PLAN, or the flows of a file: explicit paths, sizes and
@@ -56,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--model",
         metavar="MODEL",
         help="with PLAN: the model that was planned: name, file.py:callable, script.py or *.json "
-        "(default: opgraph.json in the folder of the plan)",
+        "(default: what stands beside the plan, or the shipped model that it names)",
     )
     options.add_argument(
         "--iterations", type=int, metavar="N", help="with PLAN: training iterations (default: 1)"
@@ -98,7 +100,7 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress:
         try:
-            program, control = _program(arguments, terminal)
+            program, control, names = _program(arguments, terminal)
             if control is not None:
                 options["control"] = control
             with signals.noted() as stopped:
@@ -116,7 +118,7 @@ def main(argv: list[str]) -> int:
                 )
         except ValueError as error:
             raise InputError(str(error)) from None
-    _write_files(arguments, program, result)
+    _write_files(arguments, program, result, names)
     if arguments.json:
         console.print_json(result.summary())
     else:
@@ -127,9 +129,11 @@ def main(argv: list[str]) -> int:
 
 def _program(
     arguments: argparse.Namespace, terminal: console.Terminal
-) -> tuple[FlowProgram, object]:
-    """What to run, and what moves its circuits, if anything does; raises InputError, DocumentError
-    or ValueError."""
+) -> tuple[FlowProgram, object, dict[int, FlowName]]:
+    """What to run, what moves its circuits, if anything does, and what its flows carry.
+
+    Raises InputError, DocumentError or ValueError.
+    """
     from torch_topoopt import sim
 
     if (arguments.plan is None) == (arguments.flows is None):
@@ -138,24 +142,18 @@ def _program(
         for option in ("model", "iterations", "architecture", "batch_size"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option.replace('_', '-')}: belongs to a PLAN, not to --flows")
-        return sim.read_flows(arguments.flows), None
+        return sim.read_flows(arguments.flows), None, {}
     from torch_topoopt.plan import Plan
 
     plan = documents.load(Plan, arguments.plan)
-    beside = Path(arguments.plan).parent / "opgraph.json"
-    if arguments.model is None and not beside.exists():
-        raise InputError(f"model: there is no {beside}; name what was planned with --model")
-    model = arguments.model or str(beside)
-    batch_size = arguments.batch_size
-    if batch_size is None and not model.endswith(".json"):
-        batch_size = plan.batch_size
-    graph = documents.op_graph_of(model, batch_size)
+    graph = _planned_graph(plan, arguments)
     terminal.line(
         planning.assumptions(plan.cluster, plan.strategy_space, graph.model, graph.batch_size)
     )
     iterations = 1 if arguments.iterations is None else arguments.iterations
     if arguments.architecture is None:
-        return sim.plan_program(graph, plan, iterations=iterations), None
+        program, names = sim.named_plan_program(graph, plan, iterations=iterations)
+        return program, None, names
     from torch_topoopt.architecture_program import architecture_program
     from torch_topoopt.architectures import architecture
 
@@ -166,20 +164,38 @@ def _program(
         from torch_topoopt.architecture_packets import MovingCircuits
 
         moving = MovingCircuits(*what, micro_batches=parts, seed=plan.seed, iterations=iterations)
-        return moving.program, moving.control
+        return moving.program, moving.control, {}
     program = architecture_program(
         *what, micro_batches=parts, seed=plan.seed, iterations=iterations
     )
-    return program, None
+    return program, None, {}
 
 
-def _write_files(arguments: argparse.Namespace, program: FlowProgram, result: FlowsResult) -> None:
+def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:
+    """Of --model, or of what was planned; raises InputError, DocumentError."""
+    model, batch_size = arguments.model, arguments.batch_size
+    if model is None:
+        return documents.op_graph_of_plan(plan, arguments.plan, batch_size)
+    if batch_size is None and not model.endswith(".json"):
+        batch_size = plan.batch_size
+    return documents.op_graph_of(model, batch_size)
+
+
+def _write_files(
+    arguments: argparse.Namespace,
+    program: FlowProgram,
+    result: FlowsResult,
+    names: dict[int, FlowName],
+) -> None:
     from torch_topoopt.sim import results
+
+    def write_trace(file: TextIO, program: FlowProgram, result: FlowsResult) -> None:
+        results.write_trace(file, program, result, names)
 
     for path, write in (
         (arguments.flow_csv, results.write_flow_csv),
         (arguments.link_csv, results.write_link_csv),
-        (arguments.trace, results.write_trace),
+        (arguments.trace, write_trace),
     ):
         if path is not None:
             with _output(path) as file:

@@ -118,6 +118,31 @@ def test_a_plan_takes_as_long_as_was_predicted(
     assert "name what was planned with --model" in capsys.readouterr().err
 
 
+def test_a_plan_is_simulated_right_after_it_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = embeddings(4, table_bytes=10**7)
+    graph.save("mine.json")
+    cluster = ("--servers", "4", "--degree", "3", "--bandwidth", "10Gbps", "--evaluations", "20")
+    assert main(["plan", "mine.json", *cluster, "-o", "first.json"]) == 0
+    assert "first.opgraph.json" in capsys.readouterr().out
+    simulate = ["simulate", "first.json", "--level", "packet", "--transport", "roce"]
+    assert main([*simulate, "--trace", "trace.json"]) == 0
+    assert "iteration: " in capsys.readouterr().out
+    assert "AllReduce of " in (tmp_path / "trace.json").read_text()
+    # an OpGraph of something else does not count, and a shipped model is found by its name
+    (tmp_path / "first.opgraph.json").unlink()
+    embeddings(5).save("opgraph.json")
+    assert main(simulate) == 2
+    error = capsys.readouterr().err
+    assert "neither first.opgraph.json nor opgraph.json is of 'embeddings'" in error
+    assert "name what was planned with --model" in error
+    assert main(["plan", "vgg:tiny", *cluster, "--no-failures"]) == 0
+    (tmp_path / "plan.opgraph.json").unlink()
+    assert main(["simulate", "plan.json"]) == 0
+
+
 def test_a_plan_runs_packet_by_packet_on_another_architecture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_page import report
+from report_page import SECTIONS, report
 from report_runs import (
     as_lines,
     make_events,
@@ -16,7 +16,7 @@ from report_runs import (
 )
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.report import summary, write_report
+from torch_topoopt.report import summary, write_plan_report, write_report
 from torch_topoopt.report.run_folder import parse_metrics
 
 if TYPE_CHECKING:
@@ -25,14 +25,34 @@ if TYPE_CHECKING:
 
 def test_an_interrupted_run_gives_a_page_that_says_what_is_missing(run: Path) -> None:
     (run / "opgraph.json").unlink()
-    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").write_text(as_lines(make_events(make_plan(4, (1,)))[:1]))
     _, page = report(run)
     headline = page.sections["headline"]
     assert "opgraph.json is missing" in headline
-    assert "metrics.jsonl is missing" in headline
     assert "not finished" in headline
     assert "no traffic" in page.sections["traffic"]
-    assert len(summary(run)["notes"]) == 2
+    assert len(summary(run)["notes"]) == 1
+
+
+def test_a_plan_that_nobody_has_run_is_a_page_of_predictions(run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    text, page = report(run)
+    assert tuple(page.sections) == tuple(
+        name for name in SECTIONS if name not in ("stages", "training", "reproduce")
+    )
+    for word in ("not finished", "is missing", "interrupted", "not recorded", "Not recorded"):
+        assert word not in text
+    assert "Predicted iteration" in page.sections["headline"]
+    assert set(page.attributes("href")) <= {f"#{name}" for name in page.attributes("id")}
+    alone = run.parent / "alone" / "my plan.json"
+    alone.parent.mkdir()
+    alone.write_bytes((run / "plan.json").read_bytes())
+    written = write_plan_report(alone)
+    assert written == alone.with_name("my plan.html")
+    assert "there is no OpGraph" in written.read_text(encoding="utf-8")
+    alone.with_name("my plan.opgraph.json").write_bytes((run / "opgraph.json").read_bytes())
+    write_plan_report(alone)
+    assert "there is no OpGraph" not in written.read_text(encoding="utf-8")
 
 
 def test_a_run_without_an_end_is_shown_as_not_finished(run: Path) -> None:

@@ -61,7 +61,7 @@ def _worst_text(plan: Plan, whole: FailureFigures, figures: list[FailureFigures]
             sentences.append(f"Without any one {name}, {percent(min(known))} or more of the")
             sentences.append("bandwidth of AllReduce is left.")
         if apart := sum(not figure.failure.connected for figure in of_kind if figure.failure):
-            sentences.append(f"{apart} of {len(of_kind)} {name}s part the network.")
+            sentences.append(f"{apart} of {len(of_kind)} {name}s disconnect the network.")
     sentences.append("The plan holds rings and routes for every such loss; a run that loses a link")
     sentences.append("does not change over to them by itself.")
     return paragraph(Markup(" ".join(sentences)))
@@ -76,7 +76,7 @@ def _row(plan: Plan, whole: FailureFigures, figure: FailureFigures) -> tuple[str
     assert failure is not None  # only the whole network's figures have none
     name = f"server {failure.lost}" if figure.is_server else _link(plan, failure)
     if not failure.connected:
-        return (name, "parts the network", MISSING, MISSING, MISSING)
+        return (name, "disconnects the network", MISSING, MISSING, MISSING)
     given_up = sum(len(dropped.rings) for dropped in failure.dropped)
     of = sum(len(plan.network.groups[dropped.group].rings) for dropped in failure.dropped)
     relayed = len({(way.servers[0], way.servers[-1]) for way in failure.detours})

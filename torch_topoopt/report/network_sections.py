@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from torch_topoopt.rates import format_gbps
 from torch_topoopt.report import figures
 from torch_topoopt.report.html import (
     MISSING,
@@ -202,7 +203,8 @@ def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
 
 def traffic_section(run: Run) -> Markup:
     """Predicted and measured traffic: heatmaps on one scale, and a table per link."""
-    plan, title = run.plan, "Traffic, predicted and measured"
+    plan = run.plan
+    title = "Traffic, predicted and measured" if run.metrics else "Traffic, predicted"
     if not plan.network.links:
         return section("traffic", title, paragraph("The plan has no links, so nothing is sent."))
     traffic = compare_traffic(run)
@@ -248,7 +250,7 @@ def wiring_section(plan: Plan) -> Markup:
     kind = "cable" if duplex else "link"
     columns = [kind, "server A", "port of A", "server B", "port of B", "rings A → B"]
     columns += ["rings B → A"] if duplex else []
-    caption = f"Every {kind} of the plan, {plan.cluster.link_gbps:g} Gb/s in each direction"
+    caption = f"Every {kind} of the plan, {format_gbps(plan.cluster.link_gbps)} in each direction"
     body = table(caption, columns, rows)
     return section(
         "wiring", "Links and wiring",

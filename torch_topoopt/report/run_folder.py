@@ -201,7 +201,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder; `graph` and `metrics` are None where the run ended before they were written."""
+    """A run folder, or a plan that nobody has run: `metrics` is None then, for `topoopt run` writes
+    metrics.jsonl before anything else. `graph` is None where there is no OpGraph."""
 
     plan: Plan
     graph: OpGraph | None
@@ -243,8 +244,21 @@ def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> l
     return notes
 
 
+def read_plan(path: Path) -> Run:
+    """Reads a plan, and what stands beside it: the OpGraph NAME.opgraph.json or opgraph.json of its
+    model. Raises DocumentError for a bad one and OSError for a plan that cannot be read."""
+    plan = Plan.load(path)
+    graph = None
+    for beside in (path.with_suffix(".opgraph.json"), path.with_name("opgraph.json")):
+        if graph is None and beside.is_file():
+            found = OpGraph.load(beside)
+            if (found.model, found.batch_size) == (plan.model, plan.batch_size):
+                graph = found
+    return Run(plan, graph, None, tuple(_mismatches(plan, graph, None)))
+
+
 def read_run(run_dir: Path) -> Run:
-    """Reads a run folder.
+    """Reads a run folder; without metrics.jsonl it holds a plan that nobody has run.
 
     Raises DocumentError if `plan.json` is missing or any file is corrupt or does not match it.
     """
@@ -254,9 +268,11 @@ def read_run(run_dir: Path) -> Run:
             f"{paths['plan.json']}: missing; a report needs a run folder in which `topoopt run` "
             "got as far as writing its plan"
         )
+    if not paths["metrics.jsonl"].is_file():
+        return read_plan(paths["plan.json"])
     plan = Plan.load(paths["plan.json"])
     notes = []
-    graph, metrics = None, None
+    graph = None
     if paths["opgraph.json"].is_file():
         graph = OpGraph.load(paths["opgraph.json"])
     else:
@@ -264,18 +280,12 @@ def read_run(run_dir: Path) -> Run:
             "opgraph.json is missing (the run was interrupted, or was given its plan), so what the "
             "model computes cannot be shown."
         )
-    if paths["metrics.jsonl"].is_file():
-        try:
-            metrics = parse_metrics(paths["metrics.jsonl"].read_bytes())
-            _check_links(plan, metrics)
-        except DocumentError as error:
-            raise DocumentError(f"{Path(run_dir)}/{error}") from None
-        notes += metrics.notes
-    else:
-        notes.append(
-            "metrics.jsonl is missing (the run was interrupted), so what the run took, learnt and "
-            "sent cannot be shown."
-        )
+    try:
+        metrics = parse_metrics(paths["metrics.jsonl"].read_bytes())
+        _check_links(plan, metrics)
+    except DocumentError as error:
+        raise DocumentError(f"{Path(run_dir)}/{error}") from None
+    notes += metrics.notes
     notes += _mismatches(plan, graph, metrics)
     return Run(plan, graph, metrics, tuple(notes))
 

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torch_topoopt import __version__
+from torch_topoopt.rates import format_gbps
 from torch_topoopt.report import figures
 from torch_topoopt.report.failure_section import failure_section
 from torch_topoopt.report.html import (
@@ -91,7 +92,7 @@ def _prediction_tile(plan: Plan) -> Markup:
 def _accuracy_tiles(run: Run) -> list[Markup]:
     accuracy = find_accuracy(run.metrics.train) if run.metrics else None
     if accuracy is None:
-        note = "the script logged no accuracy" if run.metrics else "no metrics.jsonl"
+        note = "the script logged no accuracy"
         return [_tile("Accuracy", MISSING, note), _tile("Time to accuracy", MISSING, note)]
     name = "Test accuracy" if "test" in key_words(accuracy.key) else "Accuracy"
     goal = "target" if accuracy.goal_is_target else "best seen"
@@ -114,8 +115,8 @@ def _exit_tile(run: Run) -> Markup:
     return _tile("Run", "✗ failed", f"exit code {code}", "bad")
 
 
-def _rate(link_gbps: float) -> str:
-    return f"{link_gbps:g} Gb/s" if link_gbps >= 1 else f"{link_gbps * 1000:g} Mb/s"
+def _run_tiles(run: Run) -> list[Markup]:
+    return [*_measured_tiles(run), *_accuracy_tiles(run), _exit_tile(run)]
 
 
 def _headline(run: Run) -> Markup:
@@ -128,13 +129,15 @@ def _headline(run: Run) -> Markup:
         _tile(
             "Cluster",
             f"{cluster.servers} × {cluster.degree}",
-            f"servers × degree; {cluster.ports} ports of {_rate(cluster.link_gbps)}, "
+            f"servers × degree; {cluster.ports} ports of {format_gbps(cluster.link_gbps)}, "
             f"{cluster.accelerators_per_server} × {cluster.accelerator} per server",
         ),
         _prediction_tile(plan),
-        *_measured_tiles(run),
-        *_accuracy_tiles(run),
-        _exit_tile(run),
+        *(
+            _run_tiles(run)
+            if run.metrics
+            else [_tile("Run", "not run", "a plan: predictions only")]
+        ),
     ]
     notes = Markup("")
     if run.notes:
@@ -236,8 +239,7 @@ def _in_percent(series: Series) -> Series:
 
 def _training_section(run: Run) -> Markup:
     title = "Accuracy and loss"
-    if run.metrics is None:
-        return section("training", title, paragraph("Not recorded: metrics.jsonl is missing."))
+    assert run.metrics is not None
     curves = training_curves(run.metrics.train)
     accuracies = [_in_percent(series) for series in curves.accuracies[:_PANEL_LINES]]
     losses = list(curves.losses[:_PANEL_LINES])
@@ -323,7 +325,7 @@ def _top_table(
 def _operators_section(run: Run) -> Markup:
     title = "Largest operators"
     if run.graph is None:
-        return section("operators", title, paragraph("Not recorded: opgraph.json is missing."))
+        return section("operators", title, paragraph("Not recorded: there is no OpGraph."))
     text = paragraph(
         f"{len(run.graph.operators)} operators; figures for the whole batch of "
         f"{run.graph.batch_size} samples, FLOPs of forward and backward pass together."
@@ -353,10 +355,14 @@ _CONTENTS = (
 )  # fmt: skip
 
 
+_OF_A_RUN = frozenset({"stages", "training", "reproduce"})
+
+
 def render_page(run: Run) -> str:
-    """The whole page of a run folder as HTML5."""
+    """The whole page of a run folder as HTML5; of a plan, without the sections on its run."""
     plan = run.plan
-    links = (element("a", name, href=f"#{identity}") for identity, name in _CONTENTS)
+    contents = [entry for entry in _CONTENTS if run.metrics or entry[0] not in _OF_A_RUN]
+    links = (element("a", name, href=f"#{identity}") for identity, name in contents)
     footer = element(
         "footer", f"torch_topoopt {__version__} · plan {plan.digest()} · version {plan.version}"
     )
@@ -364,16 +370,16 @@ def render_page(run: Run) -> str:
         f"{plan.model} on {plan.cluster.servers} servers of degree {plan.cluster.degree}",
         _headline(run),
         element("nav", *links, aria_label="Contents"),
-        _stages_section(run),
+        _stages_section(run) if run.metrics else Markup(""),
         topology_section(plan),
         _rounds_section(plan),
         traffic_section(run),
         _search_section(plan),
-        _training_section(run),
+        _training_section(run) if run.metrics else Markup(""),
         _strategy_section(run),
         _operators_section(run),
         wiring_section(plan),
         failure_section(plan),
-        _reproduce_section(run),
+        _reproduce_section(run) if run.metrics else Markup(""),
         footer,
     )

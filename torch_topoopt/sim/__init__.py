@@ -26,7 +26,7 @@ from torch_topoopt.sim.iteration import (
     predict_ideal_switch,
 )
 from torch_topoopt.sim.packet import Reroute, packet_options
-from torch_topoopt.sim.plan_program import plan_program
+from torch_topoopt.sim.plan_program import named_plan_program, plan_program
 from torch_topoopt.sim.tasks import ComputeTask, FlowTask, SimLink, TaskTimes, simulate_tasks
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "SimLink",
     "TaskTimes",
     "complete_groups",
+    "named_plan_program",
     "packet_options",
     "plan_program",
     "predict",

@@ -11,7 +11,7 @@ in 2 (k - 1) steps. An AllReduce has ended when the slowest hop has, and when th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,7 @@ from torch_topoopt.iteration_tasks import (
     repeated_tasks,
 )
 from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.sim.flow_names import FlowName, StepNames
 from torch_topoopt.sim.iteration import complete_groups
 
 if TYPE_CHECKING:
@@ -32,19 +33,33 @@ if TYPE_CHECKING:
 
 
 def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core.FlowProgram:
-    """`iterations` training iterations of `op_graph` under `plan`, one after another.
+    """As `named_plan_program`, without the names."""
+    return named_plan_program(op_graph, plan, iterations=iterations)[0]
+
+
+def named_plan_program(
+    op_graph: OpGraph, plan: Plan, *, iterations: int = 1
+) -> tuple[_core.FlowProgram, dict[int, FlowName]]:
+    """`iterations` training iterations of `op_graph` under `plan`, one after another, and what
+    every flow carries, by the number of its task.
 
     Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
     accelerator, two servers that must exchange bytes but have no route, or no iterations.
     """
     check_iterations(iterations)
     check_strategy(op_graph, plan.cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
-    once = _Builder(op_graph, plan, _routes(plan)).iteration()
+    builder = _Builder(op_graph, plan, _routes(plan))
+    once = builder.iteration()
     tasks, _ = repeated_tasks(once, iterations, lambda task: task.links)
     bits_per_s, latency_ns = plan.cluster.link_gbps * 1e9, plan.cluster.link_latency_s * 1e9
     links = [(link.source, link.target, bits_per_s, latency_ns) for link in plan.network.links]
     servers = plan.cluster.servers
-    return _core.FlowProgram.of_tasks(servers, servers, links, tasks, [])
+    names = {
+        iteration * (len(once) + 1) + task: replace(name, iteration=iteration)
+        for iteration in range(iterations)
+        for task, name in builder.names.items()
+    }
+    return _core.FlowProgram.of_tasks(servers, servers, links, tasks, []), names
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,7 @@ class _Builder:
     plan: Plan
     paths: dict[tuple[int, int], list[_Path]]
     tasks: list[_RoutedTask] = field(default_factory=list)
+    names: dict[int, FlowName] = field(default_factory=dict)  # of flows, by index of `tasks`
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -97,9 +113,11 @@ class _Builder:
     def iteration(self) -> list[_RoutedTask]:
         plan = self.plan
         steps = iteration_steps(self.op_graph, plan.cluster, plan.strategy, plan.micro_batches)
+        operators = [operator.name for operator in self.op_graph.operators]
+        step_names = StepNames(steps, operators, plan.micro_batches)
         tasks_of: list[list[int]] = []  # per step
-        for step in steps:
-            tasks_of.append(self.add_step(step, tasks_of))
+        for number, step in enumerate(steps):
+            tasks_of.append(self.add_step(number, step, tasks_of, step_names))
         for step, tasks in zip(steps, tasks_of, strict=True):
             if step.kind != "all_reduce":
                 after = [before for earlier in step.after for before in tasks_of[earlier]]
@@ -111,23 +129,29 @@ class _Builder:
         self.tasks.append(task)
         return len(self.tasks) - 1
 
-    def add_step(self, step: IterationStep, tasks_of: list[list[int]]) -> list[int]:
+    def add_step(
+        self, number: int, step: IterationStep, tasks_of: list[list[int]], step_names: StepNames
+    ) -> list[int]:
         """The tasks of a step; only those of an AllReduce wait for something already."""
         if step.kind == "flow":
-            return self.add_flows(step.source, step.target, step.amount, [])
+            name = step_names.of_transfer(number)
+            return self.add_flows(step.source, step.target, step.amount, [], name)
         if step.kind == "all_reduce":
             (ready,) = (task for before in step.after for task in tasks_of[before])
             for ring in self.rings[step.servers]:
-                self.add_ring(ring, step.amount * ring.share, ready)
+                name = step_names.of_all_reduce(number, ring)
+                self.add_ring(ring, step.amount * ring.share, ready, name)
             return []
         kind: Literal["compute", "delay"] = step.kind
         return [self.add(_RoutedTask(kind, step.source, 0, step.amount, step.priority, []))]
 
-    def add_flows(self, source: int, target: int, size_bytes: float, after: list[int]) -> list[int]:
+    def add_flows(
+        self, source: int, target: int, size_bytes: float, after: list[int], name: FlowName
+    ) -> list[int]:
         """The flows of these bytes, one for each path of the pair."""
         if (source, target) not in self.paths:
             raise ValueError(f"routes: no link and no route from server {source} to {target}")
-        return [
+        flows = [
             self.add(
                 _RoutedTask(
                     "flow", source, target, size_bytes * path.weight, 0, list(after), path.links
@@ -136,12 +160,14 @@ class _Builder:
             for path in self.paths[source, target]
             if path.weight
         ]
+        self.names.update(dict.fromkeys(flows, name))
+        return flows
 
-    def add_ring(self, ring: Ring, size_bytes: float, ready: int) -> None:
+    def add_ring(self, ring: Ring, size_bytes: float, ready: int, name: FlowName) -> None:
         k = len(ring.servers)
         hop_s, arrived = [], []
         for source, target in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True):
-            arrived += self.add_flows(source, target, 2 * (k - 1) / k * size_bytes, [ready])
+            arrived += self.add_flows(source, target, 2 * (k - 1) / k * size_bytes, [ready], name)
             hop_s.append(self.latency_s(source, target))
         skipped_s = min(a + b for a, b in zip(hop_s, (*hop_s[1:], hop_s[0]), strict=True))
         late_s = max(0.0, 2 * sum(hop_s) - skipped_s - max(hop_s))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import math
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import TextIO
 
     from torch_topoopt import _core
+    from torch_topoopt.sim.flow_names import FlowName
     from torch_topoopt.sim.flows import FlowsResult
 
 FLOW_COLUMNS = ("flow", "source", "target", "size_bytes", "start_s", "finish_s")
@@ -46,11 +49,17 @@ def write_link_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult
         )
 
 
-def write_trace(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
+def write_trace(
+    file: TextIO,
+    program: _core.FlowProgram,
+    result: FlowsResult,
+    names: Mapping[int, FlowName] = MappingProxyType({}),
+) -> None:
     """The trace-event JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
     Every source node is a process; its flows lie in lanes in which none overlaps another. A flow
-    that was still under way at the end lasts until then.
+    that was still under way at the end lasts until then. `names`, by number of task, say what flows
+    carry; one without is called by its ends and its number in the program.
     """
     events: list[str] = []
     lanes: dict[int, list[float]] = {}  # per source: when each lane is free again
@@ -64,24 +73,31 @@ def write_trace(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -
         ends = lanes.setdefault(source, [])
         lane = next((i for i, end in enumerate(ends) if end <= start_s), len(ends))
         ends[lane : lane + 1] = [end_s]
+        arguments: dict[str, Any] = {"flow": flow, "size_bytes": size_bytes, "hops": len(links)}
+        text = f"flow {flow}: {source} -> {target}"
+        if name := names.get(task):
+            text = name.text(source, target)
+            arguments |= {"operators": name.operators, "iteration": name.iteration}
+            if name.ring:
+                arguments |= {"ring": name.ring, "steps": name.steps}
         event = {
-            "name": f"flow {flow} to {target}",
+            "name": text,
             "ph": "X",
             "pid": source,
             "tid": lane,
             "ts": start_s * _MICROSECONDS,
             "dur": (end_s - start_s) * _MICROSECONDS,
-            "args": {"size_bytes": size_bytes, "hops": len(links)},
+            "args": arguments,
         }
         events.append(json.dumps(event))
     for source in sorted(lanes):
-        name = {
+        process = {
             "name": "process_name",
             "ph": "M",
             "pid": source,
             "args": {"name": f"host {source}"},
         }
-        events.append(json.dumps(name))
+        events.append(json.dumps(process))
     file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
     file.write(",\n".join(events))
     file.write("\n]}\n")
