@@ -27,6 +27,9 @@ _EXAMPLES = """\
   topoopt cluster status --all --json"""
 
 
+_LAUNCHES = {"run": "emulated", "hosts": "on its servers", "program": "a program"}
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("cluster status", _DESCRIPTION, _EXAMPLES)
@@ -68,6 +71,7 @@ def _figures(job: Job, store: Store, *, detail: bool = False) -> dict[str, Any]:
         "name": job.name,
         "state": job.state,
         "servers": job.servers,
+        "launch": job.spec.launch,
         "on": list(job.layout.servers) if job.layout else [],
         "side": job.side,
         "submitted_at": job.submitted_at,
@@ -102,11 +106,12 @@ def _show_jobs(terminal: Terminal, jobs: list[Job]) -> None:
             job.state,
             " ".join(job.layout.servers) if job.layout else f"{job.servers} wanted",
             job.side or "",
+            _LAUNCHES[job.spec.launch],
             age(now - job.changed_at),
         )
         for job in jobs
     ]
-    terminal.table("Jobs", ("job", "state", "servers", "side", "for"), rows)
+    terminal.table("Jobs", ("job", "state", "servers", "side", "runs", "for"), rows)
     for job in jobs:
         if job.problem:
             terminal.line(f"job {job.id}: {job.problem}{_again(job, now)}")
@@ -128,6 +133,7 @@ def _show_job(terminal: Terminal, store: Store, job: Job) -> None:
         terminal.line(f"servers: {' '.join(job.layout.servers)}, side {job.layout.side}")
         for connection in job.layout.connections:
             terminal.line(f"  {connection}")
+    terminal.line(f"runs: {job.spec.where}")
     terminal.line(f"output: {store.folder / 'jobs' / str(job.id)}")
     for _, event in store.events(job.id):
         terminal.line(f"{stamp(event.at)}  {event.text}")

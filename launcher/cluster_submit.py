@@ -26,7 +26,8 @@ The plan is made now (or given by --plan), so that what is wrong with it shows n
 gets is decided when there are some. Jobs get servers in the order in which they were submitted.
 
 --launch says how it is started once its circuits carry light:
-  run      one `topoopt run` on the daemon's machine, which emulates the servers (default)
+  run      one `topoopt run` on the daemon's machine, which emulates the servers: their circuits are
+           set, but they themselves run nothing (default)
   hosts    one `topoopt run --cluster` on each server, over ssh; SCRIPT and the folder of the queue
            have to be on all of them, under the same path. --reach replaces ssh
   program  SCRIPT itself, once; it finds what it needs in TOPOOPT_JOB_PLAN, TOPOOPT_JOB_CLUSTER (the
@@ -93,13 +94,23 @@ def main(argv: list[str]) -> int:
     name = arguments.name or Path(arguments.script).stem
     if arguments.dry_run:
         jobs = Store(folder).jobs(ended=False) if (folder / FILE).is_file() else []
+        terminal.line(f"it would run {spec.where}")
         return _tell(arguments, terminal, plan, cluster, jobs)
     store = Store(folder, create=True)
     bind_cluster(store, cluster, change=False)
     job = store.submit(name, plan.cluster.servers, ports_needed(plan), plan.to_json(), spec)
     if arguments.json:
-        console.print_json({"job": job, "name": name, "plan": plan.digest(), "state": str(folder)})
+        console.print_json(
+            {
+                "job": job,
+                "name": name,
+                "plan": plan.digest(),
+                "launch": spec.launch,
+                "state": str(folder),
+            }
+        )
     terminal.line(f"job {job} ({name}): plan {plan.digest()}; see `topoopt cluster status {job}`")
+    terminal.line(f"job {job} runs {spec.where}")
     if daemon_pid(folder) is None:
         console.warning(
             f"no daemon runs; start `topoopt cluster daemon --cluster {arguments.cluster}`"

@@ -113,6 +113,26 @@ def test_a_job_goes_through_the_daemon_and_its_status_tells(
     assert "job 1 (first): done (exit code 0)" in capsys.readouterr().out
 
 
+def test_a_job_that_is_emulated_says_so_when_submitted_and_in_its_status(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "emulated on the daemon's machine; the servers themselves run nothing"
+    emulated = [*_submit("--launch", "run")]
+    assert cluster.main([*emulated[:-1], "--dry-run", emulated[-1]]) == OK
+    assert f"it would run {said}" in capsys.readouterr().out
+    assert cluster.main(emulated) == OK
+    assert f"job 1 runs {said}" in capsys.readouterr().out
+    assert cluster.main([*_submit("--launch", "hosts", "--reach", "ssh {management}")]) == OK
+    assert "job 2 runs on its servers" in capsys.readouterr().out
+    assert cluster.main(["status"]) == OK
+    table = capsys.readouterr().out
+    assert "emulated" in table
+    assert "on its servers" in table
+    assert cluster.main(["status", "1"]) == OK
+    assert f"runs: {said}" in capsys.readouterr().out
+    assert [job["launch"] for job in _json(capsys, "status")["jobs"]] == ["run", "hosts"]
+
+
 def test_a_dry_run_says_where_and_when_and_submits_nothing(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

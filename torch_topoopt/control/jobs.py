@@ -56,6 +56,16 @@ class JobSpec(Document):
     reach: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()  # NAME=value
 
+    @property
+    def where(self) -> str:
+        """Where it runs, for people: the servers themselves do nothing unless hosts are reached."""
+        return {
+            "run": "emulated on the daemon's machine; the servers themselves run nothing "
+            "(--launch hosts starts it on them)",
+            "hosts": "on its servers",
+            "program": "one program on the daemon's machine",
+        }[self.launch]
+
     def validate(self) -> Self:
         if not self.script:
             raise DocumentError("script: missing")
