@@ -46,7 +46,9 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--cluster", metavar="FILE", help="the cluster file; - reads stdin")
     options.add_argument("--local", action="store_true", help="this host only")
     options.add_argument(
-        "--host", metavar="NAME", help="which server of the file this host is (default: found out)"
+        "--host",
+        metavar="NAME",
+        help="which server of the file this host is (default: auto-detected)",
     )
     options.add_argument("--apply", action="store_true", help="carry out the repair plan")
     options.add_argument(

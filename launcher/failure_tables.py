@@ -64,7 +64,7 @@ def show_failures(terminal: Terminal, plan: Plan) -> None:
             )
         )
     terminal.table(
-        "What a single loss costs at worst",
-        ("lost", "possible", "part the network", "AllReduce bandwidth left", "busiest link"),
+        "Worst single-failure impact",
+        ("lost", "possible", "disconnects the network", "AllReduce bandwidth left", "busiest link"),
         rows,
     )

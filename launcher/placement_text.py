@@ -25,7 +25,7 @@ def placement_text(placement: Placement) -> str:
             ("columns", placement.columns),
             ("rows", placement.rows),
             ("experts", placement.experts),
-            ("positions", placement.attribute),
+            ("sequence", placement.attribute),
         )
         if degree > 1
     ]

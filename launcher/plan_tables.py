@@ -29,7 +29,10 @@ def show_rounds(terminal: Terminal, plan: Plan) -> None:
     if not plan.rounds:
         return
     several = len({entry.micro_batches for entry in plan.rounds}) > 1
-    columns = ("strategy search", "TopologyFinder", "single ring", "ideal switch", "kept")
+    columns = (
+        *("after strategy search", "after TopologyFinder"),
+        *("on a single ring", "on an ideal switch", "kept"),
+    )
     terminal.table(
         "Predicted iteration time, round by round",
         ("round", *(("micro-batches",) if several else ()), *columns),
@@ -121,6 +124,14 @@ def strategy_figures(plan: Plan) -> dict[str, int]:
     }
 
 
+_PARALLEL = {  # what the field calls a split along this dimension
+    "columns": "column parallel",
+    "rows": "row parallel",
+    "experts": "expert parallel",
+    "attribute": "sequence or context parallel",
+}
+
+
 def split_figures(plan: Plan) -> dict[str, int]:
     """How many operators are split along each dimension other than the samples."""
     return {
@@ -137,9 +148,9 @@ def strategy_lines(plan: Plan) -> list[str]:
         f"strategy: {sizes['all_servers']} operators on all servers, "
         f"{sizes['some_servers']} on some, {sizes['one_server']} on one server each"
     ]
-    splits = [f"{count} by {name}" for name, count in split_figures(plan).items() if count]
+    splits = [f"{count} {_PARALLEL[name]}" for name, count in split_figures(plan).items() if count]
     if splits:
-        lines.append(f"operators split otherwise than by samples: {', '.join(splits)}")
+        lines.append(f"not data parallel: {', '.join(splits)}")
     if plan.micro_batches > 1:
         lines.append(f"micro-batches: {plan.micro_batches}, schedule 1F1B")
     reduced = sum(group.size_bytes for group in plan.demand.groups)

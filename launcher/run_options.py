@@ -25,6 +25,7 @@ from torch_topoopt.launcher import (
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.planning import PlanningChoice
 from torch_topoopt.plan import Plan
+from torch_topoopt.rates import format_gbps
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -291,10 +292,12 @@ def _check_plan(arguments: argparse.Namespace, plan: Plan) -> None:
         ("accelerator", arguments.accelerator, cluster.accelerator),
     ):
         if value is not None and value != planned:
-            unit = " Gb/s" if option == "bandwidth" else ""
+            asked, made_for = (
+                format_gbps(float(v)) if option == "bandwidth" else str(v) for v in (value, planned)
+            )
             raise InputError(
-                f"{option}: {value}{unit} was asked for, but {arguments.plan} is a plan for "
-                f"{planned}{unit}; leave --{option} out or make another plan"
+                f"{option}: {asked} was asked for, but {arguments.plan} is a plan for "
+                f"{made_for}; leave --{option} out or make another plan"
             )
     _check_model(arguments)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch_topoopt import rates
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.rates import format_gbps
+
+__all__ = ["counted", "format_bytes", "format_flops", "format_gbps", "format_seconds", "parse_gbps"]
 
 
 def parse_gbps(text: str) -> float:
@@ -29,10 +32,6 @@ def format_bytes(size_bytes: float) -> str:
 
 def format_flops(flops: float) -> str:
     return _scaled(flops, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def format_gbps(gbps: float) -> str:
-    return f"{gbps:g} Gb/s" if gbps >= 1 else f"{gbps * 1000:g} Mb/s"
 
 
 def format_seconds(seconds: float) -> str:

@@ -351,7 +351,7 @@ def _iteration_bytes(job: _Job | None, first: int, count: int) -> tuple[list[int
 
 def _on_closed(rank: int, server: int, why: str) -> None:
     if why:
-        log.warning("rank %d: the job did not end in good order: %s", rank, why)
+        log.warning("rank %d: aborted: %s", rank, why)
     if _job is not None and _job.end_meter is not None:
         _job.end_meter()
     run_dir = os.environ.get("TOPOOPT_RUN_DIR")
@@ -371,7 +371,7 @@ def _on_closed(rank: int, server: int, why: str) -> None:
 
 @atexit.register
 def _leave() -> None:
-    """Ends the job in good order; after an uncaught exception, tells the other ranks at once."""
+    """Shuts the job down; after an uncaught exception, tells the other ranks at once."""
     if _job is None or _job.session.closed or _job.session.inherited:
         return
     error = getattr(sys, "last_value", None)

@@ -32,3 +32,8 @@ def rate_text(gbps: float) -> str:
         if gbps * scale >= 1:
             return f"{gbps * scale:.12g}{unit}"
     return f"{gbps * 1e6:.12g}kbps"
+
+
+def format_gbps(gbps: float) -> str:
+    """25.0 -> "25 Gb/s", 0.15 -> "150 Mb/s": the one form in which people see a rate."""
+    return f"{gbps:g} Gb/s" if gbps >= 1 else f"{gbps * 1000:g} Mb/s"

@@ -164,7 +164,7 @@ def test_much_slower_interfaces_are_left_out_where_the_others_connect_everybody(
     assert SWITCH not in {port.interface for port in wiring.ports}
     line = describe_choice(servers, plan, wiring)
     assert line == (
-        "4 servers with 1 rank each; 4 TCP connections over nic1, nic2, nic3, nic4; "
+        "4 servers, 1 rank each; 4 TCP connections over nic1, nic2, nic3, nic4; "
         "ring node0 - node1 - node2 - node3 and 1 more ring; much slower, so not used: switch"
     )
 

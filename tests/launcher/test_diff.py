@@ -77,7 +77,7 @@ def test_explain_shows_large_operators_and_their_alternatives(
         (Placement("x", (1, 5)), "samples in 2, on servers 1, 5"),
         (Placement("x", tuple(range(8)), columns=4), "samples in 2, columns in 4, on servers 0-7"),
         (Placement("x", tuple(range(0, 64, 8))), "samples in 8, on 8 servers 0, 8 .. 56"),
-        (Placement("x", (0, 1), attribute=2), "positions in 2, on servers 0-1"),
+        (Placement("x", (0, 1), attribute=2), "sequence in 2, on servers 0-1"),
     ],
 )
 def test_a_placement_in_words(placement: Placement, text: str) -> None:

@@ -178,7 +178,9 @@ def test_report_writes_the_page_of_a_run_folder(
 
 def test_report_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "nowhere")]) == 2
-    assert "no such folder; give one that `topoopt run` made" in capsys.readouterr().err
+    assert (
+        "no such folder or plan; give a folder that `topoopt run` made" in capsys.readouterr().err
+    )
     assert main(["report", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "plan.json" in error

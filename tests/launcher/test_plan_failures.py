@@ -28,7 +28,7 @@ def test_a_plan_has_its_failures_and_shows_what_the_worst_cost(
     assert plan.failures is not None
     assert len(plan.failures.links) == 12
     out = capsys.readouterr().out
-    assert "What a single loss costs at worst" in out
+    assert "Worst single-failure impact" in out
     for word in ("any cable", "any server", "AllReduce bandwidth left"):
         assert word in out
     size = ("--servers", "9", "--degree", "4", "--bandwidth", "25Gbps")

@@ -96,7 +96,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--plan plan.json --degree 1 script.py", "degree: 1 was asked for, but plan.json is a"),
         (
             "--plan plan.json --bandwidth 25Gbps script.py",
-            "bandwidth: 25.0 Gb/s was asked for, but plan.json is a plan for 1.0 Gb/s",
+            "bandwidth: 25 Gb/s was asked for, but plan.json is a plan for 1 Gb/s",
         ),
         ("--plan plan.json --ports simplex script.py", "ports: simplex was asked for, but"),
         (

@@ -135,7 +135,7 @@ def test_failures_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -
     assert found["links"]["disconnecting"] == found["servers"]["disconnecting"] == 0
     assert found["links"]["all_reduce_bandwidth"] == pytest.approx(0.75)
     assert main(["topology", *shape, "--failures"]) == 0
-    assert "What a single loss costs at worst" in capsys.readouterr().out
+    assert "Worst single-failure impact" in capsys.readouterr().out
 
 
 def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -295,8 +295,11 @@ def test_a_strategy_that_cannot_be_executed_is_named(strategy: Any, message: str
         (Placement("widen", (3, 1), columns=2), ""),
         (Placement("widen", (0, 1, 2), columns=3), "16 columns cannot be cut into 3 equal parts"),
         (Placement("head", (0, 1), rows=2), "shares a parameter with 'head#2'"),
-        (Placement("mean", (0, 1), attribute=2), "it splits positions, which can be planned but"),
-        (Placement("mean", (0, 1), experts=2), "it splits experts, which can be planned but not"),
+        (
+            Placement("mean", (0, 1), attribute=2),
+            "it is sequence or context parallel, which",
+        ),
+        (Placement("mean", (0, 1), experts=2), "it is expert parallel, which can be planned but"),
         (Placement("sum#2", (0, 1), columns=2), "splits of its columns can be planned but not ex"),
     ],
 )

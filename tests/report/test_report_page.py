@@ -238,8 +238,8 @@ def test_a_cable_that_parts_the_network_is_said_to(tmp_path: Path) -> None:
     plan = Plan.of_network(cluster, network, demand, model="pair")
     plan = replace(plan, failures=plan_failures(cluster, network, demand)).validate()
     _, page = report(write_run(tmp_path / "pair", plan, make_events(plan)))
-    assert page.rows["failures"][1][:2] == ["0:0 – 1:0", "parts the network"]
-    assert "1 of 1 cables part the network." in page.sections["failures"]
+    assert page.rows["failures"][1][:2] == ["0:0 – 1:0", "disconnects the network"]
+    assert "1 of 1 cables disconnect the network." in page.sections["failures"]
 
 
 def test_a_data_parallel_plan_says_that_no_strategy_was_searched(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 def describe_choice(servers: list[Server], plan: Plan, wiring: Wiring) -> str:
     """Servers, ranks, shared memory or TCP, interfaces, ring, and what is not used."""
     counts = sorted({len(server.ranks) for server in servers})
-    each = _counted(counts[0], "rank")
+    ranks = _counted(counts[0], "rank")
     if len(counts) > 1:
-        each = f"{counts[0]} to {counts[-1]} ranks"
-    parts = [f"{_counted(len(servers), 'server')} with {each} each"]
+        ranks = f"{counts[0]} to {counts[-1]} ranks"
+    each = " each" if len(servers) > 1 else ""
+    parts = [f"{_counted(len(servers), 'server')}, {ranks}{each}"]
     if counts[-1] > 1:
         parts.append("shared memory inside a server")
     if len(servers) > 1:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import BYTES_PER_GBPS, Link
+from torch_topoopt.rates import format_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,11 +72,11 @@ def limit_rate(connection: socket.socket, gbps: float) -> None:
         taken = connection.getsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 8)
     except OSError as error:
         raise FabricError(
-            f"this kernel cannot limit a link to {gbps:g} Gb/s "
+            f"this kernel cannot limit a link to {format_gbps(gbps)} "
             f"(SO_MAX_PACING_RATE: {error.strerror}); run without a bandwidth"
         ) from None
     if int.from_bytes(taken, "little") != rate:
-        raise FabricError(f"this kernel did not take the rate of {gbps:g} Gb/s")
+        raise FabricError(f"this kernel did not take the rate of {format_gbps(gbps)}")
 
 
 def listen(address: str, tcp_port: int) -> socket.socket:

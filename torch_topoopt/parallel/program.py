@@ -110,8 +110,8 @@ class Program:
         """Why an operator cannot be placed like that on some of `everyone`; empty if it can."""
         operator, kind, parts = placement.operator, placement.parameter_kind, placement.parameter
         if placement.attribute > 1 or kind == "experts":
-            split = "positions" if placement.attribute > 1 else "experts"
-            return f"it splits {split}, which can be planned but not executed"
+            name = "sequence or context" if placement.attribute > 1 else "expert"
+            return f"it is {name} parallel, which can be planned but not executed"
         if kind is None and placement.servers == tuple(range(everyone)):
             return ""
         if operator in self.pinned:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.netns_kernel import scratch_interface
 from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.rates import format_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +46,8 @@ def check_rate(gbps: float) -> None:
     """Raises FabricError for a rate that a queueing discipline cannot hold."""
     if gbps > _MAX_GBPS:
         raise FabricError(
-            f"bandwidth: {gbps:g} Gb/s is more than {_MAX_GBPS:g} Gb/s, the most that the netns "
-            "fabric can limit a link to"
+            f"bandwidth: {format_gbps(gbps)} is more than {format_gbps(_MAX_GBPS)}, the most "
+            "that the netns fabric can limit a link to"
         )
 
 
