@@ -263,8 +263,9 @@ def make_program(graph: Graph, network: Network) -> _core.FlowProgram:
     return _core.FlowProgram.of_tasks(network.nodes, network.hosts, network.links, made, [], True)
 
 
-def show(path: str, network: Network, name: str, gbps: float, seeds: Sequence[int]) -> None:
-    graph = read_graph(Path(path).read_bytes())
+def show(
+    path: str, graph: Graph, network: Network, name: str, gbps: float, seeds: Sequence[int]
+) -> None:
     program = make_program(graph, network)
     options = {**OPTIONS, "dctcp_mark_in_hosts": name == "circulant"}
     results = [run_program(program, level="packet", seed=seed, **options) for seed in seeds]
@@ -305,15 +306,22 @@ def main() -> int:
         options.error(f"--orders: {arguments.orders} is not at least 1")
     seeds = range(arguments.seed, arguments.seed + arguments.orders)
     strides = tuple(map(int, arguments.strides.split(",")))
+    graphs = {}
+    for path in arguments.files:
+        try:
+            graphs[path] = read_graph(Path(path).read_bytes())
+        except OSError as error:
+            options.error(f"{path}: {error.strerror}; the first lines of --help say where it is")
+        except ValueError as error:
+            options.error(f"{path}: {error}")
     print(
         f"{'graph':<20}{'network':<11}{'simulator':<15}{'flows':>8}{'iteration ms':>13}{'CPU s':>8}"
         f"{'pkt-hops':>11}{'hops/s':>10}{'MB':>7}"
     )
-    for path in arguments.files:
-        graph = read_graph(Path(path).read_bytes())
+    for path, graph in graphs.items():
         chosen = strides if arguments.network == "circulant" else ()
         network = Network(graph, chosen, arguments.gbps, arguments.seed)
-        show(path, network, arguments.network, arguments.gbps, seeds)
+        show(path, graph, network, arguments.network, arguments.gbps, seeds)
     return 0
 
 

@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _PLAIN_WIDTH = 120
+_MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
 
 
 def error(message: str) -> None:
-    """The one line of a command that failed."""
+    """The one line of a command that failed; of a very long one, its beginning and its end."""
+    if len(message) > _MOST_ERROR:
+        left_out = len(message) - _ERROR_START - _ERROR_END
+        end = message[-_ERROR_END:]
+        message = f"{message[:_ERROR_START]}... ({left_out} characters) ...{end}"
     print(f"topoopt: error: {message}", file=sys.stderr)
 
 

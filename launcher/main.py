@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -54,6 +55,9 @@ exit codes: 0 done, 1 the script or the check failed, 2 bad input, 130 Ctrl-C, 1
 def main(argv: list[str] | None = None) -> int:
     """Runs `topoopt` with `argv` (default: the process's own arguments); returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not where a test reads instead
+            stream.reconfigure(errors="replace")  # of what a terminal without UTF-8 cannot show
     try:
         with signals.interruptible():
             return _dispatch(arguments)
@@ -62,6 +66,9 @@ def main(argv: list[str] | None = None) -> int:
         return interrupted.exit_code
     except (InputError, DocumentError, FabricError, BuildMismatchError) as error:
         console.error(str(error))
+        return BAD_INPUT
+    except MemoryError as error:
+        console.error(f"out of memory: {error or 'ask for less, a smaller --servers say'}")
         return BAD_INPUT
     except BrokenPipeError:
         os.dup2(

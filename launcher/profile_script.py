@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt import limits
 from torch_topoopt.launcher import console, documents, parser
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes
@@ -96,6 +97,8 @@ def _trace(
 ) -> CommunicationTrace:
     from torch_topoopt.script_trace import ScriptError, trace_script
 
+    world_size = arguments.world_size
+    limits.check_items(world_size, "world-size", world_size, "ranks")
     chosen: dict[str, Any] = {"ranks": _ranks(arguments)}
     if arguments.iterations is not None:
         chosen["iterations"] = arguments.iterations
@@ -107,7 +110,7 @@ def _trace(
             return trace_script(
                 arguments.model,
                 script_arguments,
-                world_size=arguments.world_size,
+                world_size=world_size,
                 **chosen,
             )
         except (ScriptError, ValueError) as error:

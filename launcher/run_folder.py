@@ -22,8 +22,8 @@ class RunFolder:
         stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.localtime(started)) + suffix
         self.path = path or _free(Path("runs"), stamp)
         self._made: list[Path] = []
-        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
+            missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
             for folder in reversed(missing):
                 folder.mkdir(exist_ok=True)
                 self._made.append(folder)

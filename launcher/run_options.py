@@ -96,10 +96,14 @@ def parse(argv: list[str]) -> RunOptions:
     if argv[:1] in (["-h"], ["--help"]):
         _print_help()
         raise SystemExit(0)
+    named = _named_plan(argv)
+    early = documents.load(Plan, named) if named else None  # before torch, which takes seconds
     options = make_parser()
     options.error = lambda message: parser.fail(options, message, argv)  # type: ignore
     arguments = options.parse_args(argv)
-    plan = documents.load(Plan, arguments.plan) if arguments.plan else None
+    plan = early
+    if arguments.plan != named:
+        plan = documents.load(Plan, arguments.plan) if arguments.plan else None
     site = None
     gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
     if arguments.cluster:
@@ -136,6 +140,30 @@ def parse(argv: list[str]) -> RunOptions:
         json=arguments.json,
         torchrun=arguments,
     )
+
+
+# Of torchrun's options and ours: those that are not followed by a value.
+_WITHOUT_VALUE = frozenset(
+    {
+        *("-h", "--help", "-m", "--module", "--no-python", "--no_python", "--run-path"),
+        *("--run_path", "--standalone", "--virtual-local-rank", "--virtual_local_rank"),
+        *("--json", "--measure", "--wandb"),
+    }
+)
+
+
+def _named_plan(argv: list[str]) -> str | None:
+    """What --plan names before the script, whose options are its own."""
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            return None
+        if name == "--plan":
+            return value if equals else next(words, None)
+        if not equals and name not in _WITHOUT_VALUE:
+            next(words, None)
+    return None
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand, Network, Plan
     from torch_topoopt.topology.figures import Figures
 
+_MANY_SERVERS = 1000  # above which nobody waits without a word
+
 _DESCRIPTION = """\
 Wires servers for a demand and says what the network is worth: which port is joined to which, the
 rings of every AllReduce, how far servers are apart, and what the busiest link carries.
@@ -91,11 +93,16 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     from torch_topoopt.topology.figures import figures_of
 
+    if cluster.servers > _MANY_SERVERS and not arguments.json:
+        terminal.line(
+            f"{cluster.servers} servers: computing paths between all pairs of them takes a while"
+        )
     stopped: Interrupted | None = None
     with terminal.progress("searching") as progress:
         progress(None, f"mode {arguments.mode}")
         network, seconds, stopped = _find(cluster, demand, arguments)
-    figures = figures_of(cluster, network, demand)
+        progress(None, "figures")
+        figures = figures_of(cluster, network, demand)
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, arguments.mode)
     plan = _with_failures(cluster, network, demand) if arguments.failures else None

@@ -36,6 +36,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "_backend",
         }
     ),
+    frozenset({"limits"}),
     frozenset({"op_graph", "plan"}),
     frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
     frozenset(

@@ -26,7 +26,28 @@ class DocumentError(ValueError):
     """A document that cannot be read or is not valid; the message names field, value and remedy."""
 
 
+_MOST_SHOWN = 80  # characters of a value in a message
+
 _to_json = json.JSONEncoder(allow_nan=False).encode
+
+
+def brief(value: object) -> str:
+    """`repr` of a value for a message: of a long one its beginning, and how long it is."""
+    if isinstance(value, (list, tuple, dict)) and len(value) > _MOST_SHOWN:
+        return f"a {type(value).__name__} of {len(value)} elements"
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python converts
+        return "an integer of thousands of digits"
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
+
+
+def brief_name(name: object) -> str:
+    """The name of a field that nobody knows, for a message."""
+    text = str(name)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
 
 
 def _type_name(annotation: Any) -> str:
@@ -91,7 +112,7 @@ def _list_or_object_decoder(decode_list: _Decode, decode_object: _Decode) -> _De
 def _literal_decoder(choices: tuple[Any, ...]) -> _Decode:
     def decode(value: Any) -> Any:
         if value not in choices:
-            raise _InvalidError(f"{value!r} is not one of {', '.join(map(repr, choices))}")
+            raise _InvalidError(f"{brief(value)} is not one of {', '.join(map(repr, choices))}")
         return value
 
     return decode
@@ -125,7 +146,9 @@ def _dataclass_decoder(cls: Any) -> _Decode:
             raise _InvalidError(f"expected an object, got {type(value).__name__}")
         if not value.keys() <= fields.keys():
             name = next(name for name in value if name not in fields)
-            raise _InvalidError(f"unknown field (known: {', '.join(fields)})", f".{name}")
+            raise _InvalidError(
+                f"unknown field (known: {', '.join(fields)})", f".{brief_name(name)}"
+            )
         arguments = {}
         name = ""
         try:
@@ -149,7 +172,7 @@ def _decode_float(value: Any) -> float:
         except OverflowError:
             raise _InvalidError("an integer too large for a float") from None
     if type(value) is not float:
-        raise _InvalidError(f"expected float, got {value!r}")
+        raise _InvalidError(f"expected float, got {brief(value)}")
     if not math.isfinite(value):
         raise _InvalidError(f"{value!r} is not a finite number")
     return value
@@ -158,7 +181,7 @@ def _decode_float(value: Any) -> float:
 def _scalar_decoder(scalar: Any) -> _Decode:
     def decode(value: Any) -> Any:
         if type(value) is not scalar:
-            raise _InvalidError(f"expected {_type_name(scalar)}, got {value!r}")
+            raise _InvalidError(f"expected {_type_name(scalar)}, got {brief(value)}")
         return value
 
     return decode
@@ -229,7 +252,7 @@ def _unique_fields(items: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(items):
         names = [name for name, _ in items]
         twice = next(name for name in names if names.count(name) > 1)
-        raise DocumentError(f"{twice}: given twice in one object")
+        raise DocumentError(f"{brief_name(twice)}: given twice in one object")
     return fields
 
 
@@ -293,17 +316,19 @@ class Document:
             ) from None
         except DocumentError:
             raise
-        except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
+        except RecursionError:
+            raise DocumentError(f"not a {cls.KIND}: objects or lists nested too deeply") from None
+        except ValueError as error:  # a number too long
             raise DocumentError(f"not a {cls.KIND}: {error}") from None
         if not isinstance(value, dict):
             raise DocumentError(f"expected a {cls.KIND} object, got {type(value).__name__}")
         version = value.get("version")
         if type(version) is not int or version < 1:
-            raise DocumentError(f"version: expected an integer from 1 on, got {version!r}")
+            raise DocumentError(f"version: expected an integer from 1 on, got {brief(version)}")
         if version > cls.VERSION:
             raise DocumentError(
-                f"version: {version} is newer than {cls.VERSION}, the newest {cls.KIND} this "
-                "torch_topoopt reads; upgrade torch_topoopt"
+                f"version: {brief(version)} is newer than {cls.VERSION}, the newest {cls.KIND} "
+                "that this torch_topoopt reads; upgrade torch_topoopt"
             )
         document: Self = _decode(cls, value)
         return document.validate()

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
+from torch_topoopt import limits
 from torch_topoopt.data_model import DocumentError
 
 if TYPE_CHECKING:
@@ -54,8 +55,10 @@ class Cluster:
         """
         if self.servers < 1:
             raise DocumentError(f"servers: {self.servers} is not at least 1")
+        limits.check_servers(self.servers)
         if self.degree < 1:
             raise DocumentError(f"degree: {self.degree} is not at least 1")
+        limits.check_items(self.servers * self.degree, "degree", self.degree, "ports")
         if not any_degree:
             self._check_degree()
         if not 0 < self.link_gbps < math.inf:
@@ -68,6 +71,12 @@ class Cluster:
             raise DocumentError(
                 f"accelerators_per_server: {self.accelerators_per_server} is not at least 1"
             )
+        limits.check_items(
+            self.servers * self.accelerators_per_server,
+            "accelerators_per_server",
+            self.accelerators_per_server,
+            "accelerators",
+        )
         if self.port_gbps is not None:
             self._check_port_rates(self.port_gbps, any_degree=any_degree)
         return self

@@ -11,7 +11,7 @@ import resource
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt import _core
+from torch_topoopt import _core, limits
 from torch_topoopt.sim.packet import run_packet_level
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def run_flows(
     """
     if nodes is None:
         nodes = 1 + max((max(link.source, link.target) for link in links), default=0)
+    limits.check_items(nodes, "nodes", nodes, "nodes")
     program = _core.FlowProgram(
         nodes,
         nodes if hosts is None else hosts,
@@ -143,7 +144,12 @@ def run_flows(
 
 def read_flows(path: str) -> _core.FlowProgram:
     """Reads a file in the text format; raises ValueError with its name and the line number."""
-    return _core.FlowProgram.read(path)
+    program = _core.FlowProgram.read(path)
+    try:
+        limits.check_items(program.nodes, "nodes", program.nodes, "nodes")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return program
 
 
 def run_flow_file(

@@ -12,7 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.data_model import DocumentError, brief, brief_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,12 +45,24 @@ def parse(text: str) -> Any:
                 if not isinstance(key, yaml.ScalarNode):
                     raise DocumentError(f"line {key.start_mark.line + 1}: a key must be text")
                 if key.value in seen:
+                    line = key.start_mark.line + 1
                     raise DocumentError(
-                        f"{key.value}: given twice in one object (line {key.start_mark.line + 1})"
+                        f"{brief_name(key.value)}: given twice in one object (line {line})"
                     )
                 seen.add(key.value)
             found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
             return found
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep=deep)
+            except DocumentError:
+                raise
+            except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
+                kind = node.tag.rpartition(":")[2]  # PyYAML converts by tag, and checks nothing
+                raise DocumentError(
+                    f"line {node.start_mark.line + 1}: {brief(node.value)} is no {kind}"
+                ) from None
 
     for tag, pattern, first in (
         ("int", _INTEGER, "-+0123456789"),
@@ -66,7 +78,9 @@ def parse(text: str) -> Any:
         mark = error.problem_mark
         where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
         raise DocumentError(f"not valid YAML: {error.problem}{where}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except RecursionError:
+        raise DocumentError("not valid YAML: objects or lists nested too deeply") from None
+    except yaml.YAMLError as error:
         raise DocumentError(f"not valid YAML: {error}") from None
 
 
@@ -111,7 +125,7 @@ class Fields:
         for name in value:
             if name not in known:
                 raise DocumentError(
-                    f"{self._path}{name}: unknown field (known: {', '.join(known)})"
+                    f"{self._path}{brief_name(name)}: unknown field (known: {', '.join(known)})"
                 )
 
     def path(self, name: str) -> str:
@@ -157,7 +171,7 @@ def list_at(path: str, value: object, read: Callable[[object, str], _Value]) -> 
 
 def text_at(value_path: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        hint = f'; put it in quotes: "{value}"' if isinstance(value, (int, float)) else ""
+        hint = f'; put it in quotes: "{brief(value)}"' if isinstance(value, (int, float)) else ""
         raise DocumentError(f"{value_path}: expected text, got {told(value)}{hint}")
     return value
 
@@ -168,4 +182,4 @@ def told(value: object) -> str:
         return "nothing"
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
-    return repr(value)
+    return brief(value)
