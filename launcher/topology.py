@@ -101,8 +101,7 @@ def main(argv: list[str]) -> int:
     with terminal.progress("searching") as progress:
         progress(None, f"mode {arguments.mode}")
         network, seconds, stopped = _find(cluster, demand, arguments)
-        progress(None, "figures")
-        figures = figures_of(cluster, network, demand)
+    figures = figures_of(cluster, network, demand)
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, arguments.mode)
     plan = _with_failures(cluster, network, demand) if arguments.failures else None

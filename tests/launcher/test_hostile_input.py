@@ -135,7 +135,7 @@ def test_the_limits_follow_from_one_number() -> None:
 def test_a_flow_file_with_a_billion_nodes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "flows.txt"
     path.write_text(
-        "nodes 1000000000 hosts 1000000000\nlink 0 0 1 1e9 1\nflow 0 0 1 9 path 0 deps\n"
+        "nodes 1000000000 hosts 1000000000\nlink 0 0 1 1e9 1\nflow 0 0 1 9 path 1 0 deps 0\n"
     )
     with pytest.raises(ValueError, match=rf"^{path}: nodes: 1000000000 asks for more than 41943"):
         flows.read_flows(str(path))
