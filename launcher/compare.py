@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, packet_options, parser, planning, shared_options
+from torch_topoopt.launcher import (
+    console,
+    packet_options,
+    parser,
+    plan_tables,
+    planning,
+    shared_options,
+)
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import format_gbps, format_seconds
 
@@ -146,5 +153,7 @@ def _show(terminal: Terminal, comparison: Comparison) -> None:
         for row in comparison.rows
     ]
     terminal.table("One training iteration on each architecture", columns, rows)
+    for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):
+        terminal.line(f"note: topoopt: {line}")
     for name, why in comparison.impossible.items():
         terminal.line(f"note: not {name}: {why}")

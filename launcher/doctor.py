@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, doctor_report, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.own_command import own_command
 
 if TYPE_CHECKING:
     import argparse
@@ -98,6 +100,9 @@ def main(argv: list[str]) -> int:
         console.print_json(doctor_report.as_json(site, findings, applied))
     else:
         doctor_report.show(terminal, site, findings)
+        if local and not all(facts.root for facts in site.facts.values()):
+            again = f"sudo {own_command()} {shlex.join(['doctor', *argv])}"
+            terminal.line(f"as root the doctor sees more: {again}")
     return _FOUND if any(finding.level == "error" for finding in findings) else OK
 
 
@@ -125,8 +130,6 @@ def _here(file: ClusterFile | None, name: str | None) -> str:
 def _hosts(
     file: ClusterFile | None, arguments: argparse.Namespace, *, local: bool
 ) -> dict[str, Host]:
-    import shlex
-
     from torch_topoopt.doctor.hosts import RemoteHost, ThisHost
     from torch_topoopt.fabric.driver import FabricError
 

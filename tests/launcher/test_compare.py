@@ -70,6 +70,15 @@ def test_bad_input_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_an_odd_number_of_ports_in_all_leaves_one_dark(
+    op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ("--servers", "5", "--degree", "3", "--bandwidth", "10Gbps")
+    assert main(["compare", str(op_graph_file), *shape, *QUICK, "--architectures", "topoopt"]) == 0
+    out = capsys.readouterr().out
+    assert "note: topoopt: 1 of 15 ports stays dark: no other server has a free port" in out
+
+
 def test_a_plan_on_another_architecture(
     op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

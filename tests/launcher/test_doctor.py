@@ -169,3 +169,15 @@ def test_bad_input_is_one_line(
         captured = capsys.readouterr()
         assert told in captured.err
         assert captured.err.count("\n") == 1
+
+
+def test_an_ordinary_user_is_told_how_to_start_it_as_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [sys.executable])
+    for user, told in ((1000, True), (0, False)):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
+        assert main.main(["doctor", "--no-probes"]) in (0, 1)
+        hint = f"as root the doctor sees more: sudo {sys.executable} doctor --no-probes"
+        assert (hint in capsys.readouterr().out) == told

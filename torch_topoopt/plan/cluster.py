@@ -87,7 +87,7 @@ class Cluster:
             raise DocumentError(
                 f"degree: {self.degree} ports per server cannot reach {self.servers - 1} other "
                 f"servers once each; use a degree of at most {self.servers - 1}, or ask for "
-                "parallel links"
+                "parallel links (--parallel-links)"
             )
         if self.ports == "duplex" and self.degree == 1 and self.servers > 2:
             raise DocumentError(
