@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Link, Plan
 
+MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
 _PATTERN = "links-rank*.json"
 
 
@@ -118,7 +119,14 @@ def show(
         (_name(link), format_bytes(link.sent_bytes), format_bytes(link.relayed_bytes), *cells)
         for link, cells in zip(links, further, strict=True)
     ]
-    terminal.table("Measured bytes per link", ("link", "sent", "relayed", *columns), rows)
+    busiest = sorted(range(len(links)), key=lambda i: -links[i].sent_bytes)[:MOST_SHOWN]
+    shown = [rows[i] for i in sorted(busiest)]
+    terminal.table("Measured bytes per link", ("link", "sent", "relayed", *columns), shown)
+    if len(shown) < len(rows):
+        terminal.line(
+            f"these are the {len(shown)} busiest links; {len(rows) - len(shown)} more are in "
+            "metrics.jsonl and in --json"
+        )
     if iterations is None:
         return
     took = f"an iteration took {format_seconds(iterations.seconds)}"

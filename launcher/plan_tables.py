@@ -176,6 +176,8 @@ def figures(plan: Plan) -> dict[str, Any]:
         "degree": cluster.degree,
         "link_gbps": cluster.link_gbps,
         "ports": cluster.ports,
+        "accelerator": cluster.accelerator,
+        "accelerators_per_server": cluster.accelerators_per_server,
         "strategy_space": plan.strategy_space,
         "strategy": strategy_figures(plan),
         "splits": split_figures(plan),

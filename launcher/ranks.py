@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.fabrics import Hosts
 
 
+_GRACE_S = 2.0  # for ranks to end after Ctrl-C
+
+
 @dataclass(frozen=True)
 class RankFailure:
     """One rank that failed: how (exit code, or minus the signal), and what is known of why.
@@ -79,7 +82,7 @@ def _launch(
         variables = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), **variables}
     _choose_rendezvous(arguments, arguments.master_addr if hosts is None else hosts.address)
     try:
-        with signals.elastic_launch_signals(), _environment(variables):
+        with signals.elastic_launch_signals(_without_sigint(arguments)), _environment(variables):
             config, command, command_arguments = _configure(arguments, hosts)
             elastic_launch(config=config, entrypoint=command)(*command_arguments)
     except ChildFailedError as error:
@@ -87,6 +90,16 @@ def _launch(
     except RendezvousError as error:
         raise InputError(f"rendezvous: {error}") from None
     return []
+
+
+def _without_sigint(arguments: argparse.Namespace) -> float:
+    """Leaves SIGINT to us; returns how long ranks may take to end then: --shutdown-timeout, if the
+    installed torch has it."""
+    names = getattr(arguments, "signals_to_handle", "").split(",")
+    if "SIGINT" in names:
+        arguments.signals_to_handle = ",".join(name for name in names if name != "SIGINT")
+    given = getattr(arguments, "shutdown_timeout", None)
+    return _GRACE_S if given is None else float(given)
 
 
 def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:

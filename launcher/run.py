@@ -24,6 +24,7 @@ from torch_topoopt.launcher import (
     hybrid,
     link_bytes,
     plan_tables,
+    planning,
     profile,
     ranks,
     report,
@@ -126,6 +127,17 @@ class Job:
         return plan
 
     def _make_plan(self) -> Plan:
+        plan = self.options.plan
+        cluster = self.options.cluster
+        choice = self.options.planning
+        self.terminal.line(
+            planning.assumptions(
+                cluster,
+                choice.space if plan is None and self.options.model else None,
+                "" if plan is None else plan.model,
+                choice.batch_size if plan is None else plan.batch_size,
+            )
+        )
         if self.options.plan is not None:
             plan = self.options.plan
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")

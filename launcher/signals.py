@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -85,22 +86,35 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def elastic_launch_signals() -> Iterator[None]:
+def elastic_launch_signals(grace_s: float) -> Iterator[None]:
     """Around torch's elastic launcher, which installs handlers of its own and leaves them there.
 
-    Inside, SIGINT and SIGTERM reach the ranks as torchrun sends them. Leaving, ours are back and
-    whatever the launcher did not manage to end (a second Ctrl-C breaks its clean-up) is killed.
+    Inside, SIGTERM and SIGHUP reach the ranks as torchrun sends them. SIGINT, which torch must not
+    handle, ends them by SIGTERM, so that they say nothing (of a KeyboardInterrupt each would print
+    a traceback, once it is out of a collective), and after `grace_s` by SIGKILL. Leaving, our
+    handlers are back and whatever the launcher did not manage to end is killed.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
 
     global _received
-    before = {signum: signal.getsignal(signum) for signum in (*HANDLED, signal.SIGQUIT)}
+    handled = (*HANDLED, signal.SIGQUIT, signal.SIGALRM)
+    before = {signum: signal.getsignal(signum) for signum in handled}
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        logging.disable(logging.WARNING)  # the launcher would tell of every signal that it sends
+        signal.signal(signal.SIGALRM, lambda *_: kill_children())
+        signal.setitimer(signal.ITIMER_REAL, grace_s)
+        _handle(signum, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except SignalException as error:
         _received = error.sigval
         raise Interrupted(error.sigval) from None
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        logging.disable(logging.NOTSET)
         for signum in before:
             signal.signal(signum, signal.SIG_IGN)
         kill_children()

@@ -2,6 +2,7 @@
 
 The stage's first call into the library creates the file MARKER and then waits for a signal. With
 STAGE "search" nothing waits: MARKER appears when the C++ strategy search has reported progress.
+With "topology" it appears when the search for a better network begins.
 """
 
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 from torch_topoopt import planner, profiling
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.main import main
+from torch_topoopt.topology import best
 
 STAGES: dict[str, tuple[Any, str]] = {
     "profile": (profiling, "profile"),
@@ -41,10 +43,22 @@ def _announce_search(marker: Path) -> None:
     setattr(planner.Planning, "_report", report)  # noqa: B010 - mypy lets no method be replaced
 
 
+def _announce_network(marker: Path) -> None:
+    original = best.candidates
+
+    def candidates(*arguments: Any, **named: Any) -> Any:
+        marker.touch()
+        return original(*arguments, **named)
+
+    setattr(best, "candidates", candidates)  # noqa: B010
+
+
 if __name__ == "__main__":
     stage, marker = sys.argv[1], Path(sys.argv[2])
     if stage == "search":
         _announce_search(marker)
+    elif stage == "topology":
+        _announce_network(marker)
     elif stage in STAGES:
         owner, name = STAGES[stage]
         setattr(owner, name, _hold(marker))

@@ -114,3 +114,47 @@ def test_architectures_are_compared_packet_by_packet_too(
         assert queued["iteration_s"] > 0.9 * fluid["compute_s"]
     assert main([*command, names, "--transport", "roce"]) == 2
     assert "level: transport needs --level packet" in capsys.readouterr().err
+
+
+def test_what_an_architecture_cannot_be_is_a_note(
+    op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring = ("--servers", "8", "--degree", "2", "--bandwidth", "25Gbps", *QUICK)
+    command = ["compare", str(op_graph_file), *ring, "--architectures"]
+    assert main([*command, "topoopt,kautz,torus"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if "Gb/s  " in line] == [
+        "topoopt",
+        "torus",
+    ]
+    assert out.splitlines()[-1].startswith("note: not kautz: degree: 2 is too small for a kautz")
+    assert main([*command, "kautz,torus", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["architecture"] for row in found["architectures"]] == ["torus"]
+    assert found["impossible"].keys() == {"kautz"}
+    assert main([*command, "kautz"]) == 2, "nothing is left to show"
+    assert "degree: 2 is too small for a kautz" in capsys.readouterr().err
+
+
+def test_plan_and_compare_price_the_same_job(
+    op_graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = (str(op_graph_file), *CLUSTER, *QUICK, "--mode", "best", "--routing", "single", "--json")
+    assert main(["plan", *job, "-o", str(tmp_path / "plan.json")]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert main(["compare", *job, "--architectures", "topoopt"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    for name in ("batch_size", "servers", "degree", "link_gbps", "accelerator"):
+        assert planned[name] == compared[name], name
+    (row,) = compared["architectures"]
+    assert row["iteration_s"] <= planned["predicted"]["iteration_s"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("space", ["data-parallel", "samples", "pipeline"])
+def test_every_strategy_space_is_compared(
+    space: str, op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("compare", str(op_graph_file), *CLUSTER, *QUICK, "--strategy-space", space)
+    assert main([*command, "--architectures", "topoopt,torus", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["architectures"]
+    assert all(row["iteration_s"] > 0 for row in rows)
