@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from limits import limit_s
 from turns import forget, turn
 
 from torch_topoopt.plan import (
@@ -37,9 +38,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Outside of the time limit of a test, which does not count its wait for its turn."""
     worker = getattr(item.config, "workerinput", None)
     if worker is None:
+        _stretch_limit(item)
         return (yield)
     with turn(worker["testrunuid"], alone=_alone(item)):
+        _stretch_limit(item)
         return (yield)
+
+
+def _stretch_limit(item: pytest.Item) -> None:
+    """Scales the time limit of a test, and with it that of all its fixtures."""
+    marker = item.get_closest_marker("timeout")
+    usual = item.config.getoption("timeout") or item.config.getini("timeout")
+    idle_s = float(marker.args[0] if marker else usual)
+    item.add_marker(pytest.mark.timeout(limit_s(idle_s)), append=False)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import COMMAND
+from limits import limit_s
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
 from plain_namespaces import Namespaces, ip
 
@@ -106,7 +107,7 @@ def run_everywhere(
         )
     ended = []
     for process in started:
-        out, err = process.communicate(timeout=LIMIT_S)
+        out, err = process.communicate(timeout=limit_s(LIMIT_S))
         ended.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
     return ended
 
@@ -151,7 +152,7 @@ def discover(launcher: Launcher, hosts: Hosts) -> ClusterFile:
         **{TOKEN: "a token"},
     )
     for process in (survey, *agents):
-        _, err = process.communicate(timeout=LIMIT_S)
+        _, err = process.communicate(timeout=limit_s(LIMIT_S))
         assert process.returncode == 0, err
     return load_cluster(launcher.folder / "found.yaml")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import COMMAND
+from limits import limit_s
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
 from plain_namespaces import Namespaces, ip, up
 
@@ -54,7 +55,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=LIMIT_S)
+    out, err = process.communicate(timeout=limit_s(LIMIT_S))
     return process.returncode, out, err
 
 
@@ -171,7 +172,7 @@ def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
     assert agent.stdout is not None
     address = agent.stdout.readline().split()[-1]
     host, port = split_address(address)
-    with socket.create_connection((host, port), timeout=LIMIT_S) as stranger:
+    with socket.create_connection((host, port), timeout=limit_s(LIMIT_S)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert b"right" not in stranger.recv(1000)
     command = ("discover", "--agents", address, "-o", "lab.yaml", "--listen-seconds", "0.3")

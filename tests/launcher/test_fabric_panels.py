@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from limits import limit_s
 
 from torch_topoopt.fabric.switches.circuits import duplex_circuit
 from torch_topoopt.fabric.switches.manual_panel import PanelState
@@ -79,7 +80,7 @@ class Terminal:
         return True
 
     def until_asked(self, count: int) -> None:
-        give_up = time.monotonic() + LIMIT_S
+        give_up = time.monotonic() + limit_s(LIMIT_S)
         while self.text.count("it cannot be done > ") < count:
             assert self.read(give_up - time.monotonic()), self.text
 
@@ -89,7 +90,7 @@ class Terminal:
     def end(self) -> int:
         while self.read(LIMIT_S):
             pass
-        return self.process.wait(LIMIT_S)
+        return self.process.wait(limit_s(LIMIT_S))
 
 
 def test_the_question_stays_on_the_screen_until_it_is_answered(lab: Path) -> None:
