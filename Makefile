@@ -1,6 +1,7 @@
 # make setup   the environment, the pinned dependencies and the extensions
+# make setup-dev  setup, then what the checks and the tests need
 # make demo    setup, then the main job on four emulated servers
-# make test    setup, then every check and every test
+# make test    setup-dev, then every check and every test
 # make test-all  the same with the tests marked exhaustive
 # make dist    source distribution and wheel, in dist/
 # make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
@@ -12,15 +13,17 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint typecheck dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all lint typecheck dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
 VENV := $(VIRTUAL_ENV)
 STAMP := build/setup$(subst /,-,$(VENV)).stamp
+DEV_STAMP := build/setup-dev$(subst /,-,$(VENV)).stamp
 else
 VENV := .venv
 STAMP := .venv/torch_topoopt-setup.stamp
+DEV_STAMP := .venv/torch_topoopt-setup-dev.stamp
 endif
 BIN := $(VENV)/bin
 # Tests wait more than they compute: several run at once, also on few cores.
@@ -34,9 +37,14 @@ help:
 
 setup: $(STAMP)
 
+setup-dev: $(STAMP) $(DEV_STAMP)
+
 # A stamp says nothing once the environment was made anew or the extensions were removed.
 ifeq (,$(and $(wildcard $(BIN)/topoopt),$(wildcard torch_topoopt/_core*.so),$(wildcard torch_topoopt/_backend*.so)))
 .PHONY: $(STAMP)
+endif
+ifeq (,$(and $(wildcard $(BIN)/pytest),$(wildcard $(BIN)/mypy),$(wildcard $(BIN)/ruff)))
+.PHONY: $(DEV_STAMP)
 endif
 
 $(STAMP): requirements.txt pyproject.toml setup.py $(SOURCES)
@@ -49,7 +57,7 @@ ifdef VIRTUAL_ENV
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install "$$(grep '^torch==' requirements.txt)"
 	@$(PIP) install setuptools wheel ninja
 	@echo "setup: building the extensions"
-	@$(PIP) install --no-build-isolation -e '.[dev]'
+	@$(PIP) install --no-build-isolation -e '.[examples]'
 else
 	@test -x $(BIN)/python || { echo "setup: making $(VENV)"; python3 -m venv $(VENV); }
 	@echo "setup: installing the pinned dependencies (requirements.txt)"
@@ -59,22 +67,31 @@ else
 endif
 	@mkdir -p $(@D) && touch $@
 
+$(DEV_STAMP): requirements-dev.txt pyproject.toml $(STAMP)
+	@echo "setup: installing what the tests need"
+ifdef VIRTUAL_ENV
+	@$(PIP) install --no-build-isolation -e '.[dev]'
+else
+	@$(PIP) install -r requirements-dev.txt
+endif
+	@mkdir -p $(@D) && touch $@
+
 demo: setup
 	@$(BIN)/topoopt run --servers 4 --degree 2 --bandwidth 150Mbps examples/digits.py
 
-test: setup lint
+test: setup-dev lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-all: setup lint
+test-all: setup-dev lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
 
-lint: setup typecheck
+lint: setup-dev typecheck
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@find csrc $(wildcard tests/cpp) -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 
 # mypy sees launcher/ and models/ where they are installed: as parts of torch_topoopt.
-typecheck: setup
+typecheck: setup-dev
 	@rm -rf build/mypy && mkdir -p build/mypy/torch_topoopt
 	@ln -s $(CURDIR)/torch_topoopt/*.py* $(CURDIR)/launcher $(CURDIR)/models build/mypy/torch_topoopt/
 	@for package in torch_topoopt/*/__init__.py; do \
