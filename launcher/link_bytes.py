@@ -42,10 +42,12 @@ class LinkBytes:
 
 @dataclass(frozen=True)
 class Iterations:
-    """`count` training iterations were measured; one takes `seconds`."""
+    """`count` training iterations were measured; one takes `seconds`. The first had ended at
+    `first_ended_s` since the epoch: what came before is start-up."""
 
     count: int
     seconds: float
+    first_ended_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,10 @@ def gather(run_dir: Path) -> tuple[list[LinkBytes], Iterations | None]:
     iterations = None
     if measured:
         mean_s = sum(entry.seconds for entry in measured) / len(measured)
-        iterations = Iterations(min(entry.count for entry in measured), mean_s)
+        first = [entry.first_ended_s for entry in measured if entry.first_ended_s is not None]
+        iterations = Iterations(
+            min(entry.count for entry in measured), mean_s, min(first, default=None)
+        )
     return [link for file in files for link in file.links], iterations
 
 

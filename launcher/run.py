@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
-    from torch_topoopt.plan import Demand, Network, Plan
+    from torch_topoopt.plan import Network, Plan
+    from torch_topoopt.script_trace import CommunicationTrace
 
 STAGES = ("profile", "co-optimise", "wire", "train")
 
@@ -73,6 +74,8 @@ class Job:
     metrics: MetricsWriter
     site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
+    start_up_s: float | None = None  # of the train stage, until the first iteration had ended
+    counts: tuple[list[LinkBytes], Iterations | None] = ([], None)
     ended: bool = False
 
     @contextlib.contextmanager
@@ -119,6 +122,7 @@ class Job:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
         plan = self._make_plan() if self.site is None else self.site.share_plan(self._make_plan)
         documents.save(plan, str(self.folder / "plan.json"))
+        self.metrics.write("demand", of_script=self.options.of_script)
         if self.site is not None and not self.leads:
             leader = self.site.choice.describe(0)
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} is that of {leader}")
@@ -163,18 +167,21 @@ class Job:
 
     def _plan_for_script(self) -> Plan:
         """For what a trace of the script finds, else for an unknown demand."""
-        cluster, demand, why = self.options.cluster, None, self.options.unknown
+        cluster, trace, why = self.options.cluster, None, self.options.unknown
+        demand = script_plan.unknown_demand(cluster)
         if self.options.script is not None:
-            demand, why = self._trace(self.options.script)
-        if demand is None:
+            trace, why = self._trace(self.options.script)
+        if trace is None:
             self.terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
-            demand = script_plan.unknown_demand(cluster)
+        else:
+            demand = script_plan.demand_of_trace(trace, cluster)
         with self.stage("co-optimise") as stage:
             stage.progress(None, "TopologyFinder")
             arguments = self.options.torchrun
             plan = script_plan.plan_for_demand(
                 cluster,
                 demand,
+                trace,
                 name=script_plan.name_of(arguments.training_script, module=arguments.module),
                 seed=self.options.seed,
                 network=self._given_network(),
@@ -185,12 +192,11 @@ class Job:
             stage.result = f"network for this demand, plan {plan.digest()}"
         return plan
 
-    def _trace(self, script: Script) -> tuple[Demand | None, str]:
-        """The demand that was found, or None and why none was."""
+    def _trace(self, script: Script) -> tuple[CommunicationTrace | None, str]:
+        """What the script communicates, or None and why that is not known."""
         self.terminal.line(
-            f"      {script.name} has no model to profile: its first iterations are run without a "
-            f"network, to see what they communicate (at most {script.limits.time_s:g} s; --model "
-            "none does without)"
+            f"      tracing {script.name}: its first iterations are run without a network, to see "
+            f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
         )
         with self.stage("profile") as stage:
             stage.progress(None, f"tracing {script.name}")
@@ -202,7 +208,7 @@ class Job:
                 stage.result = "the trace found no demand"
                 return None, str(error)
             stage.result = script_plan.demand_text(demand)
-        return demand, ""
+        return trace, ""
 
     def _given_network(self) -> Network | None:
         """That of the cables, where they are plugged already."""
@@ -310,8 +316,18 @@ class Job:
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
             logs = self.folder / "logs"
+            started = time.time()
             failures = ranks.train(self.options.torchrun, variables, logs, hosts)
-            stage.result = "failed" if failures else ""
+            ended = time.time()
+            self.counts = link_bytes.gather(self.folder.path)
+            iterations = self.counts[1]
+            if iterations is not None and iterations.first_ended_s is not None:
+                self.start_up_s = min(max(iterations.first_ended_s, started), ended) - started
+                stage.result = (
+                    f"{format_seconds(self.start_up_s)} until the first iteration had ended, "
+                    f"{format_seconds(ended - started - self.start_up_s)} of training"
+                )
+            stage.result = "failed" if failures else stage.result
         return failures
 
 
@@ -364,7 +380,7 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
             failures = job.train(fabrics.hosts(driver, plan))
         finally:
             driver.close()
-        links, iterations = link_bytes.gather(job.folder.path)
+        links, iterations = job.counts
         groups = asked_groups.gather(job.folder.path)
         if job.site is not None:
             links, groups = job.site.share_counts(links, groups, failed=bool(failures))
@@ -372,7 +388,7 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
     if iterations is not None:
-        job.metrics.write("iterations", **asdict(iterations))
+        job.metrics.write("iterations", **asdict(iterations), start_up_s=job.start_up_s)
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
     return code, _finish(job, plan, (links, iterations, groups), failures, code)
@@ -408,6 +424,7 @@ def _finish(
         "report": str(page) if page else None,
         "wandb": str(wandb_dir) if wandb_dir else None,
         "stage_s": job.stage_s,
+        "start_up_s": job.start_up_s,
         "plan": plan_tables.figures(plan),
         "groups": groups.figures(),
         "links": link_bytes.figures(links),
@@ -421,11 +438,12 @@ def _finish(
 def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations | None) -> None:
     terminal = job.terminal
     terminal.line()
-    terminal.table(
-        "Time of each stage",
-        ("stage", "seconds"),
-        [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()],
-    )
+    rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
+    if job.start_up_s is not None:
+        training_s = job.stage_s["train"] - job.start_up_s
+        rows.append(("  of it start-up and first iteration", f"{job.start_up_s:.3f}"))
+        rows.append(("  of it further training", f"{training_s:.3f}"))
+    terminal.table("Time of each stage", ("stage", "seconds"), rows)
     if links:
         link_bytes.show(terminal, plan, links, iterations, compared=job.options.of_script)
         if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):

@@ -11,6 +11,9 @@ from torch_topoopt.launcher.units import counted, format_bytes
 from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.script_trace import CommunicationTrace, TraceLimits
     from torch_topoopt.topology.routing_policies import Policy
@@ -69,6 +72,7 @@ def unknown_demand(cluster: Cluster) -> Demand:
 def plan_for_demand(
     cluster: Cluster,
     demand: Demand,
+    trace: CommunicationTrace | None,
     *,
     name: str,
     seed: int,
@@ -78,9 +82,9 @@ def plan_for_demand(
 ) -> Plan:
     """Links, rings and routes for `demand`, and the bytes that it puts on each link.
 
-    A `network` that is there already gets rings for the groups of the demand; another is found by
-    `mode` and `routing`. The time of an iteration is not predicted. Raises InputError where no
-    network can be found.
+    `trace` is what the demand comes from; None where it is not known. A `network` that is there
+    already gets rings for the groups of the demand; another is found by `mode` and `routing`. The
+    time of an iteration is not predicted. Raises InputError where no network can be found.
     """
     from torch_topoopt.sim import complete_groups
     from torch_topoopt.topology.topology_finder import find_network
@@ -96,17 +100,40 @@ def plan_for_demand(
     plan = Plan.of_network(
         cluster, found, demand, model=name, mode=mode if network is None else "fixed"
     )
-    return replace(plan, seed=seed, prediction=predicted(cluster, found, demand)).validate()
+    return replace(plan, seed=seed, prediction=predicted(cluster, found, demand, trace)).validate()
 
 
-def predicted(cluster: Cluster, network: Network, demand: Demand) -> Prediction:
-    """What `demand` puts on the links of `network`, in bytes; times are not known (0)."""
+def predicted(
+    cluster: Cluster, network: Network, demand: Demand, trace: CommunicationTrace | None
+) -> Prediction:
+    """What one iteration puts on the links of `network`, in bytes; times are not known (0)."""
     from torch_topoopt.topology.loads import link_bytes, traffic_matrix
 
-    if not network.links:
-        return Prediction(0.0, 0.0, 0.0, 0.0, ())
-    loads = link_bytes(network, traffic_matrix(network, demand, cluster.servers))
+    if not network.links or trace is None:
+        return Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(network.links))
+    traffic = traffic_matrix(network, demand, cluster.servers)
+    _to_and_from_roots(traffic, network, trace, cluster.accelerators_per_server)
+    loads = link_bytes(network, traffic.clip(min=0.0))
     return Prediction(0.0, 0.0, 0.0, 0.0, tuple(round(load) for load in loads.tolist()))
+
+
+def _to_and_from_roots(
+    traffic: NDArray[np.float64], network: Network, trace: CommunicationTrace, per_server: int
+) -> None:
+    """Moves the bytes of Broadcasts and Reduces, spread evenly in `traffic`, to where they are:
+    nothing is sent to the root of a Broadcast, and nothing by that of a Reduce."""
+    from torch_topoopt.script_trace import rooted_demands
+
+    rings = {frozenset(group.servers): group.rings for group in network.groups}
+    for rooted in rooted_demands(trace, per_server):
+        count = len(rooted.servers)
+        for ring in rings[frozenset(rooted.servers)]:
+            share_bytes = ring.share * rooted.size_bytes
+            following = (*ring.servers[1:], ring.servers[0])
+            for source, target in zip(ring.servers, following, strict=True):
+                is_left_out = rooted.root == (source if rooted.is_reduce else target)
+                even = share_bytes * (count - 1) / count
+                traffic[source, target] += (0.0 if is_left_out else share_bytes) - even
 
 
 def name_of(script: str, *, module: bool) -> str:

@@ -61,7 +61,8 @@ def is_of_script(model: str, script: str, syntax: ScriptSyntax | None) -> bool:
         return Path(model).stem == stem
     name = model.partition(":")[0]
     return name == stem or any(
-        module.startswith("torch_topoopt.models") and module.split(".")[2:3] in ([], [name])
+        module.startswith("torch_topoopt.models")
+        and module.split(".")[2:3] in ([], ["MODELS"], [name])
         for module in imports
     )
 
@@ -107,6 +108,5 @@ def _imported(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            yield module
-            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
+            names = (f"{node.module or ''}.{alias.name}" for alias in node.names)
+            yield from (name.lstrip(".") for name in names)

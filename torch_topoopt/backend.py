@@ -365,7 +365,11 @@ def _on_closed(rank: int, server: int, why: str) -> None:
         if seen is not None:
             for link, size in zip(planned, seen.link_bytes, strict=True):
                 link["iteration_bytes"] = size
-            document["iterations"] = {"count": seen.count, "seconds": seen.seconds}
+            document["iterations"] = {
+                "count": seen.count,
+                "seconds": seen.seconds,
+                "first_ended_s": _job.meter.first_ended_s if _job.meter is not None else None,
+            }
         write_text_atomically(Path(run_dir) / f"links-rank{rank}.json", json.dumps(document) + "\n")
 
 

@@ -56,6 +56,7 @@ class IterationMeter:
         self._clock = clock
         self._optimizer: Any = None
         self._ends: list[tuple[float, int]] = []  # when, and the number of what begins there
+        self.first_ended_s: float | None = None  # since the epoch: when training had started up
 
     def install(self) -> Callable[[], None]:
         """Watches all optimizers of this process; returns what ends that."""
@@ -70,6 +71,8 @@ class IterationMeter:
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
             self._ends.clear()
+        if self.first_ended_s is None:
+            self.first_ended_s = time.time()
         if self._optimizer() is optimizer:
             self._ends.append((self._clock(), self._begin()))
             del self._ends[:-_MOST]

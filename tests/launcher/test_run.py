@@ -30,7 +30,7 @@ if os.environ["RANK"] == "0":
 """
 
 CRASH = """
-import os, sys, time
+import os, sys, time, torch
 if os.environ["RANK"] == "1":
     raise RuntimeError("the disk is full")
 time.sleep(60)
@@ -74,6 +74,23 @@ if __name__ == "__main__":
     dist.destroy_process_group()
 """
 
+UNGUARDED = """
+import argparse, pathlib, torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+steps = parser.parse_args().steps
+with open("started", "a") as file:
+    file.write("x")
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(steps):
+    optimizer.zero_grad()
+    model(torch.ones(8, 100)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
 PLACES = (
     TRAIN
     + """
@@ -95,6 +112,7 @@ def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
         "flaky.py": FLAKY,
         "train.py": TRAIN,
         "places.py": PLACES,
+        "unguarded.py": UNGUARDED,
     }.items():
         (tmp_path / name).write_text(text)
     ring_plan(2).save(tmp_path / "plan.json")
@@ -144,8 +162,9 @@ def test_a_script_that_crashes_on_one_rank(launcher: Any, scripts: Path) -> None
     assert done.returncode == 1
     assert "RuntimeError: the disk is full" in done.stderr, "the script's own traceback"
     assert done.stderr.splitlines()[-1] == (
-        "topoopt: error: rank 1 of crash.py ended with exit code 1"
+        "topoopt: error: rank 1 of crash.py ended with exit code 1: RuntimeError: the disk is full"
     )
+    assert "Time of each stage" not in done.stdout, "no tables between a failure and its cause"
     assert (scripts / "here" / "report.html").is_file()
     assert _only(_events(scripts / "here", "end"))["exit_code"] == 1
     assert launcher.leftovers() == []
@@ -192,14 +211,29 @@ def test_wandb_gets_the_metrics_offline(launcher: Any, scripts: Path) -> None:
     assert f"wandb sync here/wandb/{offline.name}" in done.stdout
 
 
-def test_a_model_without_build_model_is_one_line_and_leaves_nothing(
+def test_a_script_without_a_guard_is_traced_and_its_bytes_are_as_predicted(
     launcher: Any, scripts: Path
 ) -> None:
-    done: Done = launcher.run("run", "--servers", "2", "no_group.py")
-    assert done.returncode == 2
-    assert done.stderr.startswith("topoopt: error: model: ")
-    assert done.stderr.count("\n") == 1
-    assert not (scripts / "runs").exists()
+    cluster = ("--servers", "2", "--take-over", "gloo", "--json", "--run-dir", "here")
+    done: Done = launcher.run("run", *cluster, "unguarded.py", "--steps", "6")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert "tracing unguarded.py: its first iterations are run" in done.stderr
+    assert "topoopt: the script asks for gloo and gets topoopt" in done.stderr
+    assert (scripts / "started").read_text() == "x" * 3, "two ranks and the trace of one"
+    gradient_bytes = 4 * (100 * 10 + 10)
+    plan = Plan.load(scripts / "here" / "plan.json")
+    assert plan.demand.groups[0].size_bytes == gradient_bytes
+    assert plan.prediction.link_bytes == (gradient_bytes, gradient_bytes)
+    assert figures["plan"]["predicted"]["iteration_s"] is None
+    assert figures["iterations"]["link_bytes_difference"] == 0
+    assert figures["iterations"]["predicted_s"] is None
+    assert 0 < figures["start_up_s"] < figures["stage_s"]["train"]
+    assert figures["groups"] == {
+        "asked": ["gloo"],
+        "taken_over": ["gloo"],
+        "opened_topoopt": True,
+    }
 
 
 def test_all_four_stages_on_the_topoopt_backend(launcher: Any, scripts: Path) -> None:

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.plan import AllToAll, GroupDemand, PairDemand, PairTable
-from torch_topoopt.script_trace import CollectiveCall, CommunicationTrace, demand_of
+from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
+from torch_topoopt.script_trace import (
+    CollectiveCall,
+    CommunicationTrace,
+    RootedDemand,
+    demand_of,
+    on_servers,
+    rooted_demands,
+)
 
 if TYPE_CHECKING:
     from torch_topoopt.script_trace.document import Operation
@@ -48,6 +55,34 @@ def test_gathering_and_scattering_a_tensor_count_as_one_allreduce() -> None:
     assert demand.groups == (GroupDemand(everyone, 100 + 7 + 4),)
     assert len(demand.pairs) == 0
     assert assumptions == ("rank i is server i",)
+
+
+def test_a_demand_among_ranks_is_one_among_their_servers() -> None:
+    groups = (GroupDemand((0, 1), 5), GroupDemand((0, 2), 7), GroupDemand((1, 3), 11))
+    pairs = PairTable((AllToAll((0, 1, 2, 3), 10),), (PairDemand(0, 1, 3), PairDemand(3, 0, 2)))
+    demand = Demand(groups, pairs)
+    assert on_servers(demand, 1) is demand
+    placed = on_servers(demand, 2)  # ranks 0 and 1 on server 0, 2 and 3 on server 1
+    assert placed.groups == (GroupDemand((0, 1), 7 + 11),)
+    assert list(placed.pairs) == [PairDemand(0, 1, 4 * 10), PairDemand(1, 0, 4 * 10 + 2)]
+
+
+def test_what_has_a_root_is_known_with_it() -> None:
+    everyone = (0, 1, 2, 3)
+    calls = [
+        call
+        for rank in everyone
+        for call in (
+            _call(rank, "Broadcast", 8, everyone, 2),
+            _call(rank, "Broadcast", 4, everyone, 2),
+            _call(rank, "Reduce", 6, everyone, 0),
+        )
+    ]
+    local = [_call(rank, "Broadcast", 9, (0, 1), 0) for rank in (0, 1)]
+    assert rooted_demands(_trace(4, *calls, *local), 2) == (
+        RootedDemand((0, 1), 0, 6, is_reduce=True),
+        RootedDemand((0, 1), 1, 12, is_reduce=False),
+    )
 
 
 def test_one_rank_stands_for_all_where_every_group_is_the_world() -> None:

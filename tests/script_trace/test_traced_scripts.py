@@ -28,7 +28,14 @@ RANKS = (
     *((name, 0, 2) for name in ("FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")),
     ("OTHER_WORLD", 0, 2),
     ("ENDLESS", 0, 2),
+    ("ACCUMULATING", 0, 4),
+    *((name, 0, 2) for name in ("NO_OPTIMIZER", "NO_GROUP", "GREEDY")),
 )
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ENDLESS": {"time_limit_s": 1.0},
+    "GREEDY": {"memory_bytes": 500_000_000},
+    "ACCUMULATING": {"arguments": ("--batches", "3")},
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +45,18 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], d
     for name, rank, world_size in RANKS:
         script = folder / f"{name.lower()}.py"
         script.write_text(getattr(training_scripts, name))
-        limit_s = 1.0 if name == "ENDLESS" else 100.0
-        jobs.append(job(str(script), rank=rank, world_size=world_size, time_limit_s=limit_s))
+        options = {"time_limit_s": 100.0, **OPTIONS.get(name, {})}
+        jobs.append(job(str(script), rank=rank, world_size=world_size, **options))
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").touch()
+    (folder / "package" / "train.py").write_text(training_scripts.DDP)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.chdir(folder)
+    jobs.append(job("package.train", rank=0, world_size=4, time_limit_s=100.0, module=True))
     found = run_jobs(jobs, stop_at_error=False)
-    return {(name, rank): answer for (name, rank, _), answer in zip(RANKS, found, strict=True)}
+    monkeypatch.undo()
+    names = [*((name, rank) for name, rank, _ in RANKS), ("MODULE", 0)]
+    return dict(zip(names, found, strict=True))
 
 
 Answers = dict[tuple[str, int], dict[str, Any]]
@@ -70,6 +85,15 @@ def test_ddp_reduces_its_parameters_in_buckets_and_sets_up_once(answers: Answers
     reduced = [c for c in first if c["phase"] == "backward"]
     assert sum(c["size_bytes"] for c in reduced) == parameter_bytes
     assert "Broadcast" in {c["operation"] for c in first if c["phase"] == "setup"}
+
+
+def test_a_module_is_run_as_after_python_m(answers: Answers) -> None:
+    assert _kinds(_last(answers, "MODULE", 0)) == _kinds(_last(answers, "DDP", 1))
+
+
+def test_gradients_that_are_summed_up_are_reduced_once_per_step(answers: Answers) -> None:
+    calls = _last(answers, "ACCUMULATING", 0)
+    assert _kinds(calls) == {("backward", "AllReduce", FLOAT * (16 * 16 + 16)): 1}
 
 
 def test_fsdp2_gathers_and_scatters_every_layer(answers: Answers) -> None:
@@ -153,6 +177,9 @@ def test_a_script_that_catches_everything_is_ended(answers: Answers) -> None:
             "not 2 iterations within 1 s (one ends when every optimizer has stepped); give it less "
             "work, or more --time-limit",
         ),
+        ("NO_OPTIMIZER", "it ended after 0 optimizer steps; 2 iterations are needed"),
+        ("NO_GROUP", "it ended after 0 optimizer steps; 2 iterations are needed"),
+        ("GREEDY", "more than 0.5 GB of memory before 2 iterations"),
         ("KILLED", "its process ended with code -9: out of memory"),
         (
             "CONNECTING",

@@ -115,3 +115,38 @@ while True:
     except BaseException:
         pass
 """
+
+# As people write them: no __main__ guard, arguments, gradients summed up over several batches.
+ACCUMULATING = f"""{_START}
+import argparse, contextlib
+from torch.nn.parallel import DistributedDataParallel
+parser = argparse.ArgumentParser()
+parser.add_argument("--batches", type=int, required=True)
+batches = parser.parse_args().batches
+model = DistributedDataParallel(nn.Linear(16, 16))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    for batch in range(batches):
+        with contextlib.nullcontext() if batch == batches - 1 else model.no_sync():
+            model(torch.ones(4, 16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+NO_OPTIMIZER = f"""{_START}
+weight = torch.zeros(8, requires_grad=True)
+for _ in range(3):
+    weight.sum().backward()
+    dist.all_reduce(weight.grad)
+    with torch.no_grad():
+        weight -= 0.1 * weight.grad
+"""
+
+NO_GROUP = "import os\n\nprint(os.environ['RANK'], os.environ['LOCAL_WORLD_SIZE'])\n"
+
+# Stays below what a machine of these tests has, and far above its limit.
+GREEDY = """
+taken = [bytearray(b"x" * 25_000_000) for _ in range(40)]
+while taken:
+    pass
+"""

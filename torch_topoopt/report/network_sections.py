@@ -142,6 +142,8 @@ def _heatmaps(plan: Plan, traffic: Traffic) -> Markup:
     links = plan.network.links
     if traffic.basis == "share":
         factor, unit, scale = 0.01, "% of all bytes", "share"
+    elif traffic.basis == "measured":
+        return _measured_heatmap(plan, traffic)
     else:
         raw = [_cells(links, traffic.predicted, 1.0), _cells(links, traffic.measured, 1.0)]
         factor, letter = prefix(max((v for cells in raw for v in cells.values()), default=0.0))
@@ -154,7 +156,26 @@ def _heatmaps(plan: Plan, traffic: Traffic) -> Markup:
     return Markup(figures.heatmaps(plan.cluster.servers, titles, maps, unit))
 
 
+def _measured_heatmap(plan: Plan, traffic: Traffic) -> Markup:
+    links = plan.network.links
+    raw = _cells(links, traffic.measured, 1.0)
+    factor, letter = prefix(max(raw.values(), default=0.0))
+    scale = _scale_of_measured(traffic)
+    cells = _cells(links, traffic.measured, factor)
+    return Markup(
+        figures.heatmaps(
+            plan.cluster.servers, [f"Measured, {scale}"], [cells], f"{letter}B {scale}"
+        )
+    )
+
+
+def _scale_of_measured(traffic: Traffic) -> str:
+    return "whole run" if traffic.steps is None else "per iteration"
+
+
 def _basis_text(traffic: Traffic) -> Markup:
+    if traffic.basis == "measured":
+        return paragraph(f"Measured bytes, {_scale_of_measured(traffic)}; {traffic.reason}.")
     if traffic.basis == "predicted":
         return paragraph(
             "Predicted bytes per iteration only: no traffic was measured (metrics.jsonl holds no "
@@ -182,8 +203,9 @@ def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
         return percent(value, 2) if traffic.basis == "share" else size(value)
 
     rows: list[tuple[str, ...]] = []
+    known_of = (None,) * len(traffic.measured) if traffic.basis == "measured" else traffic.predicted
     for i, link in enumerate(plan.network.links):
-        predicted, measured = traffic.predicted[i], traffic.measured[i]
+        predicted, measured = known_of[i], traffic.measured[i]
         rows.append(
             (
                 f"{link.source}:{link.source_port} → {link.target}:{link.target_port}",
@@ -195,7 +217,7 @@ def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
         )
     known = [value for value in traffic.measured if value is not None]
     total = sum(known) if len(known) == len(traffic.measured) else None
-    predicted_total = sum(traffic.predicted)
+    predicted_total = None if traffic.basis == "measured" else sum(traffic.predicted)
     all_links = divide(total, predicted_total)
     rows.append(("all links", show(predicted_total), show(total), ratio(all_links, 4), MISSING))
     return rows
@@ -208,12 +230,17 @@ def traffic_section(run: Run) -> Markup:
     if not plan.network.links:
         return section("traffic", title, paragraph("The plan has no links, so nothing is sent."))
     traffic = compare_traffic(run)
+    if traffic.basis == "predicted" and not plan.predicts_bytes:
+        text = "Nothing was predicted, for the demand is not known, and nothing was measured."
+        return section("traffic", title, paragraph(text))
     caption = (
         "Bytes on the links from one server (row) to another (column), relayed bytes included; an "
         "empty cell is a pair without a link."
     )
     figure = element("figure", _heatmaps(plan, traffic), element("figcaption", caption))
     unit = "share" if traffic.basis == "share" else "per iteration"
+    if traffic.basis == "measured":
+        title, unit = "Traffic, measured", _scale_of_measured(traffic)
     columns = (
         "link (server:port)", f"predicted, {unit}", f"measured, {unit}", "measured ÷ predicted",
         "relayed part of measured",

@@ -102,11 +102,12 @@ class Traffic:
     `basis` "iteration": bytes per iteration, counted for each of `steps`, or, where that was not
     done (`averaged`), the bytes of the whole run divided by them. "share": fractions
     of the total of each side, because the number of iterations is not known. "predicted": bytes per
-    iteration, nothing was measured (`measured` is all None). `reason` says why it is not
-    "iteration".
+    iteration, nothing was measured (`measured` is all None). "measured": bytes of one of `steps`
+    iterations, or of the whole run where `steps` is None, and nothing was predicted of this script.
+    `reason` says why it is not "iteration".
     """
 
-    basis: Literal["iteration", "share", "predicted"]
+    basis: Literal["iteration", "share", "predicted", "measured"]
     steps: int | None
     reason: str
     predicted: tuple[float, ...]
@@ -153,6 +154,13 @@ def compare_traffic(run: Run) -> Traffic:
         plain = tuple(float(size) for size in run.plan.prediction.link_bytes)
         return Traffic("predicted", None, "no traffic was measured", plain, nothing, relayed)
     counted = tuple(None if t is None else t.iteration_bytes for t in traffic)
+    if not run.compares_bytes:
+        zeros, reason = (0.0,) * len(traffic), "nothing was predicted of this script"
+        if metrics.iterations is not None and None not in counted:
+            steps_seen = metrics.iterations.count
+            return Traffic("measured", steps_seen, reason, zeros, counted, relayed)
+        whole = tuple(None if t is None else float(t.sent_bytes) for t in traffic)
+        return Traffic("measured", None, reason, zeros, whole, relayed)
     if metrics.iterations is not None and None not in counted:
         plain = tuple(float(size) for size in run.plan.prediction.link_bytes)
         return Traffic("iteration", metrics.iterations.count, "", plain, counted, relayed)

@@ -10,6 +10,10 @@
   over the whole run, once per directed link; the relayed bytes are part of the sent bytes;
   `iteration_bytes` are those of one training iteration, where that was measured;
 * `iterations`: `count` and `seconds`; what one of the measured training iterations took;
+  `start_up_s` of the train stage had passed when the first of all had ended;
+* `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
+  measured figures may be held against predictions;
+* `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
 * `end`: `exit_code`.
 
 A last line that a crash cut short is left out and mentioned; anything else that cannot be read is a
@@ -57,21 +61,27 @@ class LinkTraffic:
 
 @dataclass(frozen=True)
 class MeasuredIterations:
-    """`count` training iterations were measured; one took `seconds`."""
+    """`count` training iterations were measured; one took `seconds`. `start_up_s` had passed when
+    the first of all had ended; None where that was not noted."""
 
     count: int
     seconds: float
+    start_up_s: float | None = None
 
 
 @dataclass
 class Metrics:
-    """What `metrics.jsonl` recorded; `notes` are sentences for the reader of a report."""
+    """What `metrics.jsonl` recorded; `notes` are sentences for the reader of a report.
+
+    `of_script` is False where the plan is for another model than that of the script.
+    """
 
     start: RunStart | None = None
     stages: dict[str, float] = field(default_factory=dict)
     train: list[dict[str, Any]] = field(default_factory=list)
     links: dict[Link, LinkTraffic] = field(default_factory=dict)
     iterations: MeasuredIterations | None = None
+    of_script: bool = True
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -139,7 +149,32 @@ def _iterations(event: dict[str, Any], where: str) -> MeasuredIterations:
     seconds = event.get("seconds")
     if not is_number(seconds) or seconds <= 0:
         raise DocumentError(f"{where}: seconds: expected a number above 0, got {seconds!r}")
-    return MeasuredIterations(_whole(event, "count", where), seconds)
+    start_up_s = event.get("start_up_s")
+    if start_up_s is not None and (not is_number(start_up_s) or start_up_s < 0):
+        raise DocumentError(f"{where}: start_up_s: expected a number from 0 on, got {start_up_s!r}")
+    return MeasuredIterations(_whole(event, "count", where), seconds, start_up_s)
+
+
+def _flag(event: dict[str, Any], name: str, where: str) -> bool:
+    value = event.get(name)
+    if not isinstance(value, bool):
+        raise DocumentError(f"{where}: {name}: expected true or false, got {value!r}")
+    return value
+
+
+def _note_groups(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    """A note if the script trained over another backend."""
+    asked, taken = (event.get(name) for name in ("asked", "taken_over"))
+    for name, value in (("asked", asked), ("taken_over", taken)):
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise DocumentError(f"{where}: {name}: expected a list of texts, got {value!r}")
+    if _flag(event, "opened_topoopt", where):
+        return
+    others = [name for name in asked or [] if name not in (taken or [])]
+    said = f"asked for {', '.join(others)}" if others else "opened no process group"
+    metrics.notes.append(
+        f"No rank opened a topoopt group: the planned links carried nothing; the script {said}."
+    )
 
 
 def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
@@ -185,6 +220,10 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             metrics.train.append({key: value for key, value in event.items() if key != "event"})
         elif kind == "link":
             _add_link(metrics, event, where)
+        elif kind == "demand":
+            metrics.of_script = _flag(event, "of_script", where)
+        elif kind == "groups":
+            _note_groups(metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
         elif kind == "end":
@@ -208,6 +247,16 @@ class Run:
     graph: OpGraph | None
     metrics: Metrics | None
     notes: tuple[str, ...]
+
+    @property
+    def compares_bytes(self) -> bool:
+        """Whether bytes were predicted of what was trained."""
+        return self.plan.predicts_bytes and (self.metrics is None or self.metrics.of_script)
+
+    @property
+    def compares_time(self) -> bool:
+        """Whether the time of an iteration was predicted of what was trained."""
+        return self.plan.predicts_time and (self.metrics is None or self.metrics.of_script)
 
 
 def _check_links(plan: Plan, metrics: Metrics) -> None:
@@ -275,7 +324,7 @@ def read_run(run_dir: Path) -> Run:
     graph = None
     if paths["opgraph.json"].is_file():
         graph = OpGraph.load(paths["opgraph.json"])
-    else:
+    elif plan.strategy:
         notes.append(
             "opgraph.json is missing (the run was interrupted, or was given its plan), so what the "
             "model computes cannot be shown."
@@ -286,6 +335,11 @@ def read_run(run_dir: Path) -> Run:
     except DocumentError as error:
         raise DocumentError(f"{Path(run_dir)}/{error}") from None
     notes += metrics.notes
+    if not metrics.of_script and (plan.predicts_time or plan.predicts_bytes):
+        notes.append(
+            f"The plan is for the model {plan.model}, which is not seen to be that of the script: "
+            "what was measured is not compared with its predictions."
+        )
     notes += _mismatches(plan, graph, metrics)
     return Run(plan, graph, metrics, tuple(notes))
 

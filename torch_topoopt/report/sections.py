@@ -76,17 +76,27 @@ def _measured_tiles(run: Run) -> list[Markup]:
     iterations = run.metrics.iterations if run.metrics else None
     if iterations is None:
         return []
-    predicted_s = run.plan.prediction.iteration_s
+    predicted_s = run.plan.prediction.iteration_s if run.compares_time else 0.0
     apart = divide(iterations.seconds - predicted_s, predicted_s)
-    note = "nothing was predicted" if apart is None else f"{apart:+.1%} against the prediction"
+    note = "no time was predicted of this script"
+    note = note if apart is None else f"{apart:+.1%} against the prediction"
     note += f"; {iterations.count} measured"
     return [_tile("Measured iteration", seconds(iterations.seconds), note)]
 
 
 def _prediction_tile(plan: Plan) -> Markup:
+    if not plan.predicts_time:
+        return _tile("Predicted iteration", MISSING, _no_time(plan))
     speedup = divide(plan.prediction.single_ring_s, plan.prediction.iteration_s)
     note = Markup("") if speedup is None else Markup(f"{ratio(speedup)} the speed of a single ring")
     return _tile("Predicted iteration", seconds(plan.prediction.iteration_s), note)
+
+
+def _no_time(plan: Plan) -> str:
+    """Why no time is predicted, in words."""
+    if plan.predicts_bytes:
+        return "only bytes: no model was profiled, the script was traced"
+    return "no model was profiled, and what the script communicates was not known"
 
 
 def _accuracy_tiles(run: Run) -> list[Markup]:
@@ -122,7 +132,8 @@ def _run_tiles(run: Run) -> list[Markup]:
 def _headline(run: Run) -> Markup:
     plan, cluster = run.plan, run.plan.cluster
     start = run.metrics.start if run.metrics else None
-    parts = [f"batch of {plan.batch_size} samples", f"seed {plan.seed}"]
+    parts = [f"batch of {plan.batch_size} samples"] if plan.strategy else []
+    parts.append(f"seed {plan.seed}")
     if start is not None:
         parts.append(f"started {start.time}")
     tiles = [
@@ -145,7 +156,7 @@ def _headline(run: Run) -> Markup:
         notes = element("div", element("strong", "Please note"), items, class_="notes", role="note")
     return element(
         "header",
-        element("h1", plan.model),
+        element("h1", plan.model or "Rings and routes"),
         element("p", " · ".join(parts), class_="sub"),
         element("div", *tiles, class_="tiles"),
         notes,
@@ -159,10 +170,18 @@ def _headline(run: Run) -> Markup:
 def _stages_section(run: Run) -> Markup:
     stages = run.metrics.stages if run.metrics else {}
     total = sum(stages.values())
+    work = dict(_STAGE_WORK)
+    if not run.plan.strategy:
+        work["profile"] = "the first iterations of the script are traced"
+        work["co-optimise"] = "TopologyFinder"
+    iterations = run.metrics.iterations if run.metrics else None
+    if iterations is not None and iterations.start_up_s is not None:
+        start_up = seconds(iterations.start_up_s)
+        work["train"] = Markup(f"{work['train']}; {start_up} until the first iteration had ended")
     rows = [
         (
             name.capitalize(),
-            _STAGE_WORK[name],
+            work[name],
             seconds(stages.get(name)) if name in stages else "not recorded",
             percent(divide(stages.get(name), total)),
         )
@@ -176,6 +195,9 @@ def _stages_section(run: Run) -> Markup:
 
 def _rounds_section(plan: Plan) -> Markup:
     prediction = plan.prediction
+    if not plan.predicts_time:
+        text = paragraph(f"Not predicted: {_no_time(plan)}.")
+        return section("rounds", "Predicted iteration time", text)
     text = paragraph(
         "This plan: ", seconds(prediction.iteration_s), " per iteration; compute alone takes ",
         seconds(prediction.compute_s), ". The same strategy takes ",
@@ -209,6 +231,9 @@ def _rounds_section(plan: Plan) -> Markup:
 
 def _search_section(plan: Plan) -> Markup:
     content: list[str] = []
+    if not plan.strategy:
+        text = "No strategy was searched: the script keeps its own. Only the network was planned."
+        return section("search", "Strategy search", paragraph(text))
     if plan.strategy_space == "data-parallel":
         content.append(
             paragraph(
@@ -270,7 +295,9 @@ def _training_section(run: Run) -> Markup:
 def _strategy_section(run: Run) -> Markup:
     plan = run.plan
     if not plan.strategy:
-        return section("strategy", "Strategy", paragraph("The plan places no operators."))
+        return section(
+            "strategy", "Strategy", paragraph("The script's own: the plan places no operators.")
+        )
     by_place: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for placement in plan.strategy:
         place = (tuple(sorted(placement.servers)), str(placement.degrees))
@@ -324,6 +351,8 @@ def _top_table(
 
 def _operators_section(run: Run) -> Markup:
     title = "Largest operators"
+    if run.graph is None and not run.plan.strategy:
+        return section("operators", title, paragraph("No model was profiled."))
     if run.graph is None:
         return section("operators", title, paragraph("Not recorded: there is no OpGraph."))
     text = paragraph(

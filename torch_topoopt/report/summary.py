@@ -23,6 +23,10 @@ def divide(value: float | None, by: float | None) -> float | None:
 
 def _prediction(run: Run) -> dict[str, Any]:
     prediction = run.plan.prediction
+    if not run.plan.predicts_time:
+        names = ("iteration_s", "compute_s", "single_ring_s", "ideal_switch_s")
+        derived = ("speedup_over_single_ring", "relative_to_ideal_switch")
+        return dict.fromkeys((*names, *derived))
     return {
         "iteration_s": prediction.iteration_s,
         "compute_s": prediction.compute_s,
@@ -37,7 +41,7 @@ def _iterations(run: Run) -> dict[str, Any] | None:
     iterations = run.metrics.iterations if run.metrics else None
     if iterations is None:
         return None
-    predicted_s = run.plan.prediction.iteration_s
+    predicted_s = run.plan.prediction.iteration_s if run.compares_time else 0.0
     return {
         "count": iterations.count,
         "measured_s": iterations.seconds,
@@ -71,10 +75,14 @@ def _traffic(run: Run) -> dict[str, Any]:
                 "source_port": link.source_port,
                 "target": link.target,
                 "target_port": link.target_port,
-                "predicted_bytes_per_iteration": run.plan.prediction.link_bytes[i],
+                "predicted_bytes_per_iteration": run.plan.prediction.link_bytes[i]
+                if run.plan.predicts_bytes
+                else None,
                 "measured_bytes": seen.sent_bytes if seen else None,
                 "measured_relayed_bytes": seen.relayed_bytes if seen else None,
-                "measured_over_predicted": divide(traffic.measured[i], traffic.predicted[i]),
+                "measured_over_predicted": divide(traffic.measured[i], traffic.predicted[i])
+                if run.compares_bytes
+                else None,
             }
         )
     return {"basis": traffic.basis, "steps": traffic.steps, "links": links}

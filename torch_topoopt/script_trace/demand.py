@@ -9,6 +9,7 @@ move (n - 1) S, half of it. AllToAll, Gather, Scatter, Send and Recv become pair
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.data_model import DocumentError
@@ -71,6 +72,34 @@ def on_servers(demand: Demand, ranks_per_server: int) -> Demand:
     return Demand(
         tuple(GroupDemand(servers, size_bytes) for servers, size_bytes in sorted(groups.items())),
         PairTable((), listed),
+    )
+
+
+@dataclass(frozen=True)
+class RootedDemand:
+    """Bytes that one iteration sends in rings from `root` to all of `servers`, or, of a Reduce,
+    from all of them to it. A GroupDemand counts them as if no server were special."""
+
+    servers: tuple[int, ...]
+    root: int
+    size_bytes: int
+    is_reduce: bool
+
+
+def rooted_demands(trace: CommunicationTrace, ranks_per_server: int) -> tuple[RootedDemand, ...]:
+    """The Broadcasts and Reduces of the last iteration, between servers."""
+    sizes: dict[tuple[_Group, int, bool], int] = defaultdict(int)
+    for call in trace.calls:
+        if call.iteration != trace.iterations - 1 or call.operation not in ("Broadcast", "Reduce"):
+            continue
+        first = next(rank for rank in call.group if rank in trace.ranks)
+        servers = tuple(sorted({rank // ranks_per_server for rank in call.group}))
+        if call.rank == first and call.peer is not None and len(servers) > 1:
+            root = call.peer // ranks_per_server
+            sizes[servers, root, call.operation == "Reduce"] += call.size_bytes
+    return tuple(
+        RootedDemand(servers, root, size_bytes, is_reduce)
+        for (servers, root, is_reduce), size_bytes in sorted(sizes.items())
     )
 
 

@@ -1,0 +1,140 @@
+"""Plans without a model: bytes of links in closed form, and what goes wrong in a trace."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.launcher import asked_groups, documents, ranks, run, run_options, script_plan
+from torch_topoopt.launcher.asked_groups import AskedGroups
+from torch_topoopt.launcher.console import Terminal
+from torch_topoopt.launcher.run_folder import RunFolder
+from torch_topoopt.metrics import MetricsWriter
+from torch_topoopt.plan import Cluster, Plan
+from torch_topoopt.script_trace import CollectiveCall, CommunicationTrace, ScriptError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLUSTER = Cluster(4, 2, 10.0)
+EVERYONE = (0, 1, 2, 3)
+
+
+def trace_of(*calls: CollectiveCall) -> CommunicationTrace:
+    return CommunicationTrace(1, "train.py", (), 4, (0,), 1, calls).validate()
+
+
+def plan_of(trace: CommunicationTrace) -> Plan:
+    demand = script_plan.demand_of_trace(trace, CLUSTER)
+    return script_plan.plan_for_demand(CLUSTER, demand, trace, name="train.py", seed=0)
+
+
+def test_an_allreduce_loads_all_links_of_two_rings_alike() -> None:
+    plan = plan_of(trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE)))
+    assert plan.prediction.link_bytes == (4000 * 2 * 3 // 4 // 2,) * 8
+    assert (plan.predicts_bytes, plan.predicts_time, plan.model) == (True, False, "train.py")
+
+
+def test_nothing_is_sent_to_the_root_of_a_broadcast_nor_by_that_of_a_reduce() -> None:
+    plan = plan_of(trace_of(CollectiveCall(0, 0, "optimizer", "Broadcast", 4000, EVERYONE, 1)))
+    sizes = zip(plan.network.links, plan.prediction.link_bytes, strict=True)
+    assert all(size == (0 if link.target == 1 else 2000) for link, size in sizes)
+    plan = plan_of(trace_of(CollectiveCall(0, 0, "optimizer", "Reduce", 4000, EVERYONE, 1)))
+    sizes = zip(plan.network.links, plan.prediction.link_bytes, strict=True)
+    assert all(size == (0 if link.source == 1 else 2000) for link, size in sizes)
+
+
+def test_cables_that_are_plugged_get_rings_for_the_groups_of_the_demand() -> None:
+    whole = plan_of(trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE)))
+    some = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 3000, (0, 1, 3)))
+    demand = script_plan.demand_of_trace(some, CLUSTER)
+    plan = script_plan.plan_for_demand(
+        CLUSTER, demand, some, name="train.py", seed=0, network=whole.network
+    )
+    assert plan.network.links == whole.network.links
+    assert [group.servers for group in plan.network.groups] == [EVERYONE, (0, 1, 3)]
+    assert plan.mode == "fixed"
+    # among three servers 2/3 of the bytes each way, 4/3 on the path of two hops around server 2
+    assert sum(plan.prediction.link_bytes) == 3 * 3000 * 4 // 3 + 3000 * 4 // 3
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4, 5])
+def test_an_unknown_demand_gets_rings_and_predicts_nothing(servers: int) -> None:
+    cluster = Cluster(servers, min(2, max(1, servers - 1)), 10.0)
+    demand = script_plan.unknown_demand(cluster)
+    plan = script_plan.plan_for_demand(cluster, demand, None, name="x", seed=0)
+    assert (plan.predicts_bytes, plan.predicts_time) == (False, False)
+    assert len(plan.network.groups[0].rings) > 0 or servers == 1
+    assert documents.with_failures(plan, lambda *_: None).failures is not None
+
+
+def make_job(folder: Path, script: str) -> run.Job:
+    """A run of a script, before its first stage."""
+    (folder / "train.py").write_text(script)
+    options = run_options.parse(["--servers", "4", str(folder / "train.py")])
+    results = RunFolder(folder / "here", 0.0)
+    return run.Job(options, Terminal(), results, MetricsWriter(results / "metrics.jsonl", 0.0))
+
+
+def test_a_trace_that_fails_is_one_line_and_rings_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ScriptError("train.py, rank 0: it is not its day")
+
+    monkeypatch.setattr("torch_topoopt.script_trace.trace_script", fail)
+    job = make_job(tmp_path, "train()\n")
+    plan = job.plan()
+    said = "rings for an unknown demand, nothing predicted: train.py, rank 0: it is not its day"
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()].count(said) == 1
+    assert not plan.predicts_bytes
+    assert not (job.folder / "trace.json").exists()
+
+
+def test_a_build_model_that_fails_gives_way_to_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE)
+    monkeypatch.setattr("torch_topoopt.script_trace.trace_script", lambda *_, **__: trace_of(call))
+    broken = "def build_model():\n    raise ValueError('no data')\n"
+    job = make_job(tmp_path, f"{broken}if __name__ == '__main__':\n    build_model()\n")
+    plan = job.plan()
+    out = capsys.readouterr().out
+    assert "build_model() raised ValueError: no data; " in out
+    assert plan.prediction.link_bytes == (3000,) * 8
+    assert CommunicationTrace.load(job.folder / "trace.json").calls == (call,)
+
+
+def test_other_backends_are_named_at_the_end() -> None:
+    gloo = AskedGroups(("gloo",))
+    assert asked_groups.unused_links(gloo, measured=False) == (
+        "no rank opened a topoopt group: the planned links carried nothing; the script asked for "
+        "gloo (--take-over gloo puts topoopt in its place)"
+    )
+    nothing = asked_groups.unused_links(AskedGroups(), measured=False)
+    assert nothing.endswith("the script opened no process group")
+    both = AskedGroups.together([gloo, AskedGroups(("topoopt",), (), opened=True)])
+    assert asked_groups.unused_links(both, measured=True) == ""
+    assert "groups of gloo" in asked_groups.beside(both)
+    assert "byte counters" in asked_groups.unused_links(both, measured=False)
+    taken = AskedGroups(("gloo",), ("gloo",), opened=True)
+    assert asked_groups.beside(taken) == ""
+
+
+def test_a_rank_that_only_tells_of_another_is_not_the_cause(tmp_path: Path) -> None:
+    def failure(rank: int, message: str) -> Any:
+        path = tmp_path / f"{rank}.json"
+        path.touch()
+        data = {"message": {"message": message}}
+        return SimpleNamespace(exitcode=1, timestamp=7, error_file=str(path), error_file_data=data)
+
+    told = "DistBackendError: topoopt: rank 2 failed: RuntimeError: boom"
+    failures = {0: failure(0, told), 2: failure(2, "RuntimeError: boom"), 3: failure(3, told)}
+    (only,) = ranks._first_failures(failures)
+    assert only.describe("train.py") == (
+        "rank 2 of train.py ended with exit code 1: RuntimeError: boom"
+    )
+    del failures[2]
+    assert [found.rank for found in ranks._first_failures(failures)] == [0, 3]
