@@ -76,6 +76,7 @@ class Job:
     stage_s: dict[str, float] = field(default_factory=dict)
     start_up_s: float | None = None  # of the train stage, until the first iteration had ended
     counts: tuple[list[LinkBytes], Iterations | None] = ([], None)
+    short_calls: str = ""
     ended: bool = False
 
     @contextlib.contextmanager
@@ -175,6 +176,7 @@ class Job:
             self.terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
         else:
             demand = script_plan.demand_of_trace(trace, cluster)
+            self.short_calls = script_plan.short_calls(trace)
         with self.stage("co-optimise") as stage:
             stage.progress(None, "TopologyFinder")
             arguments = self.options.torchrun
@@ -451,6 +453,8 @@ def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations
                 f"not compared with the predictions for {plan.model}, which is not seen to be the "
                 f"model of {job.options.torchrun.training_script}"
             )
+        if iterations is not None and job.short_calls:
+            terminal.line(job.short_calls)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 

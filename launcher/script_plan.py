@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.routing_policies import Policy
 
 
+SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a network of any speed
+
+
 @dataclass(frozen=True)
 class Script:
     """What the ranks run: a file, or with `module` the name of a module, and its arguments."""
@@ -134,6 +137,19 @@ def _to_and_from_roots(
                 is_left_out = rooted.root == (source if rooted.is_reduce else target)
                 even = share_bytes * (count - 1) / count
                 traffic[source, target] += (0.0 if is_left_out else share_bytes) - even
+
+
+def short_calls(trace: CommunicationTrace) -> str:
+    """A sentence for a script whose collectives are short, so may not go by rings; else empty."""
+    last = trace.iterations - 1
+    sizes = [c.size_bytes for c in trace.calls if c.iteration == last and c.size_bytes]
+    mean = sum(sizes) / len(sizes) if sizes else 0.0
+    if mean >= SHORT_BYTES:
+        return ""
+    return (
+        f"predicted for rings; collectives as short as these ({format_bytes(mean)} on average) may "
+        "go by trees, which is decided when the job starts"
+    )
 
 
 def name_of(script: str, *, module: bool) -> str:
