@@ -8,7 +8,16 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import cluster_state, console, documents, parser, shared_options
+from torch_topoopt.launcher import (
+    cluster_state,
+    console,
+    documents,
+    parser,
+    script_plan,
+    script_syntax,
+    shared_options,
+    trace_options,
+)
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
     from torch_topoopt.control.jobs import JobSpec
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Cluster, Plan
 
 _DESCRIPTION = """\
 Puts a job at the end of the queue: SCRIPT on a number of servers that are wired as its plan says.
@@ -53,7 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, "servers", "degree")
     options.add_argument(
         "--model",
-        help="name or file.py:callable (default: the build_model() of the script); none: do not "
+        help="name or file.py:callable (default: the build_model() of the script; where it has "
+        "none, a trace of its first iterations, see docs/scripts.md); none: do not "
         "profile, only lay rings",
     )
     shared_options.add(options, "seed", "plan")
@@ -172,19 +182,41 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
         shared_options.EMULATED_ACCELERATOR,
         cluster.servers[0].accelerators,
     )
-    if arguments.model == "none":
-        from torch_topoopt.plan import Demand, GroupDemand
-        from torch_topoopt.topology.topology_finder import find_network
-
-        demand = Demand((GroupDemand(tuple(range(shape.servers)), 0),), ())
-        return Plan.of_network(shape, find_network(shape, demand), demand, model="")
+    model = arguments.model or _own_model(arguments)
+    if not model or model == "none":
+        return _plan_for_script(arguments, shape, terminal)
     from torch_topoopt.planning_options import PlanningOptions
 
     with terminal.progress("planning") as progress:
         progress(None, "profiling")
-        graph = documents.op_graph_of(arguments.model or arguments.script)
+        graph = documents.op_graph_of(model)
         options = PlanningOptions(seed=arguments.seed, strategy_space="data-parallel")
         plan = documents.make_plan(graph, shape, options, progress)
+        return documents.with_failures(plan, progress)
+
+
+def _own_model(arguments: argparse.Namespace) -> str:
+    """The script, if it has a build_model() and can be imported; else nothing."""
+    if arguments.launch == "program":
+        return ""
+    return arguments.script if script_syntax.read(arguments.script).has_model else ""
+
+
+def _plan_for_script(arguments: argparse.Namespace, shape: Cluster, terminal: Terminal) -> Plan:
+    """As `topoopt run` plans without a model: for a trace of the script, or rings alone."""
+    script, why = None, "--model none"
+    if arguments.model is None:
+        why = "a program cannot be traced"
+        if arguments.launch != "program":
+            words = tuple(arguments.arguments)
+            script = script_plan.Script(arguments.script, False, words, trace_options.limits())
+    with terminal.progress("planning") as progress:
+        progress(None, f"tracing {arguments.script}" if script else "rings")
+        demand, trace, failed = script_plan.demand_of_script(script, shape)
+        if trace is None:
+            terminal.line(f"rings for an unknown demand, nothing predicted: {failed or why}")
+        name = script_plan.name_of(arguments.script, module=False)
+        plan = script_plan.plan_for_demand(shape, demand, trace, name=name, seed=arguments.seed)
         return documents.with_failures(plan, progress)
 
 

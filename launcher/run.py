@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.asked_backends import TAKE_OVER_VARIABLE
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster import static_plan, switched_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.launcher import (
@@ -39,7 +38,6 @@ from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
 from torch_topoopt.launcher.run_folder import RunFolder
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
-from torch_topoopt.script_trace import ScriptError
 from torch_topoopt.versions import check_installed
 
 if TYPE_CHECKING:
@@ -55,10 +53,9 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.link_bytes import Iterations, LinkBytes
     from torch_topoopt.launcher.ranks import RankFailure
     from torch_topoopt.launcher.run_options import RunOptions
-    from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
-    from torch_topoopt.plan import Network, Plan
+    from torch_topoopt.plan import Demand, Network, Plan
     from torch_topoopt.script_trace import CommunicationTrace
 
 STAGES = ("profile", "co-optimise", "wire", "train")
@@ -168,14 +165,12 @@ class Job:
 
     def _plan_for_script(self) -> Plan:
         """For what a trace of the script finds, else for an unknown demand."""
-        cluster, trace, why = self.options.cluster, None, self.options.unknown
-        demand = script_plan.unknown_demand(cluster)
-        if self.options.script is not None:
-            trace, why = self._trace(self.options.script)
+        cluster = self.options.cluster
+        demand, trace, why = self._demand_of_script()
         if trace is None:
             self.terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
         else:
-            demand = script_plan.demand_of_trace(trace, cluster)
+            documents.save(trace, str(self.folder / "trace.json"))
             self.short_calls = script_plan.short_calls(trace)
         with self.stage("co-optimise") as stage:
             stage.progress(None, "TopologyFinder")
@@ -194,23 +189,21 @@ class Job:
             stage.result = f"network for this demand, plan {plan.digest()}"
         return plan
 
-    def _trace(self, script: Script) -> tuple[CommunicationTrace | None, str]:
-        """What the script communicates, or None and why that is not known."""
+    def _demand_of_script(self) -> tuple[Demand, CommunicationTrace | None, str]:
+        """With the trace that found it, or without one and why."""
+        script, cluster = self.options.script, self.options.cluster
+        if script is None:
+            return script_plan.unknown_demand(cluster), None, self.options.unknown
         self.terminal.line(
             f"      tracing {script.name}: its first iterations are run without a network, to see "
             f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
         )
         with self.stage("profile") as stage:
             stage.progress(None, f"tracing {script.name}")
-            try:
-                trace = script.trace(self.options.cluster)
-                documents.save(trace, str(self.folder / "trace.json"))
-                demand = script_plan.demand_of_trace(trace, self.options.cluster)
-            except (ScriptError, DocumentError) as error:
-                stage.result = "the trace found no demand"
-                return None, str(error)
-            stage.result = script_plan.demand_text(demand)
-        return trace, ""
+            demand, trace, why = script_plan.demand_of_script(script, cluster)
+            found = trace is not None
+            stage.result = script_plan.demand_text(demand) if found else "no demand was found"
+        return demand, trace, why
 
     def _given_network(self) -> Network | None:
         """That of the cables, where they are plugged already."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import counted, format_bytes
 from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
@@ -52,6 +53,21 @@ def demand_of_trace(trace: CommunicationTrace, cluster: Cluster) -> Demand:
 
     demand, _ = demand_of(trace)
     return on_servers(demand, cluster.accelerators_per_server)
+
+
+def demand_of_script(
+    script: Script | None, cluster: Cluster
+) -> tuple[Demand, CommunicationTrace | None, str]:
+    """The demand that a trace of `script` finds, and the trace; else an unknown one, and why."""
+    from torch_topoopt.script_trace import ScriptError
+
+    if script is None:
+        return unknown_demand(cluster), None, ""
+    try:
+        trace = script.trace(cluster)
+        return demand_of_trace(trace, cluster), trace, ""
+    except (ScriptError, DocumentError) as error:
+        return unknown_demand(cluster), None, str(error)
 
 
 def demand_text(demand: Demand) -> str:

@@ -24,6 +24,11 @@ class ScriptSyntax:
     guarded: bool
     imports: frozenset[str]
 
+    @property
+    def has_model(self) -> bool:
+        """Whether the script can be imported for its model without training."""
+        return self.builds_model and self.guarded
+
 
 def read(path: str) -> ScriptSyntax:
     """Raises InputError for a file that is no Python."""

@@ -98,13 +98,16 @@ def choose(
     if arguments.model:
         of_script = script_syntax.is_of_script(arguments.model, script, syntax)
         return DemandSource(arguments.model, of_script=of_script)
-    found = bool(syntax and syntax.builds_model and syntax.guarded and script.endswith(".py"))
+    found = bool(syntax and syntax.has_model and script.endswith(".py"))
     if arguments.no_python and not arguments.run_path:
         return DemandSource(unknown="a program (--no-python) cannot be traced, and no --model")
     if cluster.servers * cluster.accelerators_per_server < 2:
         return DemandSource(script if found else "", found, unknown="there is only one rank")
-    limits = TraceLimits(
-        arguments.trace_timeout, arguments.trace_memory or max(1, available_bytes() // 2)
-    )
-    traced = Script(script, bool(arguments.module), tuple(arguments.training_script_args), limits)
+    may_take = limits(arguments.trace_timeout, arguments.trace_memory)
+    traced = Script(script, bool(arguments.module), tuple(arguments.training_script_args), may_take)
     return DemandSource(script if found else "", found, traced)
+
+
+def limits(seconds: float = _TRACE_TIMEOUT_S, memory_bytes: int | None = None) -> TraceLimits:
+    """What a trace may take; without `memory_bytes` half of what is available."""
+    return TraceLimits(seconds, memory_bytes or max(1, available_bytes() // 2))

@@ -180,6 +180,18 @@ def test_ranks_that_ignore_every_signal_are_killed_soon_after_ctrl_c(
     assert launcher.leftovers() == []
 
 
+def test_a_trace_ends_with_a_launcher_that_is_killed(
+    launcher: Any, until: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    process = launcher.start("run", "--servers", "2", "stubborn.py")
+    until(lambda: len(list(tmp_path.glob("started-*"))) == 1, "the start of the traced rank")
+    assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=60)
+    until(lambda: launcher.leftovers() == [], "the end of the trace", 60)
+
+
 def test_ranks_die_with_a_launcher_that_is_killed(
     launcher: Any, until: Any, tmp_path: Path, plan_file: Path
 ) -> None:
