@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from report_runs import (
 )
 
 from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import Plan, Prediction
 from torch_topoopt.report import summary, write_plan_report, write_report
 from torch_topoopt.report.run_folder import parse_metrics
 
@@ -53,6 +55,46 @@ def test_a_plan_that_nobody_has_run_is_a_page_of_predictions(run: Path) -> None:
     alone.with_name("my plan.opgraph.json").write_bytes((run / "opgraph.json").read_bytes())
     write_plan_report(alone)
     assert "there is no OpGraph" not in written.read_text(encoding="utf-8")
+
+
+def _without_model(run: Path, *, predicts_bytes: bool) -> None:
+    """Makes the run's plan one for a script whose model nobody knows."""
+    (run / "opgraph.json").unlink()
+    plan = Plan.load(run / "plan.json")
+    bare = Plan.of_network(plan.cluster, plan.network, plan.demand, model="train.py")
+    if predicts_bytes:
+        sizes = Prediction(0.0, 0.0, 0.0, 0.0, plan.prediction.link_bytes)
+        bare = dataclasses.replace(bare, prediction=sizes)
+    bare.save(run / "plan.json")
+
+
+@pytest.mark.parametrize("predicts_bytes", [True, False])
+def test_what_was_not_predicted_is_not_shown_as_nothing(run: Path, predicts_bytes: bool) -> None:
+    _without_model(run, predicts_bytes=predicts_bytes)
+    text, page = report(run)
+    assert "opgraph.json is missing" not in text
+    assert "samples" not in page.sections["headline"]
+    assert "Not predicted" in page.sections["rounds"]
+    assert "The script's own" in page.sections["strategy"]
+    assert ("Traffic, predicted and measured" in page.sections["traffic"]) is predicts_bytes
+    figures = summary(run)
+    assert figures["prediction"]["iteration_s"] is None
+    for link in figures["traffic"]["links"]:
+        assert (link["predicted_bytes_per_iteration"] is not None) is predicts_bytes
+        assert (link["measured_over_predicted"] is not None) is predicts_bytes
+
+
+def test_a_prediction_for_another_model_is_not_held_against_the_run(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_text()
+    asked = {"event": "groups", "asked": ["gloo"], "taken_over": [], "opened_topoopt": False}
+    first, rest = lines.split("\n", 1)
+    more = as_lines([{"event": "demand", "of_script": False}, asked])
+    (run / "metrics.jsonl").write_text(f"{first}\n{more.rstrip()}\n{rest}")
+    _, page = report(run)
+    assert "not compared with its predictions" in page.sections["headline"]
+    assert "the script asked for gloo" in page.sections["headline"]
+    assert "nothing was predicted of this script" in page.sections["traffic"]
+    assert summary(run)["traffic"]["links"][0]["measured_over_predicted"] is None
 
 
 def test_a_run_without_an_end_is_shown_as_not_finished(run: Path) -> None:
