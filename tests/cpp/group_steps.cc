@@ -14,8 +14,6 @@
 namespace topoopt {
 namespace {
 
-constexpr Group::Milliseconds kLimit{15000};
-
 using Bytes = std::vector<std::byte>;
 
 std::vector<RingOrder> randomRings(size_t size, size_t count, TestRandom& random) {
@@ -81,7 +79,7 @@ struct Job {
   size_t count = random.size(max_elements);
   int root = static_cast<int>(random.between(0, static_cast<size_t>(size) - 1));
   size_t element = elementSize(type);
-  CallTerms terms{kLimit, synchronous};
+  CallTerms terms{kNoHurry, synchronous};
 
   struct Memory {
     std::vector<Bytes> input;
@@ -247,15 +245,15 @@ Step pointToPointStep(const Job& job, int tag) {
   job.memory->input[job.root] = randomBytes(job.count, job.random);
   job.memory->expected[target] = job.memory->input[job.root];
   job.memory->output[target].resize(job.count);
-  return job.step(
-      "send", [m = job.memory, root = job.root, target, tag](Group& group, int i, Done done) {
-        if (i == root) {
-          return group.send(m->input[i].data(), m->input[i].size(), target, tag, kLimit,
-                            std::move(done));
-        }
-        if (i != target) return done(nullptr);
-        group.receive(m->output[i].data(), m->output[i].size(), root, tag, kLimit, std::move(done));
-      });
+  return job.step("send", [m = job.memory, root = job.root, target, tag](Group& group, int i,
+                                                                         Done done) {
+    if (i == root) {
+      return group.send(m->input[i].data(), m->input[i].size(), target, tag, kNoHurry,
+                        std::move(done));
+    }
+    if (i != target) return done(nullptr);
+    group.receive(m->output[i].data(), m->output[i].size(), root, tag, kNoHurry, std::move(done));
+  });
 }
 
 // All send to the root, which takes their messages as they come.
@@ -267,10 +265,10 @@ Step receiveAnyStep(const Job& job, int tag) {
   Step step =
       job.step("receive_any", [=, m = job.memory, root = job.root](Group& group, int i, Done done) {
         if (i != root)
-          return group.send(m->input[i].data(), bytes, root, tag, kLimit, std::move(done));
+          return group.send(m->input[i].data(), bytes, root, tag, kNoHurry, std::move(done));
         auto left = std::make_shared<int>(group.size() - 1);
         for (int n = 1; n < group.size(); ++n) {
-          group.receiveAny((*arrived)[n].data(), bytes, tag, kLimit,
+          group.receiveAny((*arrived)[n].data(), bytes, tag, kNoHurry,
                            [sources, n](int from) { (*sources)[n] = from; },
                            [left, done](std::exception_ptr error) {
                              if (--*left == 0) done(error);

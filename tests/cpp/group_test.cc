@@ -17,9 +17,6 @@
 namespace topoopt {
 namespace {
 
-constexpr std::chrono::seconds kLeaveLimit{15};
-constexpr Group::Milliseconds kNoHurry{15000};
-
 std::vector<int> allRanks(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -27,7 +24,7 @@ std::vector<int> allRanks(int size) {
 }
 
 void leaveInGoodOrder(Network& network) {
-  for (const std::string& result : network.leaveAll(kLeaveLimit)) EXPECT_EQ(result, "");
+  for (const std::string& result : network.leaveAll(kNoHurry)) EXPECT_EQ(result, "");
 }
 
 TEST(Groups, RandomSequencesOfAllOperationsGiveTheRightResults) {
@@ -79,7 +76,7 @@ TEST(Groups, OnDifferentMembersWorkAtTheSameTime) {
     for (int rank = 0; rank < 6; ++rank) {
       threads.emplace_back([&, rank] {
         for (Members* members : {&all, &some, &two}) members->shutdownOn(rank);
-        results[rank] = network.at(rank)->leave(kLeaveLimit);
+        results[rank] = network.at(rank)->leave(kNoHurry);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -252,7 +249,7 @@ TEST_F(PendingAllReduce, ARankThatShutsDownAndLeavesFailsTheOthers) {
   for (const int rank : {0, 1, 3}) call(rank);
   members_.shutdownOn(2);
   std::string result;
-  std::thread leaving([&] { result = network_.at(2)->leave(kLeaveLimit); });
+  std::thread leaving([&] { result = network_.at(2)->leave(kNoHurry); });
   for (const int rank : {0, 1, 3}) {
     EXPECT_NE(outcome(rank).find("rank 2 has left the job"), std::string::npos) << outcome(rank);
   }
@@ -260,7 +257,7 @@ TEST_F(PendingAllReduce, ARankThatShutsDownAndLeavesFailsTheOthers) {
   std::vector<std::thread> threads;
   std::vector<std::string> results(4);
   for (const int rank : {0, 1, 3}) {
-    threads.emplace_back([&, rank] { results[rank] = network_.at(rank)->leave(kLeaveLimit); });
+    threads.emplace_back([&, rank] { results[rank] = network_.at(rank)->leave(kNoHurry); });
   }
   for (std::thread& thread : threads) thread.join();
   leaving.join();

@@ -14,8 +14,6 @@
 namespace topoopt {
 namespace {
 
-constexpr std::chrono::seconds kLeaveLimit{15};
-
 void expectGoodOrder(const std::vector<std::string>& results) {
   for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_EQ(results[rank], "") << rank;
 }
@@ -39,7 +37,7 @@ TEST(Leaving, OfIdleRanksEndsInGoodOrder) {
                                                        {5, starOf(5)},
                                                        {5, completeOf(5)}}) {
     Network network({.size = size, .cables = cables}, random);
-    expectGoodOrder(network.leaveAll(kLeaveLimit));
+    expectGoodOrder(network.leaveAll(kNoHurry));
   }
 }
 
@@ -69,7 +67,7 @@ TEST(Leaving, RightAfterRelayedTrafficLosesNothing) {
       for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back([&, rank] {
           traffic.waitFor(rank);
-          results[rank] = network.at(rank)->leave(kLeaveLimit);
+          results[rank] = network.at(rank)->leave(kNoHurry);
         });
       }
       for (std::thread& thread : threads) thread.join();
@@ -94,11 +92,11 @@ TEST(Leaving, WaitsUntilWhatWasSentIsReceived) {
     std::vector<std::thread> threads;
     network.on(0, [](Endpoint& endpoint) { endpoint.closeChannel(0, "closed"); });
     for (const int rank : {0, 1}) {
-      threads.emplace_back([&, rank] { results[rank] = network.at(rank)->leave(kLeaveLimit); });
+      threads.emplace_back([&, rank] { results[rank] = network.at(rank)->leave(kNoHurry); });
     }
     if (late) traffic.startReceives(network, random);
     traffic.waitFor(2);
-    results[2] = network.at(2)->leave(kLeaveLimit);
+    results[2] = network.at(2)->leave(kNoHurry);
     for (std::thread& thread : threads) thread.join();
     expectGoodOrder(results);
   }
@@ -117,13 +115,13 @@ TEST(Leaving, FailsThoseWhoStillWaitForTheRankThatLeft) {
     });
     std::vector<std::string> results(4);
     std::vector<std::thread> threads;
-    threads.emplace_back([&] { results[0] = network.at(0)->leave(kLeaveLimit); });
+    threads.emplace_back([&] { results[0] = network.at(0)->leave(kNoHurry); });
     EXPECT_EQ(channel.failure(2), "PeerLostError: rank 0 has left the job");
     for (const int rank : {1, 3}) {
       EXPECT_EQ(channel.failure(rank), "PeerLostError: rank 2 failed: rank 0 has left the job");
     }
     for (const int rank : {1, 2, 3}) {
-      threads.emplace_back([&, rank] { results[rank] = network.at(rank)->leave(kLeaveLimit); });
+      threads.emplace_back([&, rank] { results[rank] = network.at(rank)->leave(kNoHurry); });
     }
     for (std::thread& thread : threads) thread.join();
     expectGoodOrder(results);
@@ -141,7 +139,7 @@ TEST(Leaving, WhatIsAskedOfARankThatLeftFailsAtOnce) {
   network.on(2,
              [&](Endpoint& endpoint) { endpoint.receive({0, 1, 0}, &unused, 1, 0, waits.done()); });
   std::string result;
-  std::thread leaving([&] { result = network.at(0)->leave(kLeaveLimit); });
+  std::thread leaving([&] { result = network.at(0)->leave(kNoHurry); });
   EXPECT_NE(channel.failure(2), "");  // by now rank 2 knows
   network.on(2, [&](Endpoint& endpoint) {
     endpoint.send({0, 2, 0}, &byte, 1, 0, outcomes[0].done());
@@ -153,8 +151,8 @@ TEST(Leaving, WhatIsAskedOfARankThatLeftFailsAtOnce) {
               "PeerLostError: rank 0 has left the job");
   }
   std::string others[2];
-  std::thread middle([&] { others[0] = network.at(1)->leave(kLeaveLimit); });
-  others[1] = network.at(2)->leave(kLeaveLimit);
+  std::thread middle([&] { others[0] = network.at(1)->leave(kNoHurry); });
+  others[1] = network.at(2)->leave(kNoHurry);
   middle.join();
   leaving.join();
   EXPECT_EQ(result + others[0] + others[1], "");
@@ -184,7 +182,7 @@ TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
       network.on(0, [&](Endpoint& endpoint) { endpoint.closeChannel(1, "closed"); });
     });
     std::string results[2];
-    std::thread sender([&] { results[0] = network.at(0)->leave(kLeaveLimit); });
+    std::thread sender([&] { results[0] = network.at(0)->leave(kNoHurry); });
     // Its first acknowledgement says that rank 1 has got all that rank 0 did send.
     waitUntil([&] { return network.at(1)->counters()[0].second.overhead_bytes > 0; });
     if (posted) {
@@ -197,7 +195,7 @@ TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
       });
       EXPECT_EQ(other.failure(1), "PeerLostError: rank 0 has left the job");
     }
-    results[1] = network.at(1)->leave(kLeaveLimit);
+    results[1] = network.at(1)->leave(kNoHurry);
     sender.join();
     EXPECT_EQ(results[0] + results[1], "");
   }
@@ -247,7 +245,7 @@ class AgainstBareSocket : public testing::Test {
 // the other side may still have something to say.
 TEST_F(AgainstBareSocket, WhatComesAfterTheLeaveIsReadButNotAnswered) {
   std::string result;
-  std::thread leaving([&] { result = endpoint_->leave(kLeaveLimit); });
+  std::thread leaving([&] { result = endpoint_->leave(kNoHurry); });
   EXPECT_TRUE(write(FrameType::kLeave));
   readToEnd();
   EXPECT_TRUE(write(FrameType::kAckRequest));
@@ -286,8 +284,8 @@ TEST(Leaving, ALostLinkEndsTheWaitWithItsName) {
   TestRandom random(308);
   Network network({.size = 3, .cables = lineOf(3)}, random);
   std::string results[2];
-  std::thread first([&] { results[0] = network.at(0)->leave(kLeaveLimit); });
-  std::thread second([&] { results[1] = network.at(1)->leave(kLeaveLimit); });
+  std::thread first([&] { results[0] = network.at(0)->leave(kNoHurry); });
+  std::thread second([&] { results[1] = network.at(1)->leave(kNoHurry); });
   network.cut(1);
   first.join();
   second.join();
@@ -306,7 +304,7 @@ TEST(Leaving, ARankThatStopsInsteadFailsTheOthers) {
     const std::string why = channel.failure(rank);
     EXPECT_NE(why.find("lost the link"), std::string::npos) << why;
   }
-  for (const int rank : {0, 2, 3}) EXPECT_NE(network.at(rank)->leave(kLeaveLimit), "");
+  for (const int rank : {0, 2, 3}) EXPECT_NE(network.at(rank)->leave(kNoHurry), "");
 }
 
 }  // namespace

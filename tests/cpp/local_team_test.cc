@@ -24,8 +24,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kNoHurry{15000};
-
 class Team {
  public:
   explicit Team(int size, bool one_mapping = false) {
@@ -392,7 +390,7 @@ TEST(GroupInSharedMemory, RandomSequencesOfAllOperationsGiveTheRightResults) {
       ASSERT_NO_FATAL_FAILURE(steps.check());
       EXPECT_EQ(members[0].sequenceNumber(), members[size - 1].sequenceNumber());
       members.shutdown();
-      for (const std::string& left : network.leaveAll(15s)) EXPECT_EQ(left, "");
+      for (const std::string& left : network.leaveAll(kNoHurry)) EXPECT_EQ(left, "");
     }
   }
 }

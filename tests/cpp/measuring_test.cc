@@ -14,8 +14,6 @@
 namespace topoopt {
 namespace {
 
-constexpr std::chrono::milliseconds kLimit{15000};
-
 std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>& rings) {
   std::vector<CostModel> models(static_cast<size_t>(network.size()));
   std::vector<std::thread> threads;
@@ -27,7 +25,7 @@ std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>
       std::iota(config.ranks.begin(), config.ranks.end(), 0);
       config.rings = rings;
       config.cost.seconds_per_byte = 3e-9;
-      models[rank] = measureCost(network.at(rank), config, kLimit);
+      models[rank] = measureCost(network.at(rank), config, kNoHurry);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -85,8 +83,8 @@ class TwoMembers : public testing::Test {
     std::vector<std::vector<float>> data(2, std::vector<float>(count, 1.f));
     std::vector<Outcome> outcomes(2);
     for (int rank = 0; rank < 2; ++rank) {
-      groups_[rank]->allReduce(data[rank].data(), count, DataType::kFloat32, ReduceOp::kSum, kLimit,
-                               outcomes[rank].done());
+      groups_[rank]->allReduce(data[rank].data(), count, DataType::kFloat32, ReduceOp::kSum,
+                               kNoHurry, outcomes[rank].done());
     }
     for (Outcome& outcome : outcomes) ASSERT_EQ(outcome.wait("all_reduce"), "");
     for (const auto& values : data) ASSERT_EQ(values, std::vector<float>(count, 2.f));

@@ -13,12 +13,11 @@
 #include <vector>
 
 #include "seed.h"
+#include "test_limits.h"
 #include "transport/endpoint.h"
 #include "transport/memory_link.h"
 
 namespace topoopt {
-
-inline constexpr std::chrono::seconds kWaitLimit{20};
 
 // What became of one operation. `done()` may be called from any thread, once.
 class Outcome {
