@@ -420,22 +420,27 @@ def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
 
 
 def _check_master_port(arguments: argparse.Namespace) -> None:
-    """A taken port is found before anything is profiled; torch would fail deep inside, later."""
-    if arguments.master_port is None or arguments.standalone:
+    """What cannot be listened at is found before anything is profiled, and not when ranks start."""
+    if arguments.standalone or arguments.rdzv_backend != "static" or arguments.rdzv_endpoint:
         return
-    if arguments.rdzv_backend != "static" or arguments.rdzv_endpoint:
-        return
-    if not 0 <= arguments.master_port <= 65535:
-        raise InputError(f"master-port: {arguments.master_port} is not in 0..65535")
+    address, port = arguments.master_addr, arguments.master_port or 0
+    if not 0 <= port <= 65535:
+        raise InputError(f"master-port: {port} is not in 0..65535")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((arguments.master_addr, arguments.master_port))
+            probe.bind((address, port))
             probe.listen(1)
+        except socket.gaierror as error:
+            raise InputError(f"master-addr: {address!r}: {error.strerror}") from None
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise InputError(
+                    f"master-addr: {address} is not an address of this machine, on which all ranks "
+                    "run; leave it out"
+                ) from None
             if error.errno == errno.EADDRINUSE:
                 raise InputError(
-                    f"master-port: {arguments.master_port} is in use; choose another, or leave it "
-                    "out for a free one"
+                    f"master-port: {port} is in use; choose another, or leave it out for a free one"
                 ) from None
-            raise InputError(f"master-port: {arguments.master_port}: {error.strerror}") from None
+            raise InputError(f"master-port: {port}: {error.strerror}") from None

@@ -92,6 +92,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "rdzv-endpoint: here:1 was asked for, but on the netns fabric the ranks meet on its",
         ),
         ("--servers 4 --master-port 70000 script.py", "master-port: 70000 is not in 0..65535"),
+        (
+            "--servers 4 --master-addr 192.0.2.1 script.py",
+            "master-addr: 192.0.2.1 is not an address of this machine, on which all ranks run",
+        ),
         ("--plan plan.json --servers 8 script.py", "servers: 8 was asked for, but plan.json is a"),
         ("--plan plan.json --degree 1 script.py", "degree: 1 was asked for, but plan.json is a"),
         (
