@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from limits import limit_s
 
 from torch_topoopt import autoload, versions
 from torch_topoopt.launcher.main import main
@@ -116,7 +117,11 @@ assert "torch_topoopt.backend" not in sys.modules
 """
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
 
@@ -138,7 +143,11 @@ except ImportError as error:
 """
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        env=environment,
     )
     assert "and this is torch 2.10.0, which is not supported" in done.stdout, done.stderr
     assert done.stdout.count("\n") == 1
@@ -165,7 +174,7 @@ def _pip_wheel(torch_module: str, folder: Path) -> str:
     command += ["--no-build-isolation", "--no-deps", "--no-index", "-w", str(folder / "out"), "."]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment
+        command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s(60), env=environment
     )
     assert done.returncode != 0
     assert list(folder.glob("out/*")) == []
@@ -201,7 +210,7 @@ def test_versions_are_printed_by_topoopt_and_by_the_package(
         [sys.executable, "-m", "torch_topoopt"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s(60),
         check=True,
     )
     assert printed == [done.stdout] * 2
