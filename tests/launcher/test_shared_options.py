@@ -2,96 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from torch.distributed.run import get_args_parser
+from commands_page import DIFFERENT, PAGE, options_by_verb, page
 
-from torch_topoopt.launcher import completion, planning, shared_options
-from torch_topoopt.launcher.cluster import SUB_VERBS as CLUSTER_VERBS
-from torch_topoopt.launcher.fabric import SUB_VERBS as FABRIC_VERBS
-from torch_topoopt.launcher.main import VERBS, main
-from torch_topoopt.launcher.parser import Renamed
+from torch_topoopt.launcher import planning, shared_options
+from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
     from pathlib import Path
 
-NAMES = (
-    *(verb for verb in VERBS if verb not in ("fabric", "cluster")),
-    *(f"fabric_{name}" for name in FABRIC_VERBS),
-    *(f"cluster_{name}" for name in CLUSTER_VERBS),
-)
 PLANNERS = ("plan", "run", "compare")
-
-# Options that differ from the one definition: in which verbs, in what, and why.
-DIFFERENT: dict[str, dict[str, str]] = {
-    "--accelerator": {"profile": "without it there are no times to show, only FLOPs"},
-    "--all": {
-        "cluster_status": "of jobs",
-        "fabric_down": "of fabrics",
-    },
-    "--batch-size": {
-        "profile": "of one accelerator, whose operators are shown",
-        "simulate": "the default is what was planned",
-    },
-    "--cluster": {
-        "doctor": "optional, and may be the standard input",
-        "run": "the same command runs on every host",
-        "plan": "stands in for servers, ports and bandwidth",
-        "fabric_script": "needs interfaces in the file",
-        "fabric_apply": "its switches are set",
-        "fabric_snapshot": "its switches are asked",
-        "fabric_restore": "its switches are set",
-        "cluster_submit": "the default is an environment variable",
-        "cluster_status": "the default is an environment variable",
-        "cluster_cancel": "the default is an environment variable",
-        "cluster_daemon": "the default is an environment variable",
-    },
-    "--evaluations": {"compare": "two searches, and seventeen networks to price after them"},
-    "--rounds": {"compare": "two searches, and seventeen networks to price after them"},
-    "--failures": {"plan": "on unless refused: the plan says how to go on"},
-    "--host": {"doctor": "found out where not given", "fabric_script": "never found out"},
-    "--iterations": {"profile": "of the script", "simulate": "of the plan"},
-    "--mode": {"topology": "the released artifact's rules make a network, but no plan"},
-    "--model": {
-        "run": "the default is the script's",
-        "simulate": "the default is beside the plan",
-        "cluster_submit": "the default is the script's",
-    },
-    "--mtu": {"fabric_up": "of an interface, with headers"},
-    "--name": {"discover": "of a cluster", "cluster_submit": "of a job"},
-    "--output": {
-        "profile": "an OpGraph or a trace, only if asked for",
-        "plan": "the result, which has a default name",
-        "discover": "the result, which has a default name",
-        "fabric_script": "the default is to print it",
-    },
-    "--remote-command": {"discover": "with --ssh", "doctor": "always"},
-    "--seed": {"simulate": "of the packet level, which has a default of its own"},
-}
-
-
-def named_options(verb: str) -> Iterator[tuple[str, argparse.Action]]:
-    """The long options of a verb that are ours."""
-    torchruns = set(get_args_parser()._option_string_actions) if verb == "run" else set()
-    for action in completion.parser_of(verb)._actions:
-        if not isinstance(action, Renamed):
-            for name in action.option_strings:
-                if name.startswith("--") and name not in torchruns and name != "--help":
-                    yield name, action
 
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, dict[str, argparse.Action]]:
     """By name and verb."""
-    found: dict[str, dict[str, argparse.Action]] = defaultdict(dict)
-    for verb in NAMES:
-        for name, action in named_options(verb):
-            found[name][verb] = action
-    return found
+    return options_by_verb()
 
 
 def meaning(action: argparse.Action) -> tuple[Any, ...]:
@@ -169,3 +98,7 @@ def test_a_script_says_by_its_calls_what_may_be_planned(
 @pytest.mark.parametrize("model", ["vgg", "file.py:callable", "opgraph.json"])
 def test_a_model_alone_may_be_split_in_any_way(model: str) -> None:
     assert planning.space_of("auto", model) == "full"
+
+
+def test_the_page_of_commands_says_what_the_parsers_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python tests/launcher/commands_page.py"

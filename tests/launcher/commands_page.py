@@ -1,0 +1,145 @@
+"""docs/commands.md, made from the parsers: python tests/launcher/commands_page.py writes it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch.distributed.run import get_args_parser
+
+from torch_topoopt.launcher import completion
+from torch_topoopt.launcher.cluster import SUB_VERBS as CLUSTER_VERBS
+from torch_topoopt.launcher.fabric import SUB_VERBS as FABRIC_VERBS
+from torch_topoopt.launcher.main import TOOLS, VERBS
+from torch_topoopt.launcher.parser import Renamed
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+NAMES = (
+    *(verb for verb in VERBS if verb not in ("fabric", "cluster")),
+    *(f"fabric_{name}" for name in FABRIC_VERBS),
+    *(f"cluster_{name}" for name in CLUSTER_VERBS),
+)
+
+# Options that differ from the one definition: in which verbs, and why.
+DIFFERENT: dict[str, dict[str, str]] = {
+    "--accelerator": {"profile": "without it there are no times to show, only FLOPs"},
+    "--all": {
+        "cluster_status": "of jobs",
+        "fabric_down": "of fabrics",
+    },
+    "--batch-size": {
+        "profile": "of one accelerator, whose operators are shown",
+        "simulate": "the default is what was planned",
+    },
+    "--cluster": {
+        "doctor": "optional, and may be the standard input",
+        "run": "the same command runs on every host",
+        "plan": "stands in for servers, ports and bandwidth",
+        "fabric_script": "needs interfaces in the file",
+        "fabric_apply": "its switches are set",
+        "fabric_snapshot": "its switches are asked",
+        "fabric_restore": "its switches are set",
+        "cluster_submit": "the default is an environment variable",
+        "cluster_status": "the default is an environment variable",
+        "cluster_cancel": "the default is an environment variable",
+        "cluster_daemon": "the default is an environment variable",
+    },
+    "--evaluations": {"compare": "two searches, and seventeen networks to price after them"},
+    "--rounds": {"compare": "two searches, and seventeen networks to price after them"},
+    "--failures": {"plan": "on unless refused: the plan says how to go on"},
+    "--host": {"doctor": "found out where not given", "fabric_script": "never found out"},
+    "--iterations": {"profile": "of the script", "simulate": "of the plan"},
+    "--mode": {"topology": "the released artifact's rules make a network, but no plan"},
+    "--model": {
+        "run": "the default is the script's",
+        "simulate": "the default is beside the plan",
+        "cluster_submit": "the default is the script's",
+    },
+    "--mtu": {"fabric_up": "of an interface, with headers"},
+    "--name": {"discover": "of a cluster", "cluster_submit": "of a job"},
+    "--output": {
+        "profile": "an OpGraph or a trace, only if asked for",
+        "plan": "the result, which has a default name",
+        "discover": "the result, which has a default name",
+        "fabric_script": "the default is to print it",
+    },
+    "--remote-command": {"discover": "with --ssh", "doctor": "always"},
+    "--seed": {"simulate": "of the packet level, which has a default of its own"},
+}
+
+_HEAD = """\
+# Commands
+
+`topoopt help VERB` explains a verb; `topoopt run --help-torchrun` also lists the options of
+torchrun, all of which `run` has. This page is made from the parsers (`python
+tests/launcher/commands_page.py`), and a test compares it with them.
+
+An option that several verbs have is one option: the same values, meaning and default everywhere,
+except where the last table gives a reason. `plan`, `run` and `compare` have all planning options,
+so the same options describe the same job to each; what they assume (accelerator, samples, ports,
+bandwidth) is the first line of their output.
+
+`topoopt completion bash|zsh|fish|tcsh` prints what makes a shell complete verbs, options and
+values; its `--help` says where to put it.
+"""
+
+
+def named_options(verb: str) -> Iterator[tuple[str, argparse.Action]]:
+    """The long options of a verb that are ours."""
+    torchruns = set(get_args_parser()._option_string_actions) if verb == "run" else set()
+    for action in completion.parser_of(verb)._actions:
+        if not isinstance(action, Renamed):
+            for name in action.option_strings:
+                if name.startswith("--") and name not in torchruns and name != "--help":
+                    yield name, action
+
+
+def options_by_verb() -> dict[str, dict[str, argparse.Action]]:
+    """By name and verb."""
+    found: dict[str, dict[str, argparse.Action]] = defaultdict(dict)
+    for verb in NAMES:
+        for name, action in named_options(verb):
+            found[name][verb] = action
+    return found
+
+
+def page() -> str:
+    """The whole text."""
+    lines = [_HEAD, "## Verbs", "", "| verb | what it is for |", "| --- | --- |"]
+    for verb, does in (VERBS | TOOLS).items():
+        lines.append(f"| `{verb}` | {does} |")
+        below = {"fabric": FABRIC_VERBS, "cluster": CLUSTER_VERBS}.get(verb, {})
+        lines += [f"| `{verb} {name}` | {what} |" for name, what in below.items()]
+    lines += ["", "## Options of several verbs", "", "| option | verbs | meaning |"]
+    lines.append("| --- | --- | --- |")
+    shared = {name: verbs for name, verbs in options_by_verb().items() if len(verbs) > 1}
+    for name, verbs in shared.items():
+        first = next((v for v in verbs if v not in DIFFERENT.get(name, {})), next(iter(verbs)))
+        listed = ", ".join(verb.replace("_", " ") for verb in verbs)
+        lines.append(f"| `{name}{_value(verbs[first])}` | {listed} | {_help(verbs[first])} |")
+    lines += ["", "## Where one differs, and why", "", "| option | verb | why |"]
+    lines.append("| --- | --- | --- |")
+    for name, reasons in sorted(DIFFERENT.items()):
+        lines += [f"| `{name}` | {v.replace('_', ' ')} | {why} |" for v, why in reasons.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    if action.choices is not None:
+        return " " + "\\|".join(map(str, action.choices))
+    return f" {action.metavar}" if action.metavar else ""
+
+
+def _help(action: argparse.Action) -> str:
+    return ((action.help or "") % {"default": action.default}).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
