@@ -77,3 +77,18 @@ assert "torch" not in sys.modules
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_help_of_no_verb_waits_for_torch() -> None:
+    script = """
+import contextlib, io, sys
+from torch_topoopt.launcher.main import VERBS, main
+for verb in VERBS:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main([verb, "--help"])
+    assert "torch" not in sys.modules, verb
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
