@@ -45,8 +45,15 @@ ParameterSplit kindOf(int kind) {
 
 std::shared_ptr<Job> makeJob(int servers, int micro_batches, const std::vector<PyDegrees>& degrees,
                              double local_reduce_s_per_byte,
-                             const std::vector<PyOperator>& operators) {
-  auto job = std::make_shared<Job>(Job{servers, micro_batches, {}, local_reduce_s_per_byte, {}});
+                             const std::vector<PyOperator>& operators, double first_bucket_bytes,
+                             double bucket_bytes, double overhead_s) {
+  auto job = std::make_shared<Job>(Job{servers,
+                                       micro_batches,
+                                       {},
+                                       local_reduce_s_per_byte,
+                                       {},
+                                       {first_bucket_bytes, bucket_bytes},
+                                       overhead_s});
   for (const auto& [sample, kind, parameter, attribute] : degrees) {
     job->degrees.push_back({sample, kindOf(kind), parameter, attribute});
   }
@@ -203,7 +210,9 @@ Folding foldingOf(std::optional<bool> fold) {
 void bindIteration(py::module_& module) {
   py::class_<Job, std::shared_ptr<Job>>(module, "Job")
       .def(py::init(&makeJob), py::arg("servers"), py::arg("micro_batches"), py::arg("degrees"),
-           py::arg("local_reduce_s_per_byte"), py::arg("operators"));
+           py::arg("local_reduce_s_per_byte"), py::arg("operators"),
+           py::arg("first_bucket_bytes") = 0.0, py::arg("bucket_bytes") = 0.0,
+           py::arg("overhead_s") = 0.0);
   module.def("simulate_iteration", &simulateIteration, py::arg("job").none(false),
              py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none());
   module.def("iteration_steps", &iterationSteps, py::arg("job").none(false), py::arg("strategy"));

@@ -15,7 +15,7 @@ from torch_topoopt.search.shards import shard_operator
 from torch_topoopt.sim import ComputeTask, FlowTask, SimLink, simulate_tasks
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import Operand, Operator, OpGraph
+    from torch_topoopt.op_graph import GradientBuckets, Operand, Operator, OpGraph
     from torch_topoopt.plan import Cluster, Network, Ring
     from torch_topoopt.search.strategies import Strategy
 
@@ -130,6 +130,8 @@ class IterationReference:
         for b, (i, op) in itertools.product(range(micro_batches), enumerate(op_graph.operators)):
             shard = shard_operator(op, strategy[i].degrees)
             times = operator_seconds(device, shard, strategy[i].sample * micro_batches)
+            if step := op_graph.measured_step:
+                times = times[0] * step.forward_scale, times[1] * step.backward_scale
             ahead = micro_batches > 1  # backward work goes first, older micro-batches too
             backward_first = (2 * b * count if ahead else 2 * count) - i
             forward_then = (2 * (micro_batches + b) * count if ahead else 0) + i
@@ -137,12 +139,18 @@ class IterationReference:
                 self.forward[b, i, s] = self.add(ComputeTask(s, times[0], priority=forward_then))
                 self.backward[b, i, s] = self.add(ComputeTask(s, times[1], priority=backward_first))
                 self.tasks[self.backward[b, i, s]][1].append(self.forward[b, i, s])
+        if op_graph.measured_step:
+            for s in range(cluster.servers):
+                self.add(ComputeTask(s, op_graph.measured_step.overhead_s, priority=-1))
         self.limit_what_is_in_flight()
+        self.gradients: dict[tuple[int, ...], list[tuple[int, float]]] = {}  # by group
         for i, op in enumerate(op_graph.operators):
             for operand, b in itertools.product(op.operands, range(micro_batches)):
                 self.exchange(b, i, op, operand)
             if op.parameter_gradient_bytes:
                 self.all_reduce(i, op.parameter_gradient_bytes)
+        for members, gradients in self.gradients.items():
+            self.sum_buckets(members, gradients[::-1], op_graph.gradient_buckets)
 
     def add(self, task: Task) -> int:
         self.tasks.append((task, []))
@@ -210,16 +218,36 @@ class IterationReference:
                 if j == part
             ]
             if len(members) > 1:
-                for ring in self.groups[tuple(sorted(members))].rings:
-                    self.ring(i, ring, size_bytes / placement.parameter)
+                group = tuple(sorted(members))
+                self.gradients.setdefault(group, []).append((i, size_bytes / placement.parameter))
 
-    def ring(self, i: int, ring: Ring, size_bytes: float) -> None:
+    def sum_buckets(
+        self,
+        members: tuple[int, ...],
+        gradients: list[tuple[int, float]],
+        rule: GradientBuckets | None,
+    ) -> None:
+        """`gradients` are operators and bytes, as the backward pass makes them."""
+        buckets: list[list[tuple[int, float]]] = [[]]
+        for gradient in gradients:
+            cap = 0 if rule is None else rule.first_bytes if len(buckets) == 1 else rule.cap_bytes
+            buckets[-1].append(gradient)
+            if sum(size for _, size in buckets[-1]) >= cap:
+                buckets.append([])
+        arrived: list[int] = []
+        for bucket in filter(None, buckets):
+            own = [i for i, _ in bucket]
+            arrived = own if rule is None else arrived + own  # buckets start one after the other
+            for ring in self.groups[members].rings:
+                self.ring(arrived, ring, sum(size for _, size in bucket))
+
+    def ring(self, operators: list[int], ring: Ring, size_bytes: float) -> None:
         k = len(ring.servers)
         path: tuple[int, ...] = ()
         for source, target in itertools.pairwise((*ring.servers, ring.servers[0])):
             path += self.hops(source, target)
         flow = self.add(FlowTask(path, 2 * (k - 1) / k * ring.share * size_bytes))
-        for b, s in itertools.product(range(self.micro_batches), ring.servers):
+        for b, i, s in itertools.product(range(self.micro_batches), operators, ring.servers):
             self.tasks[flow][1].append(self.backward[b, i, s])
 
     def seconds(self) -> float:

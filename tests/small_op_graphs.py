@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.op_graph import Operand, Operator, OpGraph, Split
+from torch_topoopt.op_graph import GradientBuckets, MeasuredStep, Operand, Operator, OpGraph, Split
 from torch_topoopt.plan import Degrees, Placement
 
 if TYPE_CHECKING:
@@ -83,6 +83,14 @@ def embeddings(tables: int, *, table_bytes: int = 10**9, rows_bytes: int = 10**5
     meet = operator("meet", *operands, flops=10**6, output=width)
     top = operator("top", (tables + 1, width, width), flops=10**9, parameters=10**5, output=64)
     return graph(bottom, *looked_up, meet, top, model="embeddings")
+
+
+def random_buckets(rng: random.Random, op_graph: OpGraph) -> OpGraph:
+    """Gradients in buckets of a few operators each, and something to do beside operators."""
+    most = max(1, op_graph.parameter_gradient_bytes)
+    rule = GradientBuckets(rng.randint(1, most), rng.randint(1, most))
+    step = rng.choice([None, MeasuredStep(1e-3, 0.5, 2.0)])
+    return replace(op_graph, gradient_buckets=rule, measured_step=step).validate()
 
 
 def random_splits(rng: random.Random) -> tuple[Split, ...]:

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.op_graph import Operand, Operator, OpGraph, Split
+from torch_topoopt.op_graph import (
+    GradientBuckets,
+    MeasuredStep,
+    Operand,
+    Operator,
+    OpGraph,
+    Split,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +65,14 @@ def graphs(draw: st.DrawFn) -> OpGraph:
             "output_dimensions": draw(st.integers(0, 5)),
         }
         operators.append(operator(f"{draw(st.text(max_size=5))}{i}", *operands, **changes))
-    return graph(*operators, model=draw(st.text()), batch_size=draw(st.integers(1, 10**6)))
+    sizes, seconds = st.integers(1, 2**60), st.floats(0, 1e9)
+    return graph(
+        *operators,
+        model=draw(st.text()),
+        batch_size=draw(st.integers(1, 10**6)),
+        gradient_buckets=draw(st.none() | st.builds(GradientBuckets, sizes, sizes)),
+        measured_step=draw(st.none() | st.builds(MeasuredStep, seconds, seconds, seconds)),
+    )
 
 
 @given(graphs())
@@ -147,6 +161,15 @@ def remove(path: str) -> Any:
         (change("operators.1.operands.0.producer", -1), "producer -1 is not an earlier operator"),
         (change("operators.1.operands.0.size_bytes", -8), "sizes must not be negative"),
         (change("operators.1.operands.0.tensor", -1), "(b).operands: tensor -1 is negative"),
+        (
+            change("measured_step", {"overhead_s": -1.0}),
+            "measured_step.overhead_s: -1.0 is negative",
+        ),
+        (change("gradient_buckets", {"first_bytes": 1}), "gradient_buckets.cap_bytes: missing"),
+        (
+            change("gradient_buckets", {"first_bytes": 0, "cap_bytes": 8}),
+            "gradient_buckets.first_bytes: 0 is not at least 1",
+        ),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field(edit: Any, message: str) -> None:

@@ -13,12 +13,14 @@ from small_op_graphs import (
     graph,
     one_all_reduce,
     operator,
+    random_buckets,
     random_graph,
     random_hybrid_strategy,
     random_strategy,
 )
 
 from torch_topoopt import _core
+from torch_topoopt.op_graph import GradientBuckets, MeasuredStep
 from torch_topoopt.plan import (
     Cluster,
     Demand,
@@ -94,6 +96,30 @@ def test_all_reduce_overlaps_with_the_backward_pass_of_earlier_operators() -> No
     assert estimate.iteration_s == pytest.approx(estimate.compute_s + one, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("first_layers", "cap_layers", "last_layers"),
+    [(1, 1, 1), (2, 2, 2), (1, 3, 3), (1, 2, 1), (4, 4, 4), (9, 9, 4)],
+)
+def test_the_last_bucket_is_what_no_computation_hides(
+    first_layers: int, cap_layers: int, last_layers: int
+) -> None:
+    """Four layers whose gradients are 0.1 MB each: the last bucket starts when all is computed."""
+    cluster = ring_cluster(4, latency_s=0.0)
+    layers = chain(4, flops=10**9, parameters=10**5, output=1)
+    buckets = GradientBuckets(first_layers * 10**5, cap_layers * 10**5)
+    op_graph = dataclasses.replace(
+        layers, gradient_buckets=buckets, measured_step=MeasuredStep(0.25, 3.0, 3.0)
+    )
+    strategy = data_parallel(op_graph, 4)
+    network = find_network(cluster, demand(op_graph, strategy, 4))
+    estimate = predict(op_graph, cluster, network, strategy)
+    plain = predict(layers, cluster, network, strategy)
+    assert estimate.compute_s == pytest.approx(3 * plain.compute_s + 0.25, rel=1e-9)
+    one = 2 * 3 / 4 * 1e5 / (2 * cluster.link_bytes_per_s)
+    assert estimate.iteration_s == pytest.approx(estimate.compute_s + last_layers * one, rel=1e-9)
+    assert estimate.link_bytes == plain.link_bytes
+
+
 def plain_network(cluster: Cluster, op_graph: OpGraph, strategy: Strategy) -> Network:
     """A planned network with one route per pair and one link per pair."""
     asked = demand(op_graph, strategy, cluster.servers)
@@ -108,6 +134,8 @@ def test_folding_servers_and_flows_changes_nothing(seed: int) -> None:
     if servers == 4:
         cluster = ring_cluster(4, 2, 0.0)
     op_graph = random_graph(rng, rng.randint(1, 8))
+    if seed % 3 == 0:
+        op_graph = random_buckets(rng, op_graph)
     strategy = random_strategy(rng, op_graph, servers)
     if seed % 4 == 0:
         strategy = data_parallel(op_graph, servers)
@@ -125,6 +153,8 @@ def test_an_iteration_of_split_operators_is_that_of_their_elements(seed: int) ->
     servers = rng.choice([3, 4, 6])
     cluster = ring_cluster(servers, 2, 0.0)
     op_graph = random_graph(rng, rng.randint(1, 6), splits=True)
+    if seed % 3 == 0:
+        op_graph = random_buckets(rng, op_graph)
     strategy = random_hybrid_strategy(rng, op_graph, servers)
     network = single_ring(cluster, demand(op_graph, strategy, servers))
     estimate = predict(op_graph, cluster, network, strategy)

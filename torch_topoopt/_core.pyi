@@ -50,7 +50,8 @@ class RoutedNetwork:
 class Job:
     """Costs of every operator: shards (forward and backward seconds, state and saved bytes) per
     degrees (sample, kind, parameter, attribute), AllReduce bytes, the kinds that need whole
-    operands, whether positions do, operands (producer, bytes forward, bytes backward)."""
+    operands, whether positions do, operands (producer, bytes forward, bytes backward); buckets of
+    gradients (0: every operator by itself), seconds of a server beside its operators."""
 
     def __init__(
         self,
@@ -59,6 +60,9 @@ class Job:
         degrees: Sequence[tuple[int, int, int, int]],
         local_reduce_s_per_byte: float,
         operators: Sequence[_Operator],
+        first_bucket_bytes: float = 0.0,
+        bucket_bytes: float = 0.0,
+        overhead_s: float = 0.0,
     ) -> None: ...
 
 class MaxMinRates:

@@ -123,24 +123,63 @@ class RepeatedLayer:
 
 
 @dataclass(frozen=True)
+class GradientBuckets:
+    """Which gradients one AllReduce carries, as DistributedDataParallel chooses them.
+
+    Those of one group of servers fill buckets in the order of the backward pass. A bucket is full
+    as soon as it holds `cap_bytes` or more, a group's first one `first_bytes`. Its AllReduce starts
+    when all of its gradients are there and the bucket before it has started. Operators are not
+    taken apart, where DistributedDataParallel may put weight and bias into two buckets.
+    """
+
+    first_bytes: int
+    cap_bytes: int
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """What a step of the script that trains the model was measured to take, without its messages.
+
+    `overhead_s` is what an iteration takes on every server beside its operators: data loading,
+    loss, optimizer, Python. Forward and backward passes of operators take `forward_scale` and
+    `backward_scale` times what they cost otherwise, for example because ranks share processors.
+    """
+
+    overhead_s: float
+    forward_scale: float = 1.0
+    backward_scale: float = 1.0
+
+
+# What DistributedDataParallel does where its `bucket_cap_mb` is not set.
+DEFAULT_BUCKETS = GradientBuckets(first_bytes=2**20, cap_bytes=25 * 2**20)
+
+
+@dataclass(frozen=True)
 class OpGraph(Document):
     """One training iteration of one model, operators in topological order.
 
-    `layers` are those that occur more than once; no operator is in two of them. Version 2 added
-    `splits` and `output_dimensions`: in a version 1, operators are split by samples only. Version 3
-    added the `tensor` of operands: before, each of them counts as a tensor of its own.
+    `layers` are those that occur more than once; no operator is in two of them. `gradient_buckets`
+    is how the script that trains the model sums gradients; None: an AllReduce for each operator, as
+    in the TopoOpt paper. `measured_step` says how far a step of that script is from the costs of
+    operators; None: no step was measured, and operators are all there is.
+
+    Version 2 added `splits` and `output_dimensions`: in a version 1, operators are split by samples
+    only. Version 3 added the `tensor` of operands: before, each of them counts as a tensor of its
+    own. Version 4 added `gradient_buckets` and `measured_step`.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers"})
 
     KIND: ClassVar[str] = "OpGraph"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
 
     version: int
     model: str
     batch_size: int
     operators: tuple[Operator, ...]
     layers: tuple[RepeatedLayer, ...] = ()
+    gradient_buckets: GradientBuckets | None = None
+    measured_step: MeasuredStep | None = None
 
     def validate(self) -> Self:
         if self.batch_size < 1:
@@ -168,7 +207,19 @@ class OpGraph(Document):
             _validate_splits(where, operator.splits)
             _validate_measured(where, operator.measured)
         self._validate_layers()
+        self._validate_script()
         return self
+
+    def _validate_script(self) -> None:
+        if self.measured_step is not None:
+            for field, value in vars(self.measured_step).items():
+                if value < 0:
+                    raise DocumentError(f"measured_step.{field}: {value} is negative")
+        if self.gradient_buckets is None:
+            return
+        for field in ("first_bytes", "cap_bytes"):
+            if (size := getattr(self.gradient_buckets, field)) < 1:
+                raise DocumentError(f"gradient_buckets.{field}: {size} is not at least 1")
 
     def _validate_layers(self) -> None:
         taken: set[int] = set()

@@ -22,7 +22,7 @@ BusyTimes::BusyTimes(PlacementCosts& costs, LinkLoadTable& loads)
 }
 
 void BusyTimes::clear() {
-  std::fill(sums_.server_s.begin(), sums_.server_s.end(), 0.0);
+  std::fill(sums_.server_s.begin(), sums_.server_s.end(), costs_.job().overhead_s);
   std::fill(sums_.link_s.begin(), sums_.link_s.end(), 0.0);
   most_s_ = 0;
 }

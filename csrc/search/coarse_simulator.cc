@@ -268,9 +268,11 @@ int CoarseSimulator::firstStep(const std::vector<int>& changed) const {
 double CoarseSimulator::simulate(int first_step, double limit_s) {
   first_step_ = end_step_ = first_step / kSpacing * kSpacing;
   if (first_step_ == 0) {
-    for (auto* times : {&state_.server_s, &state_.transfer_s, &state_.link_s}) {
+    for (auto* times : {&state_.transfer_s, &state_.link_s}) {
       std::fill(times->begin(), times->end(), 0.0);
     }
+    std::fill(state_.server_s.begin(), state_.server_s.end(), job_->overhead_s);
+    state_.buckets.clear();
     state_.end_s = 0;
   } else {
     state_ = sides_[side(first_step_ - 1)].saved[first_step_ / kSpacing];
@@ -285,6 +287,11 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
     }
     ++steps_simulated_;
     run(order_->steps[step]);
+  }
+  for (const Bucket& bucket : state_.buckets) {
+    if (bucket.size_bytes > 0) {
+      start(bucket.placement, bucket.size_bytes, bucket.ready_s, bucket.before_s);
+    }
   }
   return lowerBound();
 }
@@ -383,16 +390,40 @@ void CoarseSimulator::allReduce(int op) {
   const int id = strategy_[op];
   const double bytes = costs_.reducedBytes(op, id);
   if (bytes == 0) return;
-  const LinkLoads& rings = loads_.reductions(id);
-  const double local_s = bytes * job_->local_reduce_s_per_byte;
-  if (rings.empty() && local_s == 0) return;
+  if (loads_.reductions(id).empty() && job_->local_reduce_s_per_byte == 0) return;
   const double* gradients = finish(op, job_->micro_batches - 1, false);
-  const double ready_s =
-      loops_.latest(gradients, loads_.members(id).data(), server_lanes_) + local_s;
+  const double ready_s = loops_.latest(gradients, loads_.members(id).data(), server_lanes_);
+  if (job_->buckets.perOperator()) {
+    start(id, bytes, ready_s, 0);
+  } else {
+    fill(id, bytes, ready_s);
+  }
+}
+
+// Adds gradients to the bucket of placement `id`, which starts when it is full.
+void CoarseSimulator::fill(int id, double size_bytes, double ready_s) {
+  std::vector<Bucket>& buckets = state_.buckets;
+  auto bucket = std::find_if(buckets.begin(), buckets.end(),
+                             [&](const Bucket& other) { return other.placement == id; });
+  if (bucket == buckets.end()) bucket = buckets.insert(bucket, Bucket{id});
+  bucket->size_bytes += size_bytes;
+  bucket->ready_s = std::max(bucket->ready_s, ready_s);
+  const GradientBuckets& rule = job_->buckets;
+  if (bucket->size_bytes < (bucket->is_first ? rule.first_bytes : rule.cap_bytes)) return;
+  start(id, bucket->size_bytes, bucket->ready_s, bucket->before_s);
+  bucket->before_s = std::max(bucket->ready_s, bucket->before_s);
+  bucket->size_bytes = 0;
+  bucket->is_first = false;
+}
+
+void CoarseSimulator::start(int id, double size_bytes, double gradients_s, double before_s) {
+  const double local_s = size_bytes * job_->local_reduce_s_per_byte;
+  const double ready_s = std::max(gradients_s, before_s) + local_s;
+  const LinkLoads& rings = loads_.reductions(id);
   if (rings.empty()) {
     state_.end_s = std::max(state_.end_s, ready_s);
   } else {
-    reduce(rings, bytes, ready_s);
+    reduce(rings, size_bytes, ready_s);
   }
 }
 

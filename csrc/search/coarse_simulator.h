@@ -9,7 +9,8 @@
 // the bytes it carries there, one transfer after the other; it arrives everywhere when its last
 // link is done. AllReduces take what transfers leave of a link. The flow level (sim/iteration.h)
 // shares links between all flows at hand instead, lets every pair of servers start by itself, and
-// has a shard compute as soon as it can. Readers that need the same of a tensor share a transfer,
+// has a shard compute as soon as it can. Buckets of gradients are those of a placement, and not of
+// each of its groups. Readers that need the same of a tensor share a transfer,
 // and the last of them to come back returns the gradient.
 //
 // With micro-batches, every server works in the order of 1F1B (one forward, one backward), as
@@ -69,11 +70,21 @@ class CoarseSimulator {
     int out_slot, in_slot;  // among the producer's and the consumer's edges
     int tensor;
   };
+  // Gradients of a placement that wait for the others of their bucket; `ready_s` is when those that
+  // came so far were there, and no bucket starts before the one that started at `before_s`.
+  struct Bucket {
+    int placement;
+    double size_bytes = 0;
+    double ready_s = 0;
+    double before_s = 0;
+    bool is_first = true;
+  };
   // What has to be known between two steps. `end_s` is when the last AllReduce so far is over.
   struct State {
     std::vector<double> server_s;    // the accelerators of a server are free
     std::vector<double> transfer_s;  // a link is free of transfers
     std::vector<double> link_s;      // a link is free of everything
+    std::vector<Bucket> buckets;     // by the order in which they came first
     double end_s = 0;
   };
   // What proposals may change comes twice: `which_` says for every step which is the base's.
@@ -109,6 +120,8 @@ class CoarseSimulator {
   void takeReady(int edge, int batch, bool forward);
   void send(int edge, int batch, bool forward);
   void allReduce(int op);
+  void fill(int id, double size_bytes, double ready_s);
+  void start(int id, double size_bytes, double gradients_s, double before_s);
   double transfer(const LinkLoads& loads, double size_bytes, double ready_s);
   void reduce(const LinkLoads& loads, double size_bytes, double ready_s);
   double lowerBound() const;

@@ -23,8 +23,9 @@ namespace topoopt {
 //   void dependency(int before, int after)
 //
 // Forward and backward pass of every operator on the servers of its placement, activations and
-// gradients between placements, and an AllReduce per operator and parameter part when all of its
-// gradients are there. Readers that need the same of a tensor wait for the same transfers, and the
+// gradients between placements, and an AllReduce per bucket of gradients (GradientBuckets), or per
+// operator and parameter part, when all of its gradients are there. What every server does besides
+// comes first. Readers that need the same of a tensor wait for the same transfers, and the
 // gradient that goes back waits for all of them. With micro-batches, backward work goes before
 // forward work and older micro-batches before younger ones, and an operator begins a further
 // micro-batch only while it holds fewer than PlacementCosts::inFlight says: 1F1B. What one shard
@@ -54,11 +55,15 @@ class IterationSteps {
     task_of_server_.assign(job_.servers, -1);
     forward_.assign(first_shard_[count], -1);
     backward_.assign(job_.micro_batches, {});
+    addOverhead();
     for (int batch = 0; batch < job_.micro_batches; ++batch) {
       addForward(batch);
       addBackward(batch);
     }
     for (int op = count - 1; op >= 0; --op) addAllReduces(op);
+    for (auto& [group, bucket] : buckets_) {
+      if (bucket.size_bytes > 0) start(group, bucket);
+    }
   }
 
  private:
@@ -67,6 +72,20 @@ class IterationSteps {
     const ReadTensor* tensor;
     std::vector<Reader> readers;
   };
+
+  // Gradients of a group that wait for the others of their bucket.
+  struct Bucket {
+    double size_bytes = 0;
+    std::vector<int> gradients;  // tasks
+    int before = -1;             // when the last one started; -1: this is the first
+  };
+
+  void addOverhead() {
+    if (job_.overhead_s == 0) return;
+    for (int server = 0; server < job_.servers; ++server) {
+      if (stand_in_[server] == server) sink_.compute(server, job_.overhead_s, -1);
+    }
+  }
 
   void shareReads(const ReadTensor& tensor) {
     const size_t begin = reads_.size();
@@ -189,18 +208,28 @@ class IterationSteps {
   // of the iteration.
   void addAllReduces(int op) {
     const double size_bytes = costs_.reducedBytes(op, strategy_[op]);
-    const double local_s = size_bytes * job_.local_reduce_s_per_byte;
     if (size_bytes == 0) return;
     const Placement& placement = costs_.placements()[strategy_[op]];
     const auto& groups = costs_.placements().groups(strategy_[op]);
+    const GradientBuckets& rule = job_.buckets;
     for (size_t part = 0; part < groups.size(); ++part) {
-      if (groups[part].size() == 1 && local_s == 0) continue;
-      const int ready = sink_.delay(local_s);
-      for (int before : gradientsOf(op, placement.degrees, static_cast<int>(part))) {
-        sink_.dependency(before, ready);
-      }
-      if (groups[part].size() > 1) sink_.allReduce(groups[part], size_bytes, ready);
+      if (groups[part].size() == 1 && job_.local_reduce_s_per_byte == 0) continue;
+      Bucket alone;
+      Bucket& bucket = rule.perOperator() ? alone : buckets_[groups[part]];
+      bucket.size_bytes += size_bytes;
+      const auto made = gradientsOf(op, placement.degrees, static_cast<int>(part));
+      bucket.gradients.insert(bucket.gradients.end(), made.begin(), made.end());
+      const double cap_bytes = bucket.before < 0 ? rule.first_bytes : rule.cap_bytes;
+      if (rule.perOperator() || bucket.size_bytes >= cap_bytes) start(groups[part], bucket);
     }
+  }
+
+  void start(const std::vector<int>& group, Bucket& bucket) {
+    const int ready = sink_.delay(bucket.size_bytes * job_.local_reduce_s_per_byte);
+    for (int gradient : bucket.gradients) sink_.dependency(gradient, ready);
+    if (bucket.before >= 0) sink_.dependency(bucket.before, ready);
+    if (group.size() > 1) sink_.allReduce(group, bucket.size_bytes, ready);
+    bucket = {0, {}, ready};
   }
 
   std::vector<int> gradientsOf(int op, const Degrees& degrees, int part) const {
@@ -226,6 +255,7 @@ class IterationSteps {
   std::vector<int> forward_;                // per shard, of the micro-batch being built
   std::vector<std::vector<int>> backward_;  // per micro-batch and shard
   std::vector<SharedRead> reads_;
+  std::map<std::vector<int>, Bucket> buckets_;  // by group
   // Of the first reader's operand, a transfer and a direction: what the last micro-batch had.
   std::map<std::array<int, 4>, int> last_transfer_;
 };

@@ -34,6 +34,9 @@ void Job::validate() const {
   if (servers < 1) throw std::invalid_argument("servers: must be at least 1");
   if (micro_batches < 1) throw std::invalid_argument("micro_batches: must be at least 1");
   checkAmount("local_reduce_s_per_byte", local_reduce_s_per_byte);
+  checkAmount("buckets.first_bytes", buckets.first_bytes);
+  checkAmount("buckets.cap_bytes", buckets.cap_bytes);
+  checkAmount("overhead_s", overhead_s);
   for (const Degrees& split : degrees) {
     const bool positive = split.sample >= 1 && split.parameter >= 1 && split.attribute >= 1;
     // one factor after the other: their product may be more than any integer holds

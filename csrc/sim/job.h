@@ -50,15 +50,29 @@ struct OperatorCost {
   std::vector<OperandCost> operands;
 };
 
+// Which gradients are reduced together: those of one group of servers, in the order of the backward
+// pass. A bucket is full as soon as it holds `cap_bytes` (a group's first one: `first_bytes`) or
+// more, and starts when all of its gradients are there and the bucket before it has started.
+// `cap_bytes` 0: every operator's by themselves, as soon as they are there.
+struct GradientBuckets {
+  double first_bytes = 0;
+  double cap_bytes = 0;
+
+  bool perOperator() const { return cap_bytes == 0; }
+};
+
 // The operators of one iteration, in topological order. `local_reduce_s_per_byte` is what an
 // AllReduce costs among the accelerators of one server before its bytes go on the network. The
-// batch is worked on in `micro_batches` equal parts (1: as a whole).
+// batch is worked on in `micro_batches` equal parts (1: as a whole). Every server is busy for
+// `overhead_s` in each iteration with what is no operator, before its first one.
 struct Job {
   int servers;
   int micro_batches;
   std::vector<Degrees> degrees;
   double local_reduce_s_per_byte;
   std::vector<OperatorCost> operators;
+  GradientBuckets buckets;
+  double overhead_s = 0;
 
   // Throws std::invalid_argument naming the field that is wrong.
   void validate() const;

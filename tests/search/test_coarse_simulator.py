@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +14,14 @@ from small_op_graphs import (
     graph,
     one_all_reduce,
     operator,
+    random_buckets,
     random_graph,
     random_hybrid_strategy,
     random_strategy,
 )
 
 from torch_topoopt import _core
+from torch_topoopt.op_graph import GradientBuckets, MeasuredStep
 from torch_topoopt.plan import Cluster, Degrees, Placement
 from torch_topoopt.search.lowering import lower_ideal_switch, lower_job
 from torch_topoopt.search.strategies import Strategy, data_parallel, whole_operators
@@ -54,6 +57,8 @@ def test_a_change_costs_what_the_whole_strategy_costs_bit_for_bit(
 ) -> None:
     rng = random.Random(seed)
     op_graph = random_graph(rng, operators, splits=True)
+    if seed % 2:
+        op_graph = random_buckets(rng, op_graph)
     cluster = Cluster(servers, 2, 10.0)
     if micro_batches == 1:
         others = [random_hybrid_strategy(rng, op_graph, servers) for _ in range(20)]
@@ -114,10 +119,13 @@ def test_where_nothing_shares_a_link_it_is_the_flow_level(servers: int) -> None:
     everywhere = data_parallel(layers, servers)
     whole = whole_operators(layers, cluster, set(range(5)))
     reduce = one_all_reduce(10**7)
+    buckets = GradientBuckets(first_bytes=10**6, cap_bytes=3 * 10**6)  # one, three, one layers
+    bucketed = replace(layers, gradient_buckets=buckets, measured_step=MeasuredStep(0.5, 2.0, 3.0))
     for op_graph, strategy in (
         (reduce, data_parallel(reduce, servers)),
         (layers, everywhere),
         (layers, whole),
+        (bucketed, everywhere),
     ):
         coarse, flow = both(op_graph, cluster, strategy)
         assert coarse == pytest.approx(flow, rel=1e-9)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from torch_topoopt.parallel.checkpoint import DataParallel
+from torch_topoopt.parallel.gradients import BUCKETS
 from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
@@ -57,7 +58,7 @@ def parallelize(
             )
     everyone = tuple(range(ranks))
     if all(p.servers == everyone and p.sample == ranks for p in strategy):
-        return DataParallel(module)
+        return DataParallel(module, bucket_cap_mb=BUCKETS.cap_bytes / 2**20)
     program = Program.of(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from torch_topoopt.op_graph import GradientBuckets
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-BUCKET_BYTES = 4 << 20
+BUCKETS = GradientBuckets(first_bytes=4 << 20, cap_bytes=4 << 20)
 
 
 @dataclass
@@ -132,12 +134,13 @@ class GradientSums:
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
-    """At most BUCKET_BYTES each, unless a single parameter is larger; one type each."""
+    """By the rule of BUCKETS, and of one type each."""
     buckets: list[_Bucket] = []
     size = 0
     for parameter in parameters:
         last = buckets[-1].parameters if buckets else []
-        if not last or size + parameter.nbytes > BUCKET_BYTES or last[0].dtype != parameter.dtype:
+        full = size >= (BUCKETS.first_bytes if len(buckets) == 1 else BUCKETS.cap_bytes)
+        if not last or full or last[0].dtype != parameter.dtype:
             buckets.append(_Bucket([]))
             size = 0
         buckets[-1].parameters.append(parameter)

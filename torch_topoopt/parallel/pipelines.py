@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torch_topoopt.parallel.api import parallelize, planned
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
+from torch_topoopt.parallel.gradients import BUCKETS
 from torch_topoopt.parallel.module import spread_values
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StageModule, stages_of
@@ -186,7 +187,11 @@ class StagedPipeline(Pipeline):
         if replicas > 1:
             copies = [dist.new_group(list(stage.servers)) for stage in stages]
             if any(parameter.requires_grad for parameter in part.parameters()):
-                part = DistributedDataParallel(part, process_group=copies[number])
+                part = DistributedDataParallel(
+                    part,
+                    process_group=copies[number],
+                    bucket_cap_mb=BUCKETS.cap_bytes / 2**20,
+                )
         super().__init__(part, module, loss, micro_batches, replica, replicas)
         self.stage, self.stages = number, len(stages)
 

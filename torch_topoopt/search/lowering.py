@@ -16,7 +16,7 @@ from torch_topoopt.search.shards import may_split, shard_cost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torch_topoopt.op_graph import Operator, OpGraph, Split
+    from torch_topoopt.op_graph import MeasuredStep, Operator, OpGraph, Split
     from torch_topoopt.plan import Cluster, Group, Network, ParameterKind
 
 # servers, number of the parameter split, its degree, attribute degree
@@ -61,10 +61,14 @@ def lower_job(
     device = accelerator(cluster.accelerator)
     per_server = cluster.accelerators_per_server
     listed = sorted(set(degrees), key=lambda d: (d.sample, _KINDS.index(d.kind), *d[2:]))
+    buckets, step = op_graph.gradient_buckets, op_graph.measured_step
     operators = []
     for operator in op_graph.operators:
         shards = [
-            shard_cost(device, operator, split, per_server, micro_batches, optimizer_factor)
+            _scaled(
+                shard_cost(device, operator, split, per_server, micro_batches, optimizer_factor),
+                step,
+            )
             if may_split(operator, split)
             else (-1.0, -1.0, 0, 0)
             for split in listed
@@ -84,7 +88,25 @@ def lower_job(
     # A ring AllReduce among the accelerators of one server, before the servers' own.
     local = 2 * (per_server - 1) / per_server / device.peer_bytes_per_s
     numbers = [(d.sample, _KINDS.index(d.kind), d.parameter, d.attribute) for d in listed]
-    return _core.Job(cluster.servers, micro_batches, numbers, local, operators)
+    return _core.Job(
+        cluster.servers,
+        micro_batches,
+        numbers,
+        local,
+        operators,
+        first_bucket_bytes=float(buckets.first_bytes) if buckets else 0.0,
+        bucket_bytes=float(buckets.cap_bytes) if buckets else 0.0,
+        overhead_s=step.overhead_s if step else 0.0,
+    )
+
+
+def _scaled(
+    cost: tuple[float, float, int, int], step: MeasuredStep | None
+) -> tuple[float, float, int, int]:
+    if step is None:
+        return cost
+    forward_s, backward_s, *sizes = cost
+    return (forward_s * step.forward_scale, backward_s * step.backward_scale, sizes[0], sizes[1])
 
 
 def _whole(operator: Operator) -> list[Split]:

@@ -44,8 +44,9 @@ def predict(
     """Simulates one iteration of `op_graph` split by `strategy` on `network`.
 
     Forward and backward pass of every operator on the servers of its placement, activations and
-    gradients between placements over the network's routes, and one ring AllReduce per operator and
-    ring, which starts when all its gradients are there and overlaps with the rest. A group that the
+    gradients between placements over the network's routes, and one ring AllReduce per bucket of
+    gradients (per operator, if `op_graph` has no buckets) and ring, which starts when all its
+    gradients are there and overlaps with the rest. A group that the
     network has no rings for uses those that `complete_groups` would add. More than one micro-batch
     follow the schedule 1F1B.
 

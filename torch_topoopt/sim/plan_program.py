@@ -1,7 +1,8 @@
 """An OpGraph and a Plan as a flow program, which every level runs.
 
 The tasks are those of `predict`: forward and backward pass of every operator on every server that
-shares it, activations and gradients between placements, and one AllReduce per operator. What
+shares it, activations and gradients between placements, and one AllReduce per bucket
+of gradients (per operator, if the OpGraph has no buckets). What
 `predict` treats as one flow is taken apart, so that a packet has one path: a transfer is one flow
 for each of its routes, and a ring one flow for each of its hops, with all bytes that cross this hop
 in 2 (k - 1) steps. An AllReduce has ended when the slowest hop has, and when the latencies of the
