@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.plan import Link, Plan, Prediction
 
 MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
 _PATTERN = "links-rank*.json"
@@ -140,6 +140,16 @@ def show(
         apart = _difference(iterations.seconds, planned_s)
         took += f", predicted {format_seconds(planned_s)}: {apart}"
     terminal.line(f"{took} ({iterations.count} measured)")
+    if compared and plan.predicts_time:
+        terminal.line(_composition(plan.prediction))
+
+
+def _composition(prediction: Prediction) -> str:
+    exposed_s = max(0.0, prediction.iteration_s - prediction.compute_s)
+    return (
+        f"predicted are {format_seconds(prediction.compute_s)} of work on the busiest server and "
+        f"{format_seconds(exposed_s)} of waiting for messages"
+    )
 
 
 def _of_iterations(

@@ -29,6 +29,7 @@ from torch_topoopt.launcher import (
     report,
     run_costs,
     run_options,
+    run_steps,
     script_plan,
     signals,
     switch_verbs,
@@ -237,10 +238,11 @@ class Job:
                     stage.progress,
                     emulated=self.options.site is None,
                 )
+            graph, steps = run_steps.measured_graph(graph, self.options, stage.progress)
             documents.save(graph, str(self.folder / "opgraph.json"))
             stage.result = profile.summary(graph)
-        if measured:
-            self.terminal.line(f"      {measured}")
+        for line in filter(None, (measured, steps)):
+            self.terminal.line(f"      {line}")
         return graph, program
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
@@ -273,9 +275,20 @@ class Job:
             plan = self.options.planning.plan(
                 graph, cluster, stage.progress, network=network, program=program
             )
+            plan, steps = self._price_as_measured(graph, plan, stage)
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
+        if steps:
+            self.terminal.line(f"      as planned: {steps}")
         return plan
+
+    def _price_as_measured(self, graph: OpGraph, plan: Plan, stage: Stage) -> tuple[Plan, str]:
+        """A plan that is more than data parallel, priced by its own steps; what was measured."""
+        if not run_steps.measures(self.options) or hybrid.is_data_parallel(plan):
+            return plan, ""
+        graph, plan, steps = run_steps.measured_plan(graph, plan, self.options, stage.progress)
+        documents.save(graph, str(self.folder / "opgraph.json"))
+        return plan, steps
 
     def wire(self, plan: Plan, driver: FabricDriver) -> Wiring:
         """Stage 3."""

@@ -72,7 +72,7 @@ class RunOptions:
 
     cluster: Cluster
     planning: PlanningChoice
-    measure: bool
+    measure: bool | None
     site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None

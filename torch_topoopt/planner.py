@@ -191,6 +191,22 @@ class Planning:
             self._finish_round(pair, pair)
         return self._result() if self._best is not None else None
 
+    def priced(self, plan: Plan) -> Plan:
+        """`plan` with the prediction that this OpGraph gives for it; its rounds keep theirs.
+
+        For an OpGraph of the same operators whose costs are known better by now.
+        """
+        pair = self._price(plan.strategy, plan.network, plan.micro_batches)
+        ring_s, switch_s = self._references(plan.strategy, plan.micro_batches)
+        prediction = replace(
+            plan.prediction,
+            iteration_s=_rounded(pair.estimate.iteration_s),
+            compute_s=_rounded(pair.estimate.compute_s),
+            single_ring_s=_rounded(ring_s),
+            ideal_switch_s=_rounded(switch_s),
+        )
+        return replace(plan, prediction=prediction).validate()
+
     def _plan_data_parallel(self) -> None:
         """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)

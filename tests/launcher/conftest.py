@@ -35,6 +35,8 @@ class Launcher:
     ) -> subprocess.Popen[str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
         environment.pop("OMP_NUM_THREADS", None)
+        if arguments[:1] == ("run",) and "--measure" not in arguments:
+            arguments = ("run", "--no-measure", *arguments[1:])  # it takes seconds
         return subprocess.Popen(
             [*command, *map(str, arguments)],
             cwd=self.folder,

@@ -94,9 +94,14 @@ def _with_future(result: Any) -> Any:
     """The result with a future that holds the tensors, as of a real backend: DDP reads it."""
     if not (isinstance(result, tuple) and len(result) == 2 and _is_tensors(result[0])):
         return result
+    return result[0], completed(result[0])
+
+
+def completed(tensors: list[torch.Tensor]) -> Any:
+    """The Work, as operators of c10d return it, of a collective that has ended with `tensors`."""
     future: Any = torch.futures.Future()
-    future.set_result(result[0])
-    return result[0], _WORK_OF_FUTURE(future).boxed()
+    future.set_result(tensors)
+    return _WORK_OF_FUTURE(future).boxed()
 
 
 def _is_tensors(value: Any) -> bool:

@@ -1,0 +1,136 @@
+"""A few steps of the script without its messages, measured before an emulated run is planned.
+
+All ranks of emulated servers share this machine, and a step is more than the operators of the
+model: data loading, loss, optimizer, Python. What that takes is measured, not estimated. A plan
+that is more than data parallel is measured once more as planned, because operators elsewhere, and
+the code that moves tensors between them, take other times.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher import documents
+from torch_topoopt.launcher.units import counted, format_seconds
+from torch_topoopt.op_graph import DEFAULT_BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.launcher.run_options import RunOptions
+    from torch_topoopt.op_graph import GradientBuckets, OpGraph
+    from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.script_trace.step_timing import StepTiming
+
+    Progress = Callable[[float | None, str], None]
+
+
+def measures(options: RunOptions) -> bool:
+    """Whether steps are to be measured: of emulated servers, if the model is the script's own."""
+    return options.site is None and options.measure is not False and options.of_script
+
+
+def buckets_of(options: RunOptions) -> GradientBuckets:
+    """How gradients are summed where no step is measured."""
+    if options.strategy_space == "data-parallel":
+        return DEFAULT_BUCKETS
+    from torch_topoopt.parallel.gradients import BUCKETS
+
+    return BUCKETS
+
+
+def measured_graph(graph: OpGraph, options: RunOptions, progress: Progress) -> tuple[OpGraph, str]:
+    """`graph` as the script works through it, and one line about what was measured of that.
+
+    Where nothing is to be measured the line is empty.
+    """
+    graph = replace(graph, gradient_buckets=buckets_of(options))
+    if not measures(options):
+        return graph, ""
+    plan = documents.make_plan(graph, options.cluster, _options(options, None), _silent)
+    return _measured(graph, options, plan, progress)
+
+
+def measured_plan(
+    graph: OpGraph, plan: Plan, options: RunOptions, progress: Progress
+) -> tuple[OpGraph, Plan, str]:
+    """The same after the steps of `plan` itself were measured, and `plan` with its new prediction.
+
+    Its rounds keep the prices by which it was chosen.
+    """
+    from torch_topoopt.planner import Planning
+
+    again, line = _measured(graph, options, plan, progress)
+    if again is not graph:
+        plan = Planning(again, plan.cluster, _options(options, plan)).priced(plan)
+    return again, plan, line
+
+
+def _measured(
+    graph: OpGraph, options: RunOptions, plan: Plan, progress: Progress
+) -> tuple[OpGraph, str]:
+    from torch_topoopt.script_trace.runner import ScriptError
+    from torch_topoopt.script_trace.step_timing import time_steps
+    from torch_topoopt.search.measured_step import with_measured_step
+
+    torchrun, cluster = options.torchrun, options.cluster
+    progress(None, "a few steps without messages")
+    if torchrun.module or torchrun.no_python or torchrun.run_path:
+        return graph, _estimated("only a script that is named as a file can be measured")
+    with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
+        path = Path(name) / "plan.json"
+        documents.save(plan, str(path))
+        try:
+            timing = time_steps(
+                torchrun.training_script,
+                torchrun.training_script_args,
+                world_size=cluster.servers * cluster.accelerators_per_server,
+                ranks_per_server=cluster.accelerators_per_server,
+                variables={"TOPOOPT_PLAN": str(path)},
+            )
+        except ScriptError as error:
+            return graph, _estimated(str(error))
+    if timing.buckets is not None:
+        graph = replace(graph, gradient_buckets=timing.buckets)
+    graph = with_measured_step(
+        graph,
+        cluster,
+        plan.strategy,
+        forward_s=timing.forward_s,
+        backward_s=timing.backward_s,
+        overhead_s=timing.rest_s,
+        micro_batches=plan.micro_batches,
+    )
+    return graph, _described(timing, cluster)
+
+
+def _described(timing: StepTiming, cluster: Cluster) -> str:
+    ranks = cluster.servers * cluster.accelerators_per_server
+    processors = len(os.sched_getaffinity(0))
+    return (
+        f"measured {counted(timing.steps, 'step')} without messages: "
+        f"{format_seconds(timing.step_s)} each (forward {format_seconds(timing.forward_s)}, "
+        f"backward {format_seconds(timing.backward_s)}, optimizer, data and the rest "
+        f"{format_seconds(timing.rest_s)}), {counted(ranks, 'rank')} on "
+        f"{counted(processors, 'processor')}"
+    )
+
+
+def _estimated(why: str) -> str:
+    return f"steps were not measured, so computation is an estimate: {why}"
+
+
+def _options(options: RunOptions, plan: Plan | None) -> PlanningOptions:
+    from torch_topoopt.planning_options import PlanningOptions
+
+    fixed = plan.network if plan is not None and plan.mode == "fixed" else None
+    return PlanningOptions(seed=options.seed, strategy_space="data-parallel", network=fixed)
+
+
+def _silent(part: float | None, what: str) -> None:
+    """Plans of a moment are not shown."""

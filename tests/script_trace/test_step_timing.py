@@ -1,0 +1,133 @@
+"""Steps of a script without its messages: phases, shares of a processor, whole scripts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import textwrap
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from torch_topoopt.op_graph import GradientBuckets
+from torch_topoopt.script_trace.runner import ScriptError
+from torch_topoopt.script_trace.step_clock import LEFT_OUT, MOST, Reading, StepClock
+from torch_topoopt.script_trace.step_timing import summed_up, time_steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_phases_are_what_passes_between_the_calls_of_modules_and_optimizers() -> None:
+    seconds = iter(Reading(float(2**i), 0.0) for i in count())
+    found: list[Any] = []
+    clock = StepClock(lambda steps, buckets: found.append((steps, buckets)), lambda: next(seconds))
+    optimizer, model = torch.nn.Module(), torch.nn.Module()  # anything that can be referred to
+    for _ in range(LEFT_OUT + MOST):
+        clock.forward_begins(model)
+        clock.forward_begins(model)  # a module that it calls
+        clock.forward_ends(model)
+        clock.forward_ends(model)
+        clock.optimizer_begins(optimizer)
+        clock.optimizer_ends(optimizer)
+    ((steps, buckets),) = found
+    assert len(steps) == MOST
+    assert buckets is None
+    for step in steps:  # readings 2^i: each interval is as long as all before it together
+        begin = step["forward"].processor_s
+        assert step["backward"].processor_s == 2 * begin
+        assert step["rest"].processor_s == begin / 2 + 4 * begin
+
+
+def test_a_second_forward_pass_of_a_step_follows_a_backward_pass() -> None:
+    times = iter(Reading(t, 0.0) for t in (0, 1, 3, 10, 15, 21, 30) * (LEFT_OUT + MOST))
+    found: list[Any] = []
+    clock = StepClock(lambda steps, buckets: found.append(steps), lambda: next(times))
+    optimizer, model = torch.nn.Module(), torch.nn.Module()  # anything that can be referred to
+    for _ in range(LEFT_OUT + MOST):
+        for _ in range(2):  # micro-batches
+            clock.forward_begins(model)
+            clock.forward_ends(model)
+        with torch.no_grad():
+            clock.forward_begins(model)  # an evaluation is no part of it
+            clock.forward_ends(model)
+        clock.optimizer_begins(optimizer)
+        clock.optimizer_ends(optimizer)
+        next(times)
+    (steps,) = found
+    assert steps[0]["forward"].processor_s == (1 - 0) + (10 - 3)
+    assert steps[0]["backward"].processor_s == (3 - 1) + (15 - 10)
+
+
+def test_ranks_share_processors_but_not_what_they_wait_for() -> None:
+    def step(forward_s: float, rest: tuple[float, float]) -> dict[str, Any]:
+        return {"forward": (forward_s, 0.0), "backward": (1.0, -1e-4), "rest": rest}
+
+    slow, fast = step(3.0, (0.5, 2.0)), step(1.0, (0.5, 0.0))
+    answers = [
+        {"steps": [slow, slow, slow, slow], "buckets": [100, 200]},
+        {"steps": [fast, fast, fast, step(50.0, (9.0, 9.0))], "buckets": [100, 200]},
+    ]
+    timing = summed_up(answers, share=4.0)
+    assert timing.forward_s == 4.0 * (3.0 + 1.0) / 2  # what was once far out does not count
+    assert timing.backward_s == 4.0
+    assert timing.rest_s == ((4.0 * 0.5 + 2.0) + 4.0 * 0.5) / 2
+    assert timing.buckets == GradientBuckets(100, 200)
+    assert timing.steps == 4
+
+
+SCRIPT = """
+    import os, time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group()
+    with open({seen!r} + os.environ["RANK"], "w") as file:
+        file.write(" ".join(os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "MINE")))
+    model = DistributedDataParallel(torch.nn.Linear(8, 8), bucket_cap_mb=3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    while True:
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_all_ranks_of_a_script_are_timed_up_to_enough_steps(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(seen=str(tmp_path / "rank")))
+    timing = time_steps(
+        str(script), [], world_size=2, ranks_per_server=2, variables={"MINE": "here"}
+    )
+    assert timing.buckets == GradientBuckets(3 * 2**20, 3 * 2**20)
+    assert timing.rest_s > 0.02 > timing.forward_s > 0  # it sleeps, whatever else runs here
+    assert timing.step_s == timing.forward_s + timing.backward_s + timing.rest_s
+    assert [(tmp_path / f"rank{r}").read_text() for r in (0, 1)] == ["2 0 here", "2 1 here"]
+
+
+def test_a_script_that_cannot_be_timed_is_named_with_the_reason(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise ValueError('no data')")
+    with pytest.raises(ScriptError, match=r"train\.py, rank 0: ValueError: no data") as error:
+        time_steps(str(script), [], world_size=1)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("while True: pass")
+    started: list[subprocess.Popen[Any]] = []
+    popen = subprocess.Popen
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(ScriptError, match=r"too few steps within 0\.5 s"):
+        time_steps(str(script), [], world_size=1, limit_s=0.5)
+    assert [process.poll() for process in started] == [-signal.SIGKILL]

@@ -1,0 +1,138 @@
+"""Takes the time of a script's steps inside one rank: forward, backward, and what is beside them.
+
+A step ends when the optimizer has stepped (of several, the first that ever did), as where
+iterations are measured. What a rank takes is told apart into processor time and time in which it
+waits, for a disk say. What it stands in the queue for a processor is neither: it depends on who
+else is on the machine while this is measured.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEFT_OUT = 2  # steps: memory is still being taken, and buckets are made
+LEAST, MOST = 4, 24  # further steps that are timed
+ENOUGH_S = 4.0  # after these seconds no more than LEAST
+
+
+class Reading(NamedTuple):
+    """Seconds since some time in the past: of processors, and of waiting for something else."""
+
+    processor_s: float
+    waiting_s: float
+
+    def since(self, before: Reading) -> Reading:
+        """What has passed between two readings."""
+        return Reading(self.processor_s - before.processor_s, self.waiting_s - before.waiting_s)
+
+    def plus(self, other: Reading) -> Reading:
+        """Both together."""
+        return Reading(self.processor_s + other.processor_s, self.waiting_s + other.waiting_s)
+
+
+def read_clocks() -> Reading:
+    """Of this process and of its calling thread.
+
+    The time in the queue is that of Linux, Documentation/scheduler/sched-stats.rst.
+    """
+    with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+        queued_s = int(file.read().split()[1]) * 1e-9
+    waiting_s = time.monotonic() - time.thread_time() - queued_s
+    return Reading(time.process_time(), waiting_s)
+
+
+class StepClock:
+    """Watches modules and optimizers of this process from `install` on.
+
+    After enough steps it calls `finish` with them, each as its phases: "forward", "backward" (and
+    loss) and "rest"; and with the buckets that DistributedDataParallel was told to make, as (first,
+    further) bytes, None where no module is wrapped in it.
+    """
+
+    def __init__(
+        self,
+        finish: Callable[[list[dict[str, Reading]], tuple[int, int] | None], None],
+        read: Callable[[], Reading] = read_clocks,
+    ) -> None:
+        self._finish = finish
+        self._read = read
+        self._optimizer: Any = None
+        self._depth = 0  # of modules that call each other
+        self._replicas: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._ends = 0
+        self._timing_since = 0.0
+        self._last = Reading(0.0, 0.0)  # when the last phase ended
+        self._step: dict[str, Reading] = {}
+        self._steps: list[dict[str, Reading]] = []
+
+    def install(self) -> None:
+        """Hooks that stay for as long as this process lives."""
+        register_module_forward_pre_hook(self.forward_begins)
+        register_module_forward_hook(self.forward_ends, always_call=True)
+        register_optimizer_step_pre_hook(self.optimizer_begins)
+        register_optimizer_step_post_hook(self.optimizer_ends)
+
+    def forward_begins(self, module: Any, *_: Any) -> None:
+        """Between two forward passes of one step a backward pass may have been."""
+        if not torch.is_grad_enabled():
+            return
+        if isinstance(module, DistributedDataParallel):
+            self._replicas.add(module)
+        self._depth += 1
+        if self._depth == 1:
+            self._phase("backward" if "forward" in self._step else "rest")
+
+    def forward_ends(self, module: Any, *_: Any) -> None:
+        """The outermost module's call is the forward pass."""
+        if not torch.is_grad_enabled() or self._depth == 0:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._phase("forward")
+
+    def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
+        """What was since the forward pass is the backward pass."""
+        self._phase("backward" if "forward" in self._step else "rest")
+
+    def optimizer_ends(self, optimizer: Any, *_: Any) -> None:
+        """The end of a step, if it is the optimizer that counts."""
+        self._phase("rest")
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is not optimizer:
+            return
+        self._ends += 1
+        if self._ends > LEFT_OUT:
+            self._steps.append(self._step)
+        else:
+            self._timing_since = time.monotonic()
+        self._step, self._depth = {}, 0
+        enough = time.monotonic() - self._timing_since >= ENOUGH_S and len(self._steps) >= LEAST
+        if enough or len(self._steps) == MOST:
+            self._finish(self._steps, self._bucket_bytes())
+
+    def _phase(self, name: str) -> None:
+        now = self._read()
+        passed = now.since(self._last)
+        self._last = now
+        self._step[name] = self._step[name].plus(passed) if name in self._step else passed
+
+    def _bucket_bytes(self) -> tuple[int, int] | None:
+        for replica in self._replicas:
+            further = int(replica.bucket_bytes_cap)
+            first = int(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)
+            return (first if replica.bucket_bytes_cap_default else further), further
+        return None

@@ -1,0 +1,152 @@
+"""How long a step of a script takes on this machine without its messages: all ranks at once."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.op_graph import GradientBuckets
+from torch_topoopt.script_trace.runner import ScriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_LIMIT_S = 120.0
+_PHASES = ("forward", "backward", "rest")
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """Seconds of a step on the average rank, as long as all ranks share this machine.
+
+    `forward_s` and `backward_s` (with the loss) are those of the model; `rest_s` is what is beside
+    them: data loading, optimizer, Python. `buckets` are those of DistributedDataParallel, None
+    where the script has no such module. `steps` were timed on every rank.
+    """
+
+    steps: int
+    forward_s: float
+    backward_s: float
+    rest_s: float
+    buckets: GradientBuckets | None
+
+    @property
+    def step_s(self) -> float:
+        return self.forward_s + self.backward_s + self.rest_s
+
+
+def time_steps(
+    script: str,
+    arguments: Sequence[str],
+    *,
+    world_size: int,
+    ranks_per_server: int = 1,
+    variables: Mapping[str, str] | None = None,
+    limit_s: float = DEFAULT_LIMIT_S,
+) -> StepTiming:
+    """Runs `script` as all of `world_size` ranks at once for a few steps, without any message.
+
+    A rank has the `variables` in its environment, and torchrun's own. Ranks that are more than the
+    processors share them: a step takes a rank's processor time as many times longer, and what it
+    waits for anything else. What the script prints is dropped, and whatever it still runs when the
+    steps are timed, or after `limit_s`, is ended.
+
+    Raises ScriptError, in one line, if the script raises, ends before that, or takes too long.
+    """
+    job = {
+        "script": script,
+        "arguments": list(arguments),
+        "environments": [_environment(r, world_size, ranks_per_server) for r in range(world_size)],
+    }
+    with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
+        folder = Path(name)
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torch_topoopt.script_trace.timed_child", name],
+            env={"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise ScriptError(f"{script}: too few steps within {limit_s:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # its group may outlive it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        answers = [_answer(folder, script, rank) for rank in range(world_size)]
+    return summed_up(answers, max(1.0, world_size / len(os.sched_getaffinity(0))))
+
+
+def summed_up(answers: Sequence[dict[str, Any]], share: float) -> StepTiming:
+    """The timing of what the ranks wrote, where `share` of them are on one processor."""
+    phases = {}
+    for name in _PHASES:
+        of_ranks = [_middle([_seconds(s, name, share) for s in a["steps"]]) for a in answers]
+        phases[name] = statistics.fmean(of_ranks)
+    found = answers[0]["buckets"]
+    return StepTiming(
+        steps=min(len(answer["steps"]) for answer in answers),
+        forward_s=phases["forward"],
+        backward_s=phases["backward"],
+        rest_s=phases["rest"],
+        buckets=GradientBuckets(*found) if found else None,
+    )
+
+
+def _seconds(step: dict[str, Any], name: str, share: float) -> float:
+    processor_s, waiting_s = step.get(name, (0.0, 0.0))
+    return float(processor_s * share + max(0.0, waiting_s))
+
+
+def _middle(values: list[float]) -> float:
+    """The mean without the lowest and the highest quarter."""
+    quarter = len(values) // 4
+    return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
+
+
+def _answer(folder: Path, script: str, rank: int) -> dict[str, Any]:
+    path = folder / f"{rank}.json"
+    if not path.exists():
+        log = folder / f"{rank}.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        last = "".join(text.strip().splitlines()[-1:])
+        raise ScriptError(f"{script}, rank {rank}: ended early: {last}")
+    answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "error" in answer:
+        raise ScriptError(f"{script}, rank {rank}: {answer['error']}")
+    return answer
+
+
+def _environment(rank: int, world_size: int, ranks_per_server: int) -> dict[str, str]:
+    """What a rank of an emulated server finds there."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank % ranks_per_server),
+        "LOCAL_WORLD_SIZE": str(ranks_per_server),
+        "GROUP_RANK": str(rank // ranks_per_server),
+        "GROUP_WORLD_SIZE": str(world_size // ranks_per_server),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def _die_with_parent() -> None:
+    """The kernel ends the process when the launcher ends, however that happens."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
