@@ -72,7 +72,8 @@ class RunOptions:
 
     cluster: Cluster
     planning: PlanningChoice
-    measure: bool | None
+    measure: bool
+    measure_steps: bool
     site: ClusterChoice | None
     plan: Plan | None
     gbps: float | None
@@ -123,6 +124,7 @@ def parse(argv: list[str]) -> RunOptions:
         cluster=cluster,
         planning=choice,
         measure=arguments.measure,
+        measure_steps=arguments.measure_steps,
         site=site,
         plan=plan,
         gbps=gbps,
@@ -219,6 +221,12 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     trace_options.add_options(group)
     shared_options.add(group, "measure")
+    group.add_argument(
+        "--no-measure-steps",
+        dest="measure_steps",
+        action="store_false",
+        help="plan for emulated servers without first measuring a few steps of the script",
+    )
     cluster_options.add_options(group)
     shared_options.add(group, "plan")
     group.add_argument(

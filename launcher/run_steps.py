@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 def measures(options: RunOptions) -> bool:
     """Whether steps are to be measured: of emulated servers, if the model is the script's own."""
-    return options.site is None and options.measure is not False and options.of_script
+    return options.site is None and options.measure_steps and options.of_script
 
 
 def buckets_of(options: RunOptions) -> GradientBuckets:
     """How gradients are summed where no step is measured."""
-    if options.strategy_space == "data-parallel":
+    if options.planning.space not in ("full", "pipeline"):
         return DEFAULT_BUCKETS
     from torch_topoopt.parallel.gradients import BUCKETS
 
@@ -129,7 +129,9 @@ def _options(options: RunOptions, plan: Plan | None) -> PlanningOptions:
     from torch_topoopt.planning_options import PlanningOptions
 
     fixed = plan.network if plan is not None and plan.mode == "fixed" else None
-    return PlanningOptions(seed=options.seed, strategy_space="data-parallel", network=fixed)
+    return PlanningOptions(
+        seed=options.planning.options.seed, strategy_space="data-parallel", network=fixed
+    )
 
 
 def _silent(part: float | None, what: str) -> None:

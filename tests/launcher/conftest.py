@@ -25,9 +25,13 @@ LIMIT_S = 100.0  # of one command where nothing else runs
 
 @dataclass
 class Launcher:
-    """Starts commands in `folder`; every process they start carries `mark` in its environment."""
+    """Starts commands in `folder`; every process they start carries `mark` in its environment.
+
+    Runs do not measure steps, which takes seconds, unless `measure_steps`.
+    """
 
     folder: Path
+    measure_steps: bool = False
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def start(
@@ -35,8 +39,8 @@ class Launcher:
     ) -> subprocess.Popen[str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
         environment.pop("OMP_NUM_THREADS", None)
-        if arguments[:1] == ("run",) and "--measure" not in arguments:
-            arguments = ("run", "--no-measure", *arguments[1:])  # it takes seconds
+        if arguments[:1] == ("run",) and not self.measure_steps:
+            arguments = ("run", "--no-measure-steps", *arguments[1:])
         return subprocess.Popen(
             [*command, *map(str, arguments)],
             cwd=self.folder,

@@ -1,0 +1,64 @@
+"""A run that measures steps before it plans, and one whose steps cannot be measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.op_graph import DEFAULT_BUCKETS, GradientBuckets, OpGraph
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Linear(64, 4))
+
+def example_batch(samples=8):
+    return torch.zeros(samples, 16)
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    if dist.get_backend() == "fake" and os.path.exists("unwell"):
+        raise ValueError("no data")
+    model = DistributedDataParallel(build_model(), bucket_cap_mb=2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(40 if dist.get_backend() == "fake" else 6):
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("unwell", [False, True])
+def test_a_run_predicts_from_the_steps_of_its_script(
+    launcher: Any, tmp_path: Path, unwell: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    if unwell:
+        (tmp_path / "unwell").touch()
+    launcher.measure_steps = True
+    cluster = ("--servers", "2", "--degree", "1", "--bandwidth", "100Mbps")
+    done = launcher.run("run", *cluster, "--run-dir", "here", "train.py")
+    assert done.returncode == 0, done.stderr
+    graph = OpGraph.load(tmp_path / "here" / "opgraph.json")
+    if unwell:
+        assert "steps were not measured, so computation is an estimate" in done.stdout
+        assert "ValueError: no data" in done.stdout
+        assert graph.measured_step is None
+        assert graph.gradient_buckets == DEFAULT_BUCKETS
+        return
+    assert "steps without messages: " in done.stdout
+    assert graph.gradient_buckets == GradientBuckets(2 * 2**20, 2 * 2**20)
+    prediction = Plan.load(tmp_path / "here" / "plan.json").prediction
+    assert graph.measured_step is not None
+    assert prediction.compute_s > graph.measured_step.overhead_s > 0
+    assert "of waiting for messages" in done.stdout
