@@ -172,6 +172,8 @@ def _hosts_of_file(path: str) -> list[str]:
         return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path}: cannot read this hostfile: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not an MLX hostfile: nested too deeply") from None
     except (DocumentError, ValueError) as error:
         raise InputError(f"{path}: not an MLX hostfile: {error}") from None
 

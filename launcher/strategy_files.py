@@ -62,7 +62,7 @@ def _json_document(text: str) -> StrategyFile:
 
     try:
         is_plan = "network" in json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_plan = False  # the document says what is wrong
     return strategy_of(Plan.from_json(text)) if is_plan else StrategyFile.from_json(text)
 

@@ -18,6 +18,7 @@ from conftest import COMMAND
 from torch_topoopt import limits
 from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster import strict_yaml
+from torch_topoopt.launcher import strategy_files
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.run_folder import RunFolder
@@ -71,6 +72,17 @@ def test_yaml_that_is_nested_too_deeply(text: str) -> None:
 def test_json_that_is_nested_too_deeply(kind: type[Plan | OpGraph], text: str) -> None:
     with pytest.raises(DocumentError, match="objects or lists nested too deeply"):
         kind.from_json(text)
+
+
+def test_files_that_are_no_documents_may_be_nested_too_deeply_as_well(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = '{"a":' * DEEP + "1" + "}" * DEEP
+    (tmp_path / "deep.json").write_text(text)
+    said = _refused(capsys, "discover", "--hostfile", str(tmp_path / "deep.json"))
+    assert said.endswith("deep.json: not an MLX hostfile: nested too deeply")
+    with pytest.raises(DocumentError, match="objects or lists nested too deeply"):
+        strategy_files._json_document(text)
 
 
 @pytest.mark.parametrize(

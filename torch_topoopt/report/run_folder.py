@@ -187,7 +187,7 @@ def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]
             continue
         try:
             event = json.loads(line.decode("utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == len(lines):
                 note = f"The last line of {name} ({number}) was cut short and is left out."
                 return events, [note]
