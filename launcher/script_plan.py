@@ -163,8 +163,8 @@ def short_calls(trace: CommunicationTrace) -> str:
     if mean >= SHORT_BYTES:
         return ""
     return (
-        f"predicted for rings; collectives as short as these ({format_bytes(mean)} on average) may "
-        "go by trees, which is decided when the job starts"
+        f"the prediction is of rings; collectives as short as these ({format_bytes(mean)} on "
+        "average) may take other algorithms, chosen when the job starts: see docs/scripts.md"
     )
 
 

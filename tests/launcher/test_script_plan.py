@@ -37,6 +37,13 @@ def test_an_allreduce_loads_all_links_of_two_rings_alike() -> None:
     assert (plan.predicts_bytes, plan.predicts_time, plan.model) == (True, False, "train.py")
 
 
+def test_short_collectives_are_told_as_such() -> None:
+    short = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE))
+    assert "(4 kB on average) may take other algorithms" in script_plan.short_calls(short)
+    long = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4_000_000, EVERYONE))
+    assert script_plan.short_calls(long) == ""
+
+
 def test_nothing_is_sent_to_the_root_of_a_broadcast_nor_by_that_of_a_reduce() -> None:
     plan = plan_of(trace_of(CollectiveCall(0, 0, "optimizer", "Broadcast", 4000, EVERYONE, 1)))
     sizes = zip(plan.network.links, plan.prediction.link_bytes, strict=True)
