@@ -215,6 +215,10 @@ PYBIND11_MODULE(_backend, module) {
            py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
            "What messages cost, measured by all `ranks` together: message_s, hop_s, "
            "seconds_per_byte, reduce_s_per_byte.")
+      .def("hold", &Session::hold)
+      .def("release", &Session::release, py::arg("limit"), py::call_guard<py::gil_scoped_release>())
+      .def("release_aborted", &Session::groupAborted, py::arg("why"),
+           py::call_guard<py::gil_scoped_release>())
       .def("fail", &Session::fail, py::arg("why"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("closed", &Session::closed)
       .def_property_readonly("inherited", &Session::inherited);

@@ -58,6 +58,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "architecture_program",
             "cost",
             "asked_backends",
+            "c10d_hooks",
             "c10d_names",
             "fabric",
         }
@@ -66,6 +67,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
         {"discovery", "iteration_meter", "measuring", "architecture_packets", "operator_timing"}
     ),
     frozenset({"job_network", "doctor"}),
+    frozenset({"job"}),
     frozenset({"backend", "planner", "report", "control"}),
     frozenset({"comparison", "parallel"}),
     frozenset({"models", "autoload", "__main__"}),

@@ -17,51 +17,32 @@ import atexit
 import copy
 import functools
 import importlib
-import json
 import logging
 import os
 import sys
-import time
 import weakref
 import zlib
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from torch_topoopt import asked_backends
+from torch_topoopt.c10d_hooks import watch_groups
 from torch_topoopt.c10d_names import open_name_locks
-from torch_topoopt.data_model import write_text_atomically
-from torch_topoopt.discovery.discover import discover
 from torch_topoopt.discovery.host import shared_memory_allowed
-from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.shared_segment import open_segment
-from torch_topoopt.iteration_meter import IterationMeter
-from torch_topoopt.job_network import StoreMeeting, given_network, link_tuples, log_link
-from torch_topoopt.measuring import CostTuple, cost_of
-from torch_topoopt.rank_layout import (
-    RankLayout,
-    forwarded_network,
-    leader_rings,
-    member_hops,
-    rank_routes,
-    rings_of,
-)
+from torch_topoopt.job import Job, end_past_jobs, job_of, job_with, jobs, let_go, open_job
+from torch_topoopt.job_network import Place
 from torch_topoopt.versions import check_build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.plan import Network, Plan, Ring
+    from torch_topoopt.plan import Ring
 
 _NAME = "topoopt"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
-_WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
-_CONNECT_TIMEOUT_S = 60.0
 
 log = logging.getLogger("torch_topoopt")
 
@@ -94,6 +75,7 @@ def register() -> None:
     plugins = dist.Backend._plugins
     dist.Backend._plugins = {_NAME: plugins[_NAME.upper()], **plugins}
     open_name_locks(checking_group)
+    watch_groups(_NAME, _join, let_go)
     planned = "TOPOOPT_PLAN" in os.environ
     if planned:
         dist.Backend.default_device_backend_map["cpu"] = _NAME
@@ -111,41 +93,40 @@ def _check_log_level() -> None:
         raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
 
 
-@dataclass
-class _Job:
-    """What the process groups of this process share."""
-
-    plan: Plan
-    wiring: Wiring
-    layout: RankLayout
-    rank: int
-    life: int  # 1 for the first default group of this process, 2 after it was created anew, ...
-    session: Any  # _backend.Session
-    cost: CostTuple | None  # what messages cost, once it is known
-    channels: dict[int, str]
-    lives: dict[str, int]  # how often a group of a name was created
-    groups: list[Any]
-    meter: IterationMeter | None = None
-    end_meter: Callable[[], None] | None = None
-
-
-_job: _Job | None = None
-
-
 def _create(options: Any, backend_options: Any) -> Any:
     """torch.distributed's creator: one process group for `options.global_ranks_in_group`."""
-    global _job
     extension = _extension()
     _check_log_level()
-    if _job is None or _job.session.closed:
-        if options.global_ranks_in_group:
-            raise RuntimeError("topoopt: the default process group is gone; create it anew first")
-        _job = _open_job(extension, options)
-        asked_backends.note_opened()
-    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    own = _own_options(extension, backend_options, _as_timedelta(options.timeout))
+    timeout = _as_timedelta(options.timeout)
+    ranks = tuple(options.global_ranks_in_group)
+    if not ranks:  # the default group
+        end_past_jobs("a new default process group was created")
+        ranks = tuple(range(options.group_size))
+        place = Place(options.group_rank, ranks, options.group_size)
+        job = open_job(extension, place, options.store, timeout)
+    else:
+        # Without `join`, only the members of the group have come.
+        place = Place(options.group_rank, ranks, dist.get_world_size())
+        job = job_of(ranks) or open_job(extension, place, options.store, timeout)
+    asked_backends.note_opened()
+    own = _own_options(extension, backend_options, timeout)
     own.group_name = options.group_id
-    return _open_group(extension, _job, ranks, own, options.store)
+    return _open_group(extension, job, list(ranks), own, options.store)
+
+
+def _join(timeout: timedelta | float | None) -> None:
+    """Opens the job of all ranks, before some of them make the first "topoopt" group.
+
+    The others relay for them, so they take part although they are in no such group.
+    """
+    ranks = tuple(range(dist.get_world_size()))
+    if job_of(ranks) is not None:
+        return
+    limit = c10d._get_default_timeout(dist.Backend(_NAME)) if timeout is None else timeout
+    _check_log_level()
+    place = Place(dist.get_rank(), ranks, len(ranks))
+    store = dist.PrefixStore(_NAME, c10d._get_default_store())
+    open_job(_extension(), place, store, _as_timedelta(limit)).hold()
 
 
 def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
@@ -160,32 +141,23 @@ def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
     return options
 
 
-def _open_group(extension: Any, job: _Job, ranks: list[int], options: Any, store: Any) -> Any:
+def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: Any) -> Any:
     """The group of those ranks of the job; `options` tells its name and timeout."""
     options.global_ranks_in_group = ranks
-    servers = [job.layout.server_of[rank] for rank in ranks]
-    rings = rings_of(job.plan, sorted(set(servers)), job.wiring.link_rates(job.plan))
+    members = job.members(ranks)
+    servers, rings = members.servers, members.rings
     algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
-    name, member = options.group_name, ranks.index(job.rank)
+    name, member = options.group_name, members.rank
     channel = _channel(job, name)
     # A group that is created again after its end finds what its first life has left there.
     store = dist.PrefixStore(f"life{job.life}.{job.lives[name]}", store)
     if member == 0:
         _log_group(name, ranks, servers, rings)
-    members = {
-        "rank": member,
-        "ranks": ranks,
-        "servers": servers,
-        "rings": leader_rings(rings, job.layout, ranks),
-        "hops": member_hops(job.plan.network, job.layout, ranks),
-    }
-    if job.cost is None:
-        job.cost = cost_of(job.plan, job.session, members, options._timeout)
     group = extension.StagingProcessGroup(
         session=job.session,
         name=name,
         channel=channel,
-        **members,
+        **members.arguments(),
         cost=job.cost,
         algorithm=algorithm,
         segment_fd=_open_segment(extension, name, store, member, servers)
@@ -193,7 +165,7 @@ def _open_group(extension: Any, job: _Job, ranks: list[int], options: Any, store
         else -1,
         options=options,
         store=store,
-        splitter=functools.partial(_split, ranks),
+        splitter=functools.partial(_split, weakref.ref(job), ranks),
     )
     job.groups = [*(other for other in job.groups if not other.is_shut_down), group]
     return group
@@ -233,21 +205,25 @@ def _log_group(name: str, ranks: list[int], servers: list[int], rings: list[Ring
     )
 
 
-def _split(parent_ranks: list[int], store: Any, ranks: list[int], given: Any) -> Any:
+def _split(
+    of_parent: weakref.ref[Job], parent_ranks: list[int], store: Any, ranks: list[int], given: Any
+) -> Any:
     """The group of some members, given by their ranks in a group of `parent_ranks`."""
-    if _job is None or _job.session.closed:
+    job = of_parent()
+    if job is None or job.session.closed:
         raise RuntimeError("topoopt: split: the process group was shut down")
     extension = _extension()
     options = _own_options(extension, given, given._timeout)
-    return _open_group(extension, _job, [parent_ranks[rank] for rank in ranks], options, store)
+    return _open_group(extension, job, [parent_ranks[rank] for rank in ranks], options, store)
 
 
 def checking_group(group: Any, store: Any) -> Any:
     """A second group of the same ranks, by which torch checks what the first is asked to do."""
-    assert _job is not None, "the job was opened for the first group"
     options = group.options
+    ranks = list(options.global_ranks_in_group)
+    job = job_with(group)
     options.group_name += "/checks"
-    checking = _open_group(_extension(), _job, list(options.global_ranks_in_group), options, store)
+    checking = _open_group(_extension(), job, ranks, options, store)
     group.end_with(checking)
     return checking
 
@@ -256,7 +232,7 @@ def _as_timedelta(timeout: timedelta | float) -> timedelta:
     return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
 
 
-def _channel(job: _Job, group_name: str) -> int:
+def _channel(job: Job, group_name: str) -> int:
     """The number that all ranks give to a group; its name is all that they have in common.
 
     PyTorch may give the name of a destroyed group to a new one; what is still on its way for the
@@ -271,42 +247,6 @@ def _channel(job: _Job, group_name: str) -> int:
     return channel
 
 
-def _open_job(extension: Any, options: Any) -> _Job:
-    rank, world_size = options.group_rank, options.group_size
-    meet_s = _as_timedelta(options.timeout).total_seconds()
-    timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
-    meeting = StoreMeeting(options.store, rank)
-    network = given_network(world_size)
-    if network is None:
-        network = discover(meeting, rank, world_size, time.monotonic() + meet_s)
-    plan, wiring, layout = network.plan, network.wiring, network.layout
-    links = open_rank_links(plan, wiring, layout, rank, meeting, timeouts, network.listeners)
-    for link in links.planned:
-        log_link(link, wiring)
-    session = extension.Session(
-        rank=rank,
-        size=world_size,
-        links=link_tuples(links, layout, rank),
-        routes=rank_routes(_network_of(plan, wiring), layout, rank),
-        window_bytes=_WINDOW_BYTES,
-        closed=functools.partial(_on_closed, rank, layout.server_of[rank]),
-    )
-    job = _Job(plan, wiring, layout, rank, meeting.life, session, None, {}, {}, [])
-    if "TOPOOPT_RUN_DIR" in os.environ:
-        known = weakref.ref(job)  # else the meter would keep the links of a past job open
-        job.meter = IterationMeter(
-            lambda: _begin_iteration(known()),
-            lambda first, count: _iteration_bytes(known(), first, count),
-        )
-        job.end_meter = job.meter.install()
-    return job
-
-
-def _network_of(plan: Plan, wiring: Wiring) -> Network:
-    """The network as the ranks use it: where hosts forward, their kernels relay."""
-    return forwarded_network(plan.network) if wiring.forwarded else plan.network
-
-
 def stats() -> dict[str, list[dict[str, Any]]]:
     """What this rank has sent so far: "links" and, for all groups that are open, "rings".
 
@@ -317,70 +257,24 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     name), kind ("ring", "tree" or "direct"), index, ranks (in a ring's order, else empty),
     sent_bytes, seconds (in which an operation had something to do there).
     """
-    if _job is None:
-        return {"links": [], "rings": []}
     rings = [
         {"group": group.group_name, **counters}
-        for group in _job.groups
+        for job in jobs
+        for group in job.groups
         if not group.is_shut_down
         for counters in group.ring_counters()
     ]
-    return {"links": _link_stats(_job), "rings": rings}
-
-
-def _link_stats(job: _Job) -> list[dict[str, Any]]:
-    return list(job.session.link_counters())
-
-
-def _planned_links(job: _Job) -> list[dict[str, Any]]:
-    return [link for link in _link_stats(job) if link["source_port"] >= 0]
-
-
-def _begin_iteration(job: _Job | None) -> int:
-    return int(job.session.begin_iteration()) if job is not None else 0
-
-
-def _iteration_bytes(job: _Job | None, first: int, count: int) -> tuple[list[int], list[list[int]]]:
-    """Of this rank's own messages, and of the planned links, in their order."""
-    if job is None:
-        return [0] * count, []
-    own, of_links = job.session.iteration_bytes(first, count)
-    links = zip(_link_stats(job), of_links, strict=True)
-    return own, [sent for link, sent in links if link["source_port"] >= 0]
-
-
-def _on_closed(rank: int, server: int, why: str) -> None:
-    if why:
-        log.warning("rank %d: aborted: %s", rank, why)
-    if _job is not None and _job.end_meter is not None:
-        _job.end_meter()
-    run_dir = os.environ.get("TOPOOPT_RUN_DIR")
-    if run_dir and _job is not None:
-        planned: list[dict[str, Any]] = [
-            {name: value for name, value in link.items() if name != "kind"}  # all are sockets
-            for link in _planned_links(_job)
-        ]
-        document = {"version": 1, "rank": rank, "server": server, "links": planned}
-        seen = _job.meter.result() if _job.meter is not None else None
-        if seen is not None:
-            for link, size in zip(planned, seen.link_bytes, strict=True):
-                link["iteration_bytes"] = size
-            document["iterations"] = {
-                "count": seen.count,
-                "seconds": seen.seconds,
-                "first_ended_s": _job.meter.first_ended_s if _job.meter is not None else None,
-            }
-        write_text_atomically(Path(run_dir) / f"links-rank{rank}.json", json.dumps(document) + "\n")
+    return {"links": [link for job in jobs for link in job.link_stats()], "rings": rings}
 
 
 @atexit.register
 def _leave() -> None:
-    """Shuts the job down; after an uncaught exception, tells the other ranks at once."""
-    if _job is None or _job.session.closed or _job.session.inherited:
-        return
+    """Shuts the jobs down; after an uncaught exception, tells the other ranks at once."""
     error = getattr(sys, "last_value", None)
-    if error is not None:
-        _job.session.fail(f"{type(error).__name__}: {error}")
-        return
-    for group in _job.groups:
-        group.shutdown()
+    for job in jobs:
+        if job.session.closed or job.session.inherited:
+            continue
+        if error is not None:
+            job.session.fail(f"{type(error).__name__}: {error}")
+        else:
+            job.leave()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import os
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from torch_topoopt.data_model import DocumentError
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
@@ -17,11 +21,12 @@ from torch_topoopt.fabric.links import OpenLink, describe, time_left
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.rank_layout import RankLayout
+from torch_topoopt.topology.remaining import remaining_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch_topoopt.fabric.rank_links import RankLinks
+    from torch_topoopt.fabric.rank_links import Meeting, RankLinks
 
 log = logging.getLogger("torch_topoopt")
 
@@ -61,8 +66,27 @@ class StoreMeeting:
         return f"{topic}/{self.life}/{rank}"
 
 
-def given_network(world_size: int) -> Discovered | None:
-    """The network that `topoopt run` has planned and wired; None if there is no plan."""
+@dataclass(frozen=True)
+class Place:
+    """What a process knows of its place before it meets the others: it is `ranks[index]`.
+
+    `ranks` are those that meet, of the `world_size` ranks that torch.distributed was told of.
+    `server` is where an earlier job of this process was; None before there was one.
+    """
+
+    index: int
+    ranks: tuple[int, ...]
+    world_size: int
+    server: int | None = None
+
+
+def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered | None:
+    """The network that `topoopt run` has planned and wired; None if there is no plan.
+
+    Processes stay on the servers that they were on. If nobody who meets is on some of the servers,
+    the network is what the plan's links are without those. Raises DocumentError if the ranks do not
+    fit the plan, FabricError if one does not come, and DisconnectedError if too few links are left.
+    """
     given = [name for name in ("TOPOOPT_PLAN", "TOPOOPT_WIRING") if os.environ.get(name)]
     if not given:
         return None
@@ -73,9 +97,58 @@ def given_network(world_size: int) -> Discovered | None:
         )
     plan = Plan.load(os.environ["TOPOOPT_PLAN"])
     text = Path(os.environ["TOPOOPT_PLAN"]).read_text(encoding="utf-8")
-    layout = RankLayout.even(plan.cluster.servers, world_size)
+    layout = _meet_on_servers(meeting, place, plan.cluster.servers, deadline)
     wiring = Wiring.load(os.environ["TOPOOPT_WIRING"]).check(plan, text)
+    left = set(layout.server_of)
+    if len(left) < plan.cluster.servers:
+        plan, wiring = _without_others(plan, wiring, left)
+        log.info("the plan's network, of servers %s only", ", ".join(map(str, sorted(left))))
     return Discovered(plan, wiring, layout, {})
+
+
+def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: float) -> RankLayout:
+    """Who is on which server, as rank 0 puts together what each knows of itself."""
+    known = place.server
+    if known is None and len(place.ranks) < place.world_size:
+        known = RankLayout.even(servers, place.world_size).server_of[place.ranks[place.index]]
+    meeting.publish("server", json.dumps(known))
+    if place.index == 0:
+        texts = meeting.collect("server", range(len(place.ranks)), deadline)
+        answer = lay_out([json.loads(text) for _, text in sorted(texts.items())], servers)
+        meeting.publish("servers", json.dumps(answer))
+    else:
+        answer = json.loads(meeting.collect("servers", [0], deadline)[0])
+    if "error" in answer:
+        raise DocumentError(answer["error"])
+    return RankLayout(tuple(answer["server_of"]))
+
+
+def lay_out(known: list[int | None], servers: int) -> dict[str, Any]:
+    """Rank -> server ("server_of"), or "error": why the ranks cannot be laid out."""
+    if None not in known:
+        return {"server_of": known}
+    try:
+        even = RankLayout.even(servers, len(known)).server_of
+    except DocumentError as error:
+        return {"error": str(error)}
+    moved = [rank for rank, server in enumerate(known) if server not in (None, even[rank])]
+    if moved:
+        rank = moved[0]
+        return {
+            "error": f"rank {known.index(None)} is new to this job, so ranks must be on servers in "
+            f"their order, but rank {rank} is on server {known[rank]}, not {even[rank]}"
+        }
+    return {"server_of": even}
+
+
+def _without_others(plan: Plan, wiring: Wiring, left: set[int]) -> tuple[Plan, Wiring]:
+    """Plan and wiring as they are for the servers in `left`, which keep their numbers.
+
+    The ranks relay by themselves: the kernel of a server without ranks may be gone as well.
+    """
+    network = remaining_network(plan.cluster, plan.network, left)
+    reduced = dataclasses.replace(plan, network=network, failures=None, strategy=())
+    return reduced, dataclasses.replace(wiring, plan_digest=reduced.digest(), forwarded=())
 
 
 def log_link(opened: OpenLink, wiring: Wiring) -> None:

@@ -25,7 +25,7 @@ LinkRates = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class RankLayout:
-    """`server_of[rank]`; servers are numbered from 0 and none is empty."""
+    """`server_of[rank]`; servers are numbered from 0, and one that nobody is on has no leader."""
 
     server_of: tuple[int, ...]
 
@@ -49,8 +49,8 @@ class RankLayout:
 
     @cached_property
     def leaders(self) -> tuple[int, ...]:
-        """Server -> its leader."""
-        return tuple(ranks[0] for ranks in self.ranks_of)
+        """Server -> its leader; -1 if nobody is on it."""
+        return tuple(ranks[0] if ranks else -1 for ranks in self.ranks_of)
 
     def is_leader(self, rank: int) -> bool:
         return self.leaders[self.server_of[rank]] == rank

@@ -84,8 +84,11 @@ void ProcessGroupTopoopt::endWith(c10::intrusive_ptr<ProcessGroupTopoopt> compan
 
 void ProcessGroupTopoopt::abort() {
   checkNotInherited();
+  const WithoutGil without_gil;
   if (companion_) companion_->abort();
-  group_->abort("the process group was aborted by rank " + std::to_string(getRank()));
+  const std::string why = "the process group was aborted by rank " + std::to_string(getRank());
+  group_->abort(why);
+  if (!left_session_.exchange(true)) session_->groupAborted(why);
 }
 
 void ProcessGroupTopoopt::shutdown() {
@@ -97,7 +100,9 @@ void ProcessGroupTopoopt::shutdown() {
     store_.reset();
   }
   group_->shutdown();
-  session_->groupClosed(std::chrono::milliseconds(timeout_ms_.load()));
+  if (!left_session_.exchange(true)) {
+    session_->groupClosed(std::chrono::milliseconds(timeout_ms_.load()));
+  }
 }
 
 ProcessGroupTopoopt::Call ProcessGroupTopoopt::begin(c10d::OpType type, const char* title,

@@ -55,6 +55,8 @@ class ProcessGroupTopoopt : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  // Fails what is pending on all ranks, and if this is the session's last group, ends the session
+  // without waiting for anybody: the ranks may then meet anew, in a smaller group perhaps.
   void abort() override;
   void shutdown() override;
   const std::string& groupName() const { return group_->name(); }
@@ -151,6 +153,7 @@ class ProcessGroupTopoopt : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const Splitter splitter_;
   std::atomic<bool> shut_down_{false};
+  std::atomic<bool> left_session_{false};
   c10::intrusive_ptr<ProcessGroupTopoopt> companion_;  // set before the group is used
   std::mutex store_mutex_;
   c10::intrusive_ptr<c10d::Store> store_;  // until shutdown: it may be a server, and hold a port

@@ -51,24 +51,35 @@ bool Session::beginClosing() {
   return !std::exchange(closed_, true);
 }
 
-void Session::groupClosed(std::chrono::milliseconds limit) {
+// Whether it was the last one, and the session is to be closed by the caller.
+bool Session::lastGroupGone() {
   {
     std::lock_guard lock(mutex_);
-    if (--open_groups_ > 0) return;
+    if (--open_groups_ > 0) return false;
   }
-  if (!beginClosing()) return;
-  const std::string why = endpoint_->leave(limit);
+  return beginClosing();
+}
+
+void Session::close(const std::string& why) {
   on_closed_(why);
   endpoint_->stop();
   pool_->stop();
 }
 
+void Session::groupClosed(std::chrono::milliseconds limit) {
+  if (lastGroupGone()) close(endpoint_->leave(limit));
+}
+
+void Session::groupAborted(const std::string& why) {
+  if (!lastGroupGone()) return;
+  endpoint_->fail(why);
+  close("");  // this rank has asked for it
+}
+
 void Session::fail(const std::string& why) {
   if (!beginClosing()) return;
   endpoint_->fail(why);
-  on_closed_(why);
-  endpoint_->stop();
-  pool_->stop();
+  close(why);
 }
 
 }  // namespace topoopt

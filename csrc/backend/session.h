@@ -28,6 +28,14 @@ class Session {
   // Not on the reactor thread, and without the GIL.
   void groupClosed(std::chrono::milliseconds limit);
 
+  // As groupClosed, but the last one to go waits for nobody: all ranks are told `why`.
+  void groupAborted(const std::string& why);
+
+  // Until release(), as if one group more were open: for ranks that are in none yet, and where the
+  // default process group, which outlives all others, is another backend's.
+  void hold() { groupOpened(); }
+  void release(std::chrono::milliseconds limit) { groupClosed(limit); }
+
   // Tells all ranks that this one has failed, and closes at once.
   void fail(const std::string& why);
 
@@ -38,7 +46,9 @@ class Session {
   bool inherited() const;
 
  private:
+  bool lastGroupGone();
   bool beginClosing();
+  void close(const std::string& why);
 
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<CompletionPool> pool_;

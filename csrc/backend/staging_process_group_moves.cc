@@ -334,11 +334,13 @@ StagingProcessGroup::WorkPtr StagingProcessGroup::recvAnysource(Tensors& tensors
 }
 
 // A barrier on a device begins when the caller's stream has come this far. PyTorch names the device
-// by its number, or not at all.
+// by its number, or not at all; and the kind of device that it was built for has none where there
+// is no driver, so that there is no stream to wait for either.
 StagingProcessGroup::WorkPtr StagingProcessGroup::barrier(const c10d::BarrierOptions& options) {
   c10::Device device = options.device.value_or(c10::kCPU);
   const auto accelerator = at::accelerator::getAccelerator();
   if (device.is_cpu() && accelerator && !options.device_ids.empty()) device = *accelerator;
+  if (accelerator == device.type() && at::accelerator::deviceCount() == 0) device = c10::kCPU;
   if (device.is_cpu()) {
     afterStaged();
     return ProcessGroupTopoopt::barrier(options);

@@ -82,9 +82,12 @@ void Endpoint::failAll(const std::string& why, bool tell) {
 void Endpoint::fail(const std::string& why) {
   std::promise<void> delivered;
   auto result = delivered.get_future();
-  // The data that waits is of no use any more, and the reason shall not wait behind it.
+  // The data that waits is of no use any more, and the reason shall not wait behind it. Members of
+  // a group in shared memory read there what this rank's groups fail for, so that names the rank
+  // too.
   reactor_.run([&] {
-    failAll(why, true);
+    if (failure_.empty()) tellFailure(kAllChannels, why);
+    failAll("rank " + std::to_string(config_.rank) + " failed: " + why, false);
     for (auto& link : links_) link->dropData();
     waitForDelivery(Reactor::Clock::now() + kDeliveryLimit, delivered);
   });

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks
+from ranks import make_plan, run_bare_ranks, run_ranks
 
 from torch_topoopt.data_model import DocumentError
 
@@ -42,6 +42,13 @@ def test_an_exception_on_one_rank_reaches_the_others(tmp_path):
     outcomes = run_ranks(make_plan(4, 2), tmp_path, raise_an_exception)
     for rank in (0, 2, 3):
         assert "the loss is not a number" in outcomes[rank].error
+
+
+def test_who_failed_is_named_also_through_shared_memory():
+    for _ in range(2):  # whether memory or a message tells a rank first is by chance
+        outcomes = run_bare_ranks(4, raise_an_exception)
+        for rank in (0, 2, 3):
+            assert "rank 1 failed: ArithmeticError: the loss" in outcomes[rank].error
 
 
 def leave_early(rank: int, world: int) -> None:

@@ -152,3 +152,17 @@ def reduce_sparse_tensors(rank: int, world: int) -> None:
 
 def test_sparse_tensors_are_summed(tmp_path):
     values(run_ranks(make_plan(4, 2), tmp_path, reduce_sparse_tensors))
+
+
+def wait_for_a_device(rank: int, world: int) -> float:
+    dist.init_process_group("topoopt")
+    dist.barrier(device_ids=[0])  # as accelerate does, on the CPU as well
+    dist.barrier(device_ids=[0], async_op=True).wait()
+    total = torch.ones(2)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return total.sum().item()
+
+
+def test_a_barrier_of_devices_needs_no_device(tmp_path):
+    assert values(run_ranks(make_plan(2, 1), tmp_path, wait_for_a_device)) == [4.0, 4.0]

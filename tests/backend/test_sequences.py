@@ -102,7 +102,7 @@ class Actor:
         except BaseException as error:
             traceback.print_exc()
             self.error = f"{where}: {type(error).__name__}: {error}"
-            backend._job.session.fail(self.error)  # the others should not wait for this thread
+            backend.jobs[-1].session.fail(self.error)  # the others should not wait for this thread
 
     def _finish_one(self) -> str:
         where, started = self._pending.pop(self._rng.randrange(len(self._pending)))

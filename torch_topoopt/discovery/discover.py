@@ -8,6 +8,7 @@ and the Wiring that all ranks load. An error on any rank becomes the same error 
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import sys
 from contextlib import ExitStack
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
     from torch_topoopt.discovery.interfaces import Interface
     from torch_topoopt.fabric.rank_links import Meeting
+
+log = logging.getLogger("torch_topoopt")
 
 
 @dataclass(frozen=True)
@@ -184,10 +187,22 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     meeting.publish("found", json.dumps(message))
 
 
+_told = False  # what was chosen, to the user of this process
+
+
 def _choose(servers: list[Server], reached: list[Probe]) -> dict[str, Any]:
-    """The documents for all ranks; says what they mean in one line."""
+    """The documents for all ranks; says what they mean in one line.
+
+    One in the life of a process: who meets again and again is not told again and again.
+    """
+    global _told
     plan, wiring = plan_network(servers, reached)
-    print(f"topoopt: {describe_choice(servers, plan, wiring)}", file=sys.stderr, flush=True)
+    line = describe_choice(servers, plan, wiring)
+    if not _told:
+        print(f"topoopt: {line}", file=sys.stderr, flush=True)
+    else:
+        log.info("%s", line)
+    _told = True
     return {"plan": plan.to_json(), "wiring": wiring.to_json()}
 
 

@@ -1,0 +1,298 @@
+"""The jobs of this process: the ranks that met, their network, and the links between them.
+
+Mostly there is one, of all ranks. It is opened by the default process group, or where that is
+another backend's, before the first "topoopt" group is made; and it ends with the last of its groups
+or with the default one. After a failure the processes that are left may meet again, and where all
+ranks of a group are alone with it (use_local_synchronization), they have a job of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import weakref
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.discovery.discover import discover
+from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
+from torch_topoopt.iteration_meter import IterationMeter
+from torch_topoopt.job_network import Place, StoreMeeting, given_network, link_tuples, log_link
+from torch_topoopt.measuring import CostTuple, cost_of
+from torch_topoopt.rank_layout import (
+    RankLayout,
+    forwarded_network,
+    leader_rings,
+    member_hops,
+    rank_routes,
+    rings_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Network, Plan, Ring
+
+_WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
+_CONNECT_TIMEOUT_S = 60.0
+
+log = logging.getLogger("torch_topoopt")
+
+
+@dataclass(frozen=True)
+class Members:
+    """A group of ranks of a job: `ranks[rank]` is this one. `ranks` are numbers in the job."""
+
+    rank: int
+    ranks: list[int]
+    servers: list[int]
+    rings: list[Ring]
+    hops: list[int]
+    layout: RankLayout
+
+    def arguments(self) -> dict[str, Any]:
+        """As the C++ backend takes them."""
+        return {
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "servers": self.servers,
+            "rings": leader_rings(self.rings, self.layout, self.ranks),
+            "hops": self.hops,
+        }
+
+
+@dataclass(eq=False)
+class Job:
+    """What the process groups of this process share.
+
+    Its ranks are numbered by their places in `place.ranks`, which for a job of all ranks is as
+    torch.distributed numbers them.
+    """
+
+    plan: Plan
+    wiring: Wiring
+    layout: RankLayout
+    place: Place
+    life: int  # 1 for the first job that met in its store, 2 after it was opened anew, ...
+    timeout: timedelta
+    session: Any  # _backend.Session
+    cost: CostTuple = (0.0, 0.0, 0.0, 0.0)  # what messages cost; known when the job is open
+    channels: dict[int, str] = field(default_factory=dict)
+    lives: dict[str, int] = field(default_factory=dict)  # how often a group of a name was created
+    groups: list[Any] = field(default_factory=list)
+    held: bool = False
+    meter: IterationMeter | None = None
+    end_meter: Callable[[], None] | None = None
+
+    @cached_property
+    def number_of(self) -> dict[int, int]:
+        """Rank as torch.distributed numbers it -> rank in this job."""
+        return {rank: number for number, rank in enumerate(self.place.ranks)}
+
+    def members(self, ranks: Sequence[int]) -> Members:
+        """The group of those ranks, as torch.distributed numbers them."""
+        numbers = [self.number_of[rank] for rank in ranks]
+        servers = [self.layout.server_of[number] for number in numbers]
+        return Members(
+            numbers.index(self.place.index),
+            numbers,
+            servers,
+            rings_of(self.plan, sorted(set(servers)), self.wiring.link_rates(self.plan)),
+            member_hops(self.plan.network, self.layout, numbers),
+            self.layout,
+        )
+
+    def hold(self) -> None:
+        """Keeps the job open until leave(), however many groups it has."""
+        self.session.hold()
+        self.held = True
+
+    def let_go(self, *, aborted: bool) -> None:
+        """Ends what hold() began; if there are no groups any more, the job ends."""
+        if self.held:
+            self.held = False
+            if aborted:
+                self.session.release_aborted("the default process group was aborted")
+            else:
+                self.session.release(self.timeout)
+
+    def leave(self) -> None:
+        """Shuts all groups down, and waits until all ranks have done so."""
+        for group in self.groups:
+            group.shutdown()
+        self.let_go(aborted=False)
+
+    def link_stats(self) -> list[dict[str, Any]]:
+        return list(self.session.link_counters())
+
+
+jobs: list[Job] = []  # those that are open, and the last one that was
+_server: int | None = None  # of this process under the plan, once it is known
+
+
+def job_of(ranks: Sequence[int]) -> Job | None:
+    """The open job for a group of those ranks: the same one on all of them.
+
+    That of all ranks, or one of exactly these: its members know of nobody else's groups in it.
+    """
+    for job in jobs:
+        everybody = len(job.place.ranks) == job.place.world_size
+        if not job.session.closed and (everybody or set(job.place.ranks) == set(ranks)):
+            return job
+    return None
+
+
+def job_with(group: Any) -> Job:
+    """The job that `group` was opened in."""
+    return next(job for job in jobs if any(other is group for other in job.groups))
+
+
+def let_go(aborted: bool) -> None:
+    """The default process group is gone, and with it the jobs that were held for it."""
+    for job in jobs:
+        job.let_go(aborted=aborted)
+
+
+def end_past_jobs(why: str) -> None:
+    """Fails jobs that are still open: their groups belong to a default group that is gone."""
+    for job in jobs:
+        if not job.session.closed and not job.session.inherited:
+            job.session.fail(why)
+
+
+def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Job:
+    """Meets the other ranks in `store`, finds the network and opens this rank's links.
+
+    Raises FabricError or DocumentError, and leaves nothing open then.
+    """
+    global _server
+    meet_s = timeout.total_seconds()
+    deadline = time.monotonic() + meet_s
+    meeting = StoreMeeting(store, place.index)
+    place = Place(place.index, place.ranks, place.world_size, _server)
+    network = given_network(meeting, place, deadline)
+    if network is not None:
+        _server = network.layout.server_of[place.index]
+    else:
+        network = discover(meeting, place.index, len(place.ranks), deadline)
+    plan, wiring, layout = network.plan, network.wiring, network.layout
+    timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
+    links = open_rank_links(plan, wiring, layout, place.index, meeting, timeouts, network.listeners)
+    for link in links.planned:
+        log_link(link, wiring)
+    opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
+    session = extension.Session(
+        rank=place.index,
+        size=len(place.ranks),
+        links=link_tuples(links, layout, place.index),
+        routes=rank_routes(_network_of(plan, wiring), layout, place.index),
+        window_bytes=_WINDOW_BYTES,
+        closed=lambda why: _on_closed(opened[0]() if opened else None, why),
+    )
+    job = Job(plan, wiring, layout, place, meeting.life, timeout, session)
+    opened.append(weakref.ref(job))
+    try:
+        job.cost = cost_of(plan, session, job.members(place.ranks).arguments(), timeout)
+    except BaseException as error:
+        session.fail(f"{type(error).__name__}: {error}")
+        raise
+    jobs[:] = [*(other for other in jobs if not other.session.closed), job]
+    if "TOPOOPT_RUN_DIR" in os.environ:
+        known = weakref.ref(job)  # else the meter would keep the links of a past job open
+        job.meter = IterationMeter(
+            lambda: _begin_iteration(known()),
+            lambda first, count: _iteration_bytes(known(), first, count),
+        )
+        job.end_meter = job.meter.install()
+    return job
+
+
+def _network_of(plan: Plan, wiring: Wiring) -> Network:
+    """The network as the ranks use it: where hosts forward, their kernels relay."""
+    return forwarded_network(plan.network) if wiring.forwarded else plan.network
+
+
+def _begin_iteration(job: Job | None) -> int:
+    return int(job.session.begin_iteration()) if job is not None else 0
+
+
+def _iteration_bytes(job: Job | None, first: int, count: int) -> tuple[list[int], list[list[int]]]:
+    """Of this rank's own messages, and of the planned links, in their order."""
+    if job is None:
+        return [0] * count, []
+    own, of_links = job.session.iteration_bytes(first, count)
+    links = zip(job.link_stats(), of_links, strict=True)
+    return own, [sent for link, sent in links if link["source_port"] >= 0]
+
+
+# ---- what is left behind -----------------------------------------------------------------------
+
+
+class _Record:
+    """The file with what this process has sent over the planned links, in all its jobs."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._links: dict[tuple[int, ...], dict[str, Any]] = {}
+        self._iterations: dict[str, Any] | None = None
+
+    def add(self, job: Job, run_dir: str) -> None:
+        if self._name is None:  # ranks may be numbered anew, but the process is the same
+            self._rank = job.place.ranks[job.place.index]
+            self._name = f"links-rank{self._rank}.json"
+        planned = [link for link in job.link_stats() if link["source_port"] >= 0]
+        for link in planned:
+            self._add_link(link)
+        seen = job.meter.result() if job.meter is not None else None
+        if seen is not None and job.meter is not None:
+            self._iterations = {
+                "count": seen.count,
+                "seconds": seen.seconds,
+                "first_ended_s": job.meter.first_ended_s,
+            }
+            for entry in self._links.values():
+                entry.pop("iteration_bytes", None)
+            for link, size in zip(planned, seen.link_bytes, strict=True):
+                self._links[_ends(link)]["iteration_bytes"] = size
+        document: dict[str, Any] = {
+            "version": 1,
+            "rank": self._rank,
+            "server": job.layout.server_of[job.place.index],
+            "links": list(self._links.values()),
+        }
+        if self._iterations is not None:
+            document["iterations"] = self._iterations
+        write_text_atomically(Path(run_dir) / self._name, json.dumps(document) + "\n")
+
+    def _add_link(self, link: dict[str, Any]) -> None:
+        entry = self._links.setdefault(_ends(link), {})
+        for name, value in link.items():
+            if name == "kind":  # all are sockets
+                continue
+            entry[name] = value if name in _ENDS else entry.get(name, 0) + value
+
+
+_ENDS = ("source", "source_port", "target", "target_port")
+_record = _Record()
+
+
+def _ends(link: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(link[name] for name in _ENDS)
+
+
+def _on_closed(job: Job | None, why: str) -> None:
+    if job is None:
+        return
+    if why:
+        log.warning("rank %d: aborted: %s", job.place.index, why)
+    if job.end_meter is not None:
+        job.end_meter()
+    if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
+        _record.add(job, run_dir)
