@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +26,7 @@ from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, for
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Demand, Network, Plan
@@ -118,7 +122,8 @@ def main(argv: list[str]) -> int:
             terminal.line(f"drawing: {arguments.plot}")
     if stopped is not None:
         console.warning(f"stopped by {stopped.signum.name}: this is the best network until then")
-        return stopped.exit_code
+        sys.stdout.flush()
+        os._exit(stopped.exit_code)  # the step of the search that was not waited for ends with us
     return OK
 
 
@@ -164,14 +169,16 @@ def _find(
     started = time.perf_counter()
     stopped = None
     try:
-        network = find_network(
-            cluster,
-            demand,
-            mode=arguments.mode,
-            seed=arguments.seed,
-            budget_s=budget_s,
-            routing=arguments.routing,
-            on_better=keep if arguments.mode == "best" else None,
+        network = _beside(
+            lambda: find_network(
+                cluster,
+                demand,
+                mode=arguments.mode,
+                seed=arguments.seed,
+                budget_s=budget_s,
+                routing=arguments.routing,
+                on_better=keep if arguments.mode == "best" else None,
+            )
         )
     except ValueError as error:
         raise InputError(str(error)) from None
@@ -180,6 +187,27 @@ def _find(
             raise
         network, stopped = best, interrupted
     return network, time.perf_counter() - started, stopped
+
+
+def _beside(find: Callable[[], Network]) -> Network:
+    """The result of `find`, which runs beside this thread, where signals arrive: a search does not
+    look at them for as long as one of its steps takes."""
+    outcome: list[Network | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(find())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
