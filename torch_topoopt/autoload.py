@@ -21,6 +21,10 @@ def register() -> None:
             raise
         from torch_topoopt import backend, rank_errors
 
+        if not hasattr(backend, "register"):
+            # Its own `import torch` was the first of this process and has led here: at its end.
+            vars(backend)["after_import"] = register
+            return
         rank_errors.record_uncaught()
         backend.register()
         backend.load_in_ranks()

@@ -278,3 +278,8 @@ def _leave() -> None:
             job.session.fail(f"{type(error).__name__}: {error}")
         else:
             job.leave()
+
+
+# torch_topoopt.autoload waits for this where this module was imported before torch.
+if _after_import := globals().get("after_import"):
+    _after_import()

@@ -228,3 +228,21 @@ def test_versions_are_printed_where_nothing_was_built(
     assert versions.versions_text().splitlines()[3].startswith("build   none; make one with: pip ")
     with pytest.raises(BuildMismatchError, match="is not built; build it with: pip install"):
         check_build("2.15.0")
+
+
+def test_the_backend_may_be_imported_before_torch() -> None:
+    """Then the entry point runs while the module that registers the backend is still half made."""
+    script = """
+import torch_topoopt.backend
+import torch.distributed as dist
+assert hasattr(dist.Backend, "TOPOOPT")
+dist.init_process_group("topoopt", store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+    )
+    assert done.returncode == 0, done.stderr
