@@ -56,6 +56,19 @@ def _measured(*arguments: Any) -> Any:
     return _session(*_SESSION).measure_cost(*arguments)
 
 
+def _released(limit: Any) -> Any:
+    """Nobody is at the other end of its link: it waits for its end for `limit` at most."""
+    session = _session(*_SESSION)
+    session.hold()
+    session.release(limit)
+
+
+def _released_aborted(why: Any) -> Any:
+    session = _session(*_SESSION)
+    session.hold()
+    session.release_aborted(why)
+
+
 def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: Any) -> Any:
     if session == "session":
         session = _session(*_SESSION)
@@ -94,6 +107,8 @@ def calls() -> list[Call]:
         Call("Session", _session, _SESSION),
         Call("Session.iteration_bytes", _iteration_bytes, (0, 2)),
         Call("Session.measure_cost", _measured, alone),
+        Call("Session.release", _released, (timedelta(seconds=0.05),)),
+        Call("Session.release_aborted", _released_aborted, ("why",)),
         Call("StagingProcessGroup", _group, ("session", "options", "store", None, *whole)),
         Call("ProcessGroupTopoopt.end_with", _companion, (None,)),
         Call("Options", _backend.ProcessGroupTopoopt.Options, (timedelta(seconds=1),)),
