@@ -3,6 +3,7 @@
 # make demo    setup, then the main job on four emulated servers
 # make test    setup-dev, then every check and every test
 # make test-all  the same with the tests marked exhaustive
+# make test-clients  trains with Hugging Face's Trainer, accelerate, Lightning and Ray Train, which it installs
 # make dist    source distribution and wheel, in dist/
 # make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
 # make clean   removes what these made
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all lint typecheck dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients lint typecheck dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -84,6 +85,14 @@ test: setup-dev lint
 
 test-all: setup-dev lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
+
+test-clients: setup-dev
+ifdef VIRTUAL_ENV
+	@$(PIP) install --no-build-isolation -e '.[dev,clients]'
+else
+	@$(PIP) install -r requirements-clients.txt
+endif
+	@$(BIN)/python -m pytest -m '' tests/clients
 
 lint: setup-dev typecheck
 	@$(BIN)/ruff check .

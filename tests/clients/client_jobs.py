@@ -1,0 +1,75 @@
+"""Runs a script as its users would: under torchrun, under `topoopt run`, or plainly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from limits import limit_s
+
+SCRIPTS = Path(__file__).parent / "scripts"
+LIMIT_S = 120  # of one job; most of it is imports, on every rank
+END_S = 20  # for a job that was told to end
+
+
+def torchrun(ranks: int) -> list[str]:
+    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+
+
+def topoopt_run(servers: int, degree: int) -> list[str]:
+    verb = ["-m", "torch_topoopt.launcher.main", "run"]
+    return [*verb, "--servers", str(servers), "--degree", str(degree)]
+
+
+def run(folder: Path, *command: str, **environment: str) -> str:
+    """Runs `python COMMAND` in `folder`; returns what it wrote, and fails the test if it failed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        env=_environment() | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=limit_s(LIMIT_S))
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise
+    assert process.returncode == 0, printed[-6000:]
+    return printed
+
+
+def losses(folder: Path, *command: str, **environment: str) -> tuple[list[float], str]:
+    """What one of our scripts has written to losses.json, and what the run has printed."""
+    printed = run(folder, *command, "--output-dir", str(folder), **environment)
+    values: list[float] = json.loads((folder / "losses.json").read_text())
+    return values, printed
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Launchers end their ranks, which are in sessions of their own, when they are told to end."""
+    process.terminate()
+    try:
+        process.communicate(timeout=limit_s(END_S))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=limit_s(END_S))
+
+
+def _environment() -> dict[str, str]:
+    """Nothing is downloaded or reported, there is no GPU, and no rank takes more than one core."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOPOOPT_")}
+    return kept | {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "ACCELERATE_USE_CPU": "true",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
