@@ -1,0 +1,127 @@
+"""Every command of the README and of docs/ works, as it is printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+from pages import ROOT, Command, blocks, commands, pages
+from rules import ELSEWHERE, GIVEN, SMALLER, hosts_of, smaller
+from workshop import Outcome, Workshop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+_INCOMPLETE = re.compile(r"the following arguments are required|expected (one|at least one) arg")
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    with Workshop(tmp_path_factory.mktemp("workshop")) as opened:
+        yield opened
+
+
+def _elsewhere(command: Command) -> bool:
+    return any(re.search(rule.pattern, command.text) for rule in ELSEWHERE)
+
+
+def _tested_by_itself(text: str) -> bool:
+    """Whether this suite runs it anyway: `make` its targets, `pytest` its own tests."""
+    program, *arguments = shlex.split(text)
+    if program == "make":
+        return all(word in _MAKE_TARGETS for word in arguments if "=" not in word)
+    if program == "pytest":
+        return all((ROOT / word).exists() for word in arguments if word.startswith("tests/"))
+    return False
+
+
+def _works(workshop: Workshop, command: Command) -> str:
+    """Runs a command; what is wrong with it, or nothing."""
+    text = smaller(command.page, command.text)
+    outcome = workshop.run(text)
+    if outcome.code == 0:
+        return ""
+    if command.inline and _INCOMPLETE.search(outcome.output):
+        return _unknown_options(workshop, text)
+    shown = "\n    ".join(outcome.output.splitlines()[-12:])
+    return f"{command}\n    ran as: {text}\n    exit code {outcome.code}\n    {shown}"
+
+
+def _unknown_options(workshop: Workshop, text: str) -> str:
+    """A form, such as `topoopt plan --cluster`: its options are those of the verb."""
+    words = text.split()
+    verb = [word for word in words[1:3] if re.fullmatch(r"[a-z]+", word)]
+    options = {word.split("=")[0] for word in words if word.startswith("--")}
+    helps: list[Outcome] = []
+    for name in (verb, verb[:1]):
+        helps.append(workshop.run(f"topoopt {' '.join(name)} --help"))
+        if helps[-1].code == 0:
+            unknown = [option for option in options if option not in helps[-1].output]
+            return f"{text}: {', '.join(unknown)} is no option" if unknown else ""
+    return f"{text}: no such verb"
+
+
+@pytest.mark.parametrize("page", pages())
+@pytest.mark.timeout(1200)
+def test_commands_of_a_page_work_from_top_to_bottom(page: str, workshop: Workshop) -> None:
+    workshop.clear()
+    for rule in GIVEN:
+        if rule.page == page:
+            (workshop.folder / rule.file).write_text(rule.text())
+    wrong = []
+    with hosts_of(page, workshop):
+        for command in commands(page):
+            if _elsewhere(command) or _tested_by_itself(command.text):
+                continue
+            wrong.append(_works(workshop, command))
+    assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+def test_rules_are_needed_and_the_tests_that_they_name_exist() -> None:
+    printed = [command for page in pages() for command in commands(page)]
+    for rule in ELSEWHERE:
+        assert any(re.search(rule.pattern, command.text) for command in printed), rule
+        path, _, function = rule.tests.partition("::")
+        assert (ROOT / path).is_file(), rule
+        assert f"def {function}" in (ROOT / path).read_text(), rule
+    for smaller_rule in SMALLER:
+        assert any(
+            re.fullmatch(smaller_rule.pages, command.page)
+            and re.search(smaller_rule.pattern, command.text)
+            for command in printed
+        ), smaller_rule
+
+
+@pytest.mark.parametrize("page", pages())
+def test_python_on_a_page_compiles(page: str) -> None:
+    for language, line, lines in blocks(page):
+        if language == "python":
+            indent = min((len(x) - len(x.lstrip()) for x in lines if x.strip()), default=0)
+            compile("\n".join(x[indent:] for x in lines), f"{page}:{line}", "exec")
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    folder = (ROOT / page).parent
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    missing = [
+        target
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+        if not target.startswith(("http:", "https:")) and not (folder / target).exists()
+    ]
+    assert not missing, f"{page}: {', '.join(missing)}"
+
+
+def test_the_readme_is_a_page_for_newcomers() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_a_command_that_fails_is_reported(workshop: Workshop, tmp_path: Path) -> None:
+    command = Command("README.md", 1, "topoopt plan no-such-model", inline=False)
+    assert "no-such-model" in _works(workshop, command)
+    form = Command("README.md", 1, "topoopt plan --no-such-option", inline=True)
+    assert "--no-such-option" in _works(workshop, form)

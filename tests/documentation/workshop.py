@@ -1,0 +1,116 @@
+"""A folder in which the commands of a page run as they are printed.
+
+`topoopt` and `python` are answered by one server that has imported torch (see command_server.py), so
+a command costs what it does and no start-up. `sudo` runs what follows, since tests that need root
+run as root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pages import ROOT, blocks
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+_SERVER = Path(__file__).with_name("command_server.py")
+_START_LIMIT_S = 120
+COMMAND_LIMIT_S = 240
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    output: str  # standard output and error, in their order
+
+
+class Workshop:
+    """`run` takes what a reader would type; whatever a command started is killed when it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "page"
+        self._programs = folder / "bin"
+        self._socket = folder / "server"
+        self._server: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.clear()
+        self._programs.mkdir()
+        for name in ("topoopt", "python"):
+            client = f"exec {sys.executable} -IS {_SERVER} {self._socket} {name}"
+            self._program(name, f'{client} "$@"')
+        self._program("sudo", 'exec "$@"')
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        self._server = subprocess.Popen(
+            [sys.executable, str(_SERVER), str(self._socket)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == "ready\n", "the command server did not start"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.communicate(timeout=_START_LIMIT_S)
+
+    def clear(self) -> None:
+        """Begins a page: a folder with the README's script, examples and benchmarks, and no more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        for name in ("examples", "benchmarks"):
+            (self.folder / name).symlink_to(ROOT / name)
+        (self.folder / "train.py").write_text(first_script())
+
+    def run(self, text: str) -> Outcome:
+        """Runs a command line in bash; fails the test if it takes longer than its limit."""
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("PET_")},
+            "PATH": f"{self._programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "COLUMNS": "120",
+        }
+        process = subprocess.Popen(
+            ["bash", "-e", "-o", "pipefail", "-c", text],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=COMMAND_LIMIT_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate(timeout=_START_LIMIT_S)
+        return Outcome(process.returncode, output)
+
+    def _program(self, name: str, line: str) -> None:
+        path = self._programs / name
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+
+def first_script() -> str:
+    """The README's train.py."""
+    scripts = [lines for language, _, lines in blocks("README.md") if language == "python"]
+    assert scripts, "README.md shows no script"
+    return "\n".join(scripts[0]) + "\n"
