@@ -7,13 +7,11 @@ some command, else it is out of date and the test fails.
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pages import blocks
 
-if TYPE_CHECKING:
-    from workshop import Workshop
+HERE = "tests/documentation/test_documented_commands.py"
 
 
 class Smaller(NamedTuple):
@@ -46,14 +44,63 @@ class Given(NamedTuple):
 GIVEN = (Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),)
 
 SMALLER = (
-    Smaller(".*", r"--servers (32|64|128)\b", "--servers 12"),
-    Smaller(".*", r"\b(plan|compare) dlrm\b", r"\1 dlrm:tiny"),
-    Smaller(".*", r"\b(plan|compare) vgg\b", r"\1 vgg:tiny"),
-    Smaller(".*", r"(--fabric netns|fabric up .*) --servers 12", r"\1 --servers 4 --degree 2"),
+    Smaller(".*", r"--servers (16|32|64|128)\b", "--servers 8"),
+    Smaller(".*", r"\b(plan|compare) (dlrm|vgg)\b", r"\1 \2:tiny"),
+    Smaller(
+        ".*",
+        r"((run --fabric netns|fabric up) .*)--servers 12 --degree 4",
+        r"\1--servers 3 --degree 2",
+    ),
     Smaller(".*", r"--epochs 5", "--epochs 1"),
+    Smaller(".*", r"(examples/digits\.py)", r"\1 --epochs 1 --target-accuracy 0"),
+    Smaller(
+        ".*", r"(benchmarks/collectives\.py.*)", r"\1 -b 64 -e 64 --rounds 1 --round_seconds 0.05"
+    ),
+    Smaller(".*", r"(benchmarks/collectives\.py --on (shared|loopback).*)", r"\1 --peers gloo"),
+    Smaller(".*", r"--ranks 12 --degree 4", "--ranks 3 --degree 2"),
+    Smaller(".*", r"(benchmarks/overlap\.py.*)", r"\1 --rounds 1 --layers 2 --width 64 --ranks 2"),
+    Smaller(
+        ".*",
+        r"benchmarks/overhead\.py",
+        "benchmarks/overhead.py --operations 200 --start-ranks 2 --idle-seconds 0.1 --rounds 1",
+    ),
+    Smaller(".*", r"benchmarks/topology\.py.*", "benchmarks/topology.py -n 8 -d 4 --budget 0.1"),
+    Smaller(".*", r"benchmarks/simulators\.py", "benchmarks/simulators.py -w ring-16 --rounds 1"),
+    Smaller(".*", r"-w ring-16 --rounds 1 -w dlrm-128", "-w ring-16 --rounds 1"),
+    Smaller(
+        ".*",
+        r"benchmarks/profile_accuracy\.py",
+        "benchmarks/profile_accuracy.py --models vgg:digits --rounds 1",
+    ),
+    Smaller(
+        ".*",
+        r"(benchmarks/architectures\.py dlrm).*",
+        r"\1:tiny --servers 8 --degree 4 --bandwidths 10 --rounds 1 --evaluations 10",
+    ),
+    Smaller(
+        ".*",
+        r"benchmarks/planner\.py$",
+        "benchmarks/planner.py --models ncf -n 4 -d 2 --evaluations 20 --samples 10",
+    ),
+    Smaller(".*", r"(benchmarks/routing\.py \w+)", r"\1 --servers 8 --degree 2"),
+    Smaller(
+        ".*",
+        r"benchmarks/hybrid\.py",
+        "benchmarks/hybrid.py --only dlrm --servers 4 --degree 2 --bandwidth 100Mbps --steps 5",
+    ),
 )
 
-ELSEWHERE: tuple[Elsewhere, ...] = ()
+ELSEWHERE = (
+    Elsewhere(r"benchmarks/planner\.py --gaps", "tests/benchmarks/test_exhaustive_optimum.py"),
+    Elsewhere(r"benchmarks/published_graphs\.py", "tests/benchmarks/test_published_graphs.py"),
+    Elsewhere(r"--ssh box0|run --cluster", f"{HERE}::test_the_readme_on_four_machines"),
+    Elsewhere(r"discover --agent|--hostfile", "tests/launcher/test_discover.py"),
+    Elsewhere(r"fabric (apply|snapshot|restore) ", "tests/launcher/test_fabric_switches.py"),
+    Elsewhere(r"fabric script plan\.json", "tests/fabric/test_host_script.py"),
+    Elsewhere(r"doctor --cluster", "tests/launcher/test_doctor.py"),
+    Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
+    Elsewhere(r"^pip install", "tests/packaging/test_wheel.py"),
+)
 
 
 def smaller(page: str, text: str) -> str:
@@ -61,8 +108,3 @@ def smaller(page: str, text: str) -> str:
         if re.fullmatch(rule.pages, page):
             text = re.sub(rule.pattern, rule.replacement, text)
     return text
-
-
-def hosts_of(page: str, workshop: Workshop) -> AbstractContextManager[None]:
-    """The machines that a page talks of, if it does."""
-    return nullcontext()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pages import ROOT, Command, blocks, commands, pages
-from rules import ELSEWHERE, GIVEN, SMALLER, hosts_of, smaller
+from plain_namespaces import Namespaces
+from rules import ELSEWHERE, GIVEN, SMALLER, smaller
 from workshop import Outcome, Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 _INCOMPLETE = re.compile(r"the following arguments are required|expected (one|at least one) arg")
@@ -65,20 +68,78 @@ def _unknown_options(workshop: Workshop, text: str) -> str:
     return f"{text}: no such verb"
 
 
-@pytest.mark.parametrize("page", pages())
+def _here(page: str, *, benchmarks: bool) -> list[Command]:
+    """The commands of a page that are run by the tests below, those with sudo only as root."""
+    return [
+        command
+        for command in commands(page)
+        if ("benchmarks/" in command.text) == benchmarks
+        and not _elsewhere(command)
+        and not _tested_by_itself(command.text)
+        and (os.geteuid() == 0 or "sudo " not in command.text)
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if _here(page, benchmarks=False)])
 @pytest.mark.timeout(1200)
 def test_commands_of_a_page_work_from_top_to_bottom(page: str, workshop: Workshop) -> None:
     workshop.clear()
     for rule in GIVEN:
         if rule.page == page:
             (workshop.folder / rule.file).write_text(rule.text())
-    wrong = []
-    with hosts_of(page, workshop):
-        for command in commands(page):
-            if _elsewhere(command) or _tested_by_itself(command.text):
-                continue
-            wrong.append(_works(workshop, command))
+    wrong = [_works(workshop, command) for command in _here(page, benchmarks=False)]
     assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+_BENCHMARKS = {
+    smaller(page, command.text): command
+    for page in pages()
+    for command in _here(page, benchmarks=True)
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("text", _BENCHMARKS)
+def test_benchmarks_start_as_printed(text: str, workshop: Workshop) -> None:
+    workshop.clear()
+    wrong = _works(workshop, _BENCHMARKS[text])
+    assert not wrong, wrong
+
+
+_SSH = """\
+#!/bin/sh
+# Stands for ssh: box<i> is the namespace {mark}<i>, with its address on the management network.
+while [ "${{1#-}}" != "$1" ]; do case $1 in -[op]) shift 2 ;; *) shift ;; esac; done
+host={mark}${{1#box}}; shift
+address=$(ip -n "$host" -o -4 addr show manage | awk '{{print $4}}' | cut -d/ -f1)
+export PATH={programs}:$PATH SSH_CONNECTION="192.0.2.77 4242 $address 22"
+exec ip netns exec "$host" sh -c "$*"
+"""
+
+
+@pytest.mark.timeout(600)
+def test_the_readme_on_four_machines(workshop: Workshop) -> None:
+    """Finds the cables of four namespaces over a stand-in for ssh, and trains on them."""
+    printed = [command.text for command in commands("README.md")]
+    (discover,) = [text for text in printed if text.startswith("topoopt discover --ssh")]
+    (train,) = [text for text in printed if text.startswith("topoopt run --cluster")]
+    workshop.clear()
+    with Namespaces() as namespaces:
+        namespaces.add_managed(4)
+        namespaces.add_cables([(0, 1), (1, 2), (2, 3), (3, 0)], "enp")
+        mark = namespaces.names[0].removesuffix("0")
+        workshop.program("ssh", _SSH.format(mark=mark, programs=Path(sys.executable).parent))
+        found = workshop.run(discover)
+        assert found.code == 0, found.output
+        assert "4 cables between 4 servers" in found.output
+        one_per_host = " & ".join(
+            f"ip netns exec {name} {sys.executable} -m torch_topoopt.launcher.main "
+            f'{train.removeprefix("topoopt ")} & pids="$pids $!"'
+            for name in namespaces.names
+        ).replace("& &", "&")
+        done = workshop.run(f"pids=; {one_per_host}; for pid in $pids; do wait $pid; done")
+    assert done.code == 0, done.output
+    assert done.output.count("loss ") == 4, done.output
 
 
 def test_rules_are_needed_and_the_tests_that_they_name_exist() -> None:

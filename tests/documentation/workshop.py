@@ -1,7 +1,7 @@
 """A folder in which the commands of a page run as they are printed.
 
-`topoopt` and `python` are answered by one server that has imported torch (see command_server.py), so
-a command costs what it does and no start-up. `sudo` runs what follows, since tests that need root
+`topoopt` and `python` are answered by one server that has imported torch (see command_server.py),
+so a command costs what it does and no start-up. `sudo` runs what follows, since tests that need root
 run as root.
 """
 
@@ -47,8 +47,8 @@ class Workshop:
         self._programs.mkdir()
         for name in ("topoopt", "python"):
             client = f"exec {sys.executable} -IS {_SERVER} {self._socket} {name}"
-            self._program(name, f'{client} "$@"')
-        self._program("sudo", 'exec "$@"')
+            self.program(name, f'{client} "$@"')
+        self.program("sudo", 'exec "$@"')
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
         self._server = subprocess.Popen(
             [sys.executable, str(_SERVER), str(self._socket)],
@@ -71,7 +71,7 @@ class Workshop:
         self._server.communicate(timeout=_START_LIMIT_S)
 
     def clear(self) -> None:
-        """Begins a page: a folder with the README's script, examples and benchmarks, and no more."""
+        """Begins a page: a folder with the README's script, the examples and the benchmarks."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         for name in ("examples", "benchmarks"):
@@ -103,9 +103,10 @@ class Workshop:
                 process.communicate(timeout=_START_LIMIT_S)
         return Outcome(process.returncode, output)
 
-    def _program(self, name: str, line: str) -> None:
+    def program(self, name: str, line: str) -> None:
+        """Puts a program of one shell line where commands look first."""
         path = self._programs / name
-        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.write_text(line if line.startswith("#!") else f"#!/bin/sh\n{line}\n")
         path.chmod(0o755)
 
 
