@@ -4,8 +4,8 @@ imported what they need, and forks.
     python command_server.py SOCKET            the server; ends when its standard input closes
     python -IS command_server.py SOCKET topoopt|python ARGUMENTS...     a client
 
-The client hands over its arguments, folder, environment and standard streams, and ends with the exit code
-of the command. A command whose client is gone is killed.
+The client hands over its arguments, folder, environment and standard streams, and ends with the
+exit code of the command. A command whose client is gone is killed.
 """
 
 import array

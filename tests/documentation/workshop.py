@@ -1,7 +1,7 @@
 """A folder in which the commands of a page run as they are printed.
 
 `topoopt` and `python` are answered by one server that has imported torch (see command_server.py),
-so a command costs what it does and no start-up. `sudo` runs what follows, since tests that need root
+so a command costs what it does and no start-up. `sudo` runs what follows: tests that need root
 run as root.
 """
 
