@@ -43,8 +43,11 @@ class Given(NamedTuple):
 
 GIVEN = (Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),)
 
+# Pages that another test runs whole.
+WHOLE = {"docs/rehearsal.md": "tests/launcher/test_rehearsal.py"}
+
 SMALLER = (
-    Smaller(".*", r"--servers (16|32|64|128)\b", "--servers 8"),
+    Smaller(".*", r"--servers (32|64|128)\b", "--servers 8"),
     Smaller(".*", r"\b(plan|compare) (dlrm|vgg)\b", r"\1 \2:tiny"),
     Smaller(
         ".*",
@@ -99,7 +102,7 @@ ELSEWHERE = (
     Elsewhere(r"fabric script plan\.json", "tests/fabric/test_host_script.py"),
     Elsewhere(r"doctor --cluster", "tests/launcher/test_doctor.py"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
-    Elsewhere(r"^pip install", "tests/packaging/test_wheel.py"),
+    Elsewhere(r"^pip install", "tests/packaging/test_distribution.py"),
 )
 
 

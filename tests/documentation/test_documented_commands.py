@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pages import ROOT, Command, blocks, commands, pages
 from plain_namespaces import Namespaces
-from rules import ELSEWHERE, GIVEN, SMALLER, smaller
+from rules import ELSEWHERE, GIVEN, SMALLER, WHOLE, smaller
 from workshop import Outcome, Workshop
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def _here(page: str, *, benchmarks: bool) -> list[Command]:
     return [
         command
         for command in commands(page)
-        if ("benchmarks/" in command.text) == benchmarks
+        if page not in WHOLE
+        and ("benchmarks/" in command.text) == benchmarks
         and not _elsewhere(command)
         and not _tested_by_itself(command.text)
         and (os.geteuid() == 0 or "sudo " not in command.text)
@@ -149,6 +150,9 @@ def test_rules_are_needed_and_the_tests_that_they_name_exist() -> None:
         path, _, function = rule.tests.partition("::")
         assert (ROOT / path).is_file(), rule
         assert f"def {function}" in (ROOT / path).read_text(), rule
+    for page, test in WHOLE.items():
+        assert page in pages()
+        assert Path(page).name in (ROOT / test).read_text(), f"{test} does not run {page}"
     for smaller_rule in SMALLER:
         assert any(
             re.fullmatch(smaller_rule.pages, command.page)
