@@ -41,7 +41,10 @@ class Given(NamedTuple):
         return "\n".join(lines) + "\n"
 
 
-GIVEN = (Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),)
+GIVEN = (
+    Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),
+    Given("docs/profiling.md", "models.py", "# models.py"),
+)
 
 # Pages that another test runs whole.
 WHOLE = {"docs/rehearsal.md": "tests/launcher/test_rehearsal.py"}
