@@ -76,6 +76,8 @@ class Workshop:
         self.folder.mkdir()
         for name in ("examples", "benchmarks"):
             (self.folder / name).symlink_to(ROOT / name)
+        (self.folder / ".venv").mkdir()
+        (self.folder / ".venv" / "bin").symlink_to(self._programs)  # sudo finds nothing by PATH
         (self.folder / "train.py").write_text(first_script())
 
     def run(self, text: str) -> Outcome:
