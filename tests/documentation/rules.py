@@ -55,7 +55,7 @@ SMALLER = (
     Smaller(
         ".*",
         r"((run --fabric netns|fabric up) .*)--servers 12 --degree 4",
-        r"\1--servers 3 --degree 2",
+        r"\1--servers 4 --degree 2",
     ),
     Smaller(".*", r"--epochs 5", "--epochs 1"),
     Smaller(".*", r"(examples/digits\.py)", r"\1 --epochs 1 --target-accuracy 0"),
