@@ -51,7 +51,7 @@ WHOLE = {"docs/rehearsal.md": "tests/launcher/test_rehearsal.py"}
 
 SMALLER = (
     Smaller(".*", r"--servers (32|64|128)\b", "--servers 8"),
-    Smaller(".*", r"\b(plan|compare) (dlrm|vgg)\b", r"\1 \2:tiny"),
+    Smaller(".*", r"\b(plan|compare) (dlrm|vgg) ", r"\1 \2:tiny "),
     Smaller(
         ".*",
         r"((run --fabric netns|fabric up) .*)--servers 12 --degree 4",

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-_INCOMPLETE = re.compile(r"the following arguments are required|expected (one|at least one) arg")
+_INCOMPLETE = re.compile(
+    r"the following arguments are required|expected (one|at least one) arg|: missing; "
+)
 
 
 @pytest.fixture(scope="module")
