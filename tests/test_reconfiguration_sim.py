@@ -115,3 +115,13 @@ def test_what_cannot_be_simulated_is_named() -> None:
         sip_ml.build(cluster, window_s=0)
     with pytest.raises(ValueError, match="delay_s: -1"):
         ocs_reconfig.build(cluster, delay_s=-1)
+
+
+def test_an_iteration_takes_at_least_as_long_as_its_computation_however_short_it_is() -> None:
+    """Microseconds each, in a chain: none of them may vanish in what counts as one event."""
+    cluster = cluster_of(4)
+    op_graph = graph(operator("a", output=8), *(operator(f"b{i}", (i, 8, 8)) for i in range(20)))
+    strategy = data_parallel(op_graph, 4)
+    for name in ("ocs-reconfig", "ocs-reconfig-no-forwarding"):
+        estimate = predict_architecture(ARCHITECTURES[name](cluster), op_graph, cluster, strategy)
+        assert 0 < estimate.compute_s <= estimate.iteration_s

@@ -147,29 +147,33 @@ class _Engine:
         while self.left:
             self._settle()
             self._next_event()
+        self._settle()
 
     def _next_event(self) -> None:
-        while self.ends and self.ends[0][1] != self.ends[0][3].version:
-            heapq.heappop(self.ends)
-        times = [self.measure_at, self.resume_at]
-        if self.timers:
-            times.append(self.timers[0][0])
-        if self.ends:
-            times.append(self.ends[0][0])
-        self.now = max(self.now, min(times))
+        self.now = max(self.now, min(self.measure_at, self.resume_at, self._next_end_s()))
         horizon = self.now * (1 + _SIMULTANEOUS)
         if self.policy.forwarding:
             horizon += _COARSE_S
-        while self.timers and self.timers[0][0] <= horizon:
-            self._finish(heapq.heappop(self.timers)[1])
-        while self.ends and self.ends[0][0] <= horizon:
-            _, version, _, pair = heapq.heappop(self.ends)
-            if version == pair.version:
-                self._complete(pair, horizon)
+        # The clock goes on within what counts as one event: what is short takes its time, too.
+        while (end_s := self._next_end_s()) <= horizon:
+            self.now = max(self.now, end_s)
+            if self.timers and self.timers[0][0] <= end_s:
+                self._finish(heapq.heappop(self.timers)[1])
+            else:
+                self._complete(heapq.heappop(self.ends)[3], horizon)
         if self.resume_at <= horizon:
             self._resume()
         elif self.measure_at <= horizon:
             self._measure()
+
+    def _next_end_s(self) -> float:
+        """When the next task ends, as far as that is known; infinity if none is under way."""
+        while self.ends and self.ends[0][1] != self.ends[0][3].version:
+            heapq.heappop(self.ends)
+        return min(
+            self.timers[0][0] if self.timers else math.inf,
+            self.ends[0][0] if self.ends else math.inf,
+        )
 
     def _start(self, index: int) -> None:
         task = self.tasks[index]
