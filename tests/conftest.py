@@ -29,8 +29,12 @@ RingPlan = Callable[..., Plan]
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that need the machine alone come last: the others would wait for them."""
-    items.sort(key=_alone)
+    """Files with tests that need the machine alone come last: the others would wait for them.
+
+    Whole files, for the tests of one go to one process in their order.
+    """
+    last = {item.path for item in items if _alone(item)}
+    items.sort(key=lambda item: item.path in last)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -72,8 +72,7 @@ TEST(Failures, AnEndpointThatFailsTellsAllOthers) {
   Network network({.size = 5, .cables = simplexRingOf(5)}, random);
   Channel channel(network, 1);
   network.at(2)->fail("the script crashed");
-  EXPECT_EQ(channel.failure(2), "PeerLostError: the script crashed");
-  for (const int rank : {0, 1, 3, 4}) {
+  for (int rank = 0; rank < 5; ++rank) {
     EXPECT_EQ(channel.failure(rank), "PeerLostError: rank 2 failed: the script crashed");
   }
 }
@@ -98,7 +97,7 @@ TEST(Failures, TheReasonOvertakesWhatWaitsOnACongestedLink) {
         network.at(0)->fail("the disk is full");
         network.at(0)->stop();
       });
-      EXPECT_EQ(channel.failure(0), "PeerLostError: the disk is full");
+      EXPECT_EQ(channel.failure(0), "PeerLostError: rank 0 failed: the disk is full");
     });
     failing.join();
     for (const int rank : {1, 2}) {

@@ -83,6 +83,9 @@ def _run(request: dict, runpy: object) -> int:
 
             sys.argv = ["topoopt", *arguments]
             code = main(arguments)
+        elif arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments
             sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))

@@ -125,7 +125,7 @@ def _edited(file: Path, **changes: Any) -> None:
     ("change", "message"),
     [
         (lambda f: f.write_text(f.read_text()[:100]), "not valid JSON"),
-        (lambda f: _edited(f, version=99), "version: 99 is newer than 3"),
+        (lambda f: _edited(f, version=99), "version: 99 is newer than 4"),
         (lambda f: _edited(f, colour="red"), "colour: unknown field"),
         (lambda f: f.write_bytes(b"\xff\xfe\x00"), "not a text file"),
         (lambda f: f.unlink(), "cannot read this OpGraph: No such file or directory"),
