@@ -48,7 +48,10 @@ class Outcome:
 
 # Ranks are forked from a server that has imported torch once, for that takes seconds each time.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch_topoopt.backend"])
+# What the modules of tests import: a rank that has it is a fork, one that has not takes a second.
+_CONTEXT.set_forkserver_preload(
+    ["torch", "torch.distributed", "torch_topoopt.backend", "pytest", "scipy.optimize", "ranks"]
+)
 
 
 def _enter_network_namespace(name: str) -> None:

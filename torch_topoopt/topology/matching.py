@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from torch_topoopt.topology.load_checks import validate_matching
 
@@ -68,6 +67,8 @@ def maximum_weight_assignment(
     matrix = np.zeros((len(sources), len(targets)))
     for (source, target), weight in positive.items():
         matrix[row[source], column[target]] = weight + bonus
+    from scipy.optimize import linear_sum_assignment  # which takes longer to import than most plans
+
     rows, columns = linear_sum_assignment(matrix, maximize=True)
     pairs = ((sources[i], targets[j]) for i, j in zip(rows, columns, strict=True))
     return tuple(sorted(pair for pair in pairs if pair in positive))
