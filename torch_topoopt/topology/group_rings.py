@@ -7,6 +7,7 @@ Groups are arbitrary sets of servers here, overlapping or nested, so ports are c
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -189,7 +190,13 @@ def wire_partial_strides(wiring: Wiring, chosen: Sequence[int]) -> None:
     largest = (count - 1) // 2 if wiring.duplex else count - 1
     chosen = tuple(chosen)
     while wiring.free_ports(servers) >= ports_per_ring(wiring.cluster, count):
-        further = select_permutations(count, 1, range(1, largest + 1), chosen)
+        left = [stride for stride in range(1, largest + 1) if stride not in chosen]
+        if wiring.duplex and wiring.free_ports(servers) % 2:
+            # The odd port gets a matching of what is left, which should not be rings of odd length
+            # that no stride joins (n = 21, d = 15: strides 3 and 7 are used, and 6 and 9 are left).
+            joined = [s for s in left if math.gcd(count, *(x for x in left if x != s)) == 1]
+            left = joined or left
+        further = select_permutations(count, 1, left, chosen)
         if not further:
             return
         wiring.add_stride(servers, further[0])
