@@ -70,10 +70,11 @@ def _listeners_of_a_run(
     return found
 
 
+@pytest.mark.parametrize(("stay_at", "beside"), [(1, ""), (0, "gloo")])
 def test_nothing_of_a_job_on_one_machine_listens_beyond_loopback_also_after_a_restart(
-    launcher: Any, script: Path, until: Callable[..., None]
+    launcher: Any, script: Path, until: Callable[..., None], stay_at: int, beside: str
 ) -> None:
-    found = _listeners_of_a_run(launcher, until, stay_at=1, beside="gloo")
+    found = _listeners_of_a_run(launcher, until, stay_at=stay_at, beside=beside)
     assert [listener for listener in found if not listener.address.is_loopback] == []
 
 
