@@ -92,7 +92,8 @@ def test_ctrl_c_before_training(
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     marker = tmp_path / "marker"
-    arguments = ("run", "--servers", "3", "--run-dir", "results/here", "model.py")
+    plain = ("--servers", "3", "--no-measure-steps")  # measuring plans, too
+    arguments = ("run", *plain, "--run-dir", "results/here", "model.py")
     process = launcher.start(stage, marker, *arguments, command=HARNESS)
     until(lambda: marker.exists() or process.poll() is not None, f"stage {stage}")
     assert process.poll() is None, process.communicate()
