@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = ("topoopt", "sudo", "make", "python", "pytest", "torchrun", "pip", "eval", "source")
 SHELL = ("", "sh", "bash", "console")  # languages of a block whose lines may be commands
-_METAVARIABLE = re.compile(r"(?<![\w./$-])[A-Z][A-Z0-9_]*(?![\w.])|\.\.\.|…|\w\|\w")
+_METAVARIABLE = re.compile(r"(?<![\w./$-])[A-Z][A-Z0-9_]*(?:\.[a-z]+)?(?![\w.])|\.\.\.|…|\w\|\w")
 
 
 @dataclass(frozen=True)
