@@ -141,21 +141,26 @@ def job(
         "memory_bytes": memory_bytes,
         "time_option": time_option,
         "module": module,
-        "environment": {  # what torchrun sets
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
-            "LOCAL_RANK": str(rank % ranks_per_server),
-            "LOCAL_WORLD_SIZE": str(ranks_per_server),
-            "GROUP_RANK": str(rank // ranks_per_server),
-            "GROUP_WORLD_SIZE": str(world_size // ranks_per_server),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29500",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_RUN_ID": "topoopt-trace",
-            "TOPOOPT_TRACE": "1",  # so that a script can know
-            "WANDB_MODE": "disabled",  # no run of what is none
-        },
+        "environment": rank_environment(rank, world_size, ranks_per_server),
+    }
+
+
+def rank_environment(rank: int, world_size: int, ranks_per_server: int) -> dict[str, str]:
+    """What a rank that is run without a network finds there: torchrun's variables, and ours."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank % ranks_per_server),
+        "LOCAL_WORLD_SIZE": str(ranks_per_server),
+        "GROUP_RANK": str(rank // ranks_per_server),
+        "GROUP_WORLD_SIZE": str(world_size // ranks_per_server),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "topoopt-trace",
+        "TOPOOPT_TRACE": "1",  # so that a script can know
+        "WANDB_MODE": "disabled",  # no run of what is none
     }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import GradientBuckets
-from torch_topoopt.script_trace.runner import ScriptError
+from torch_topoopt.script_trace.runner import ScriptError, rank_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +67,9 @@ def time_steps(
     job = {
         "script": script,
         "arguments": list(arguments),
-        "environments": [_environment(r, world_size, ranks_per_server) for r in range(world_size)],
+        "environments": [
+            rank_environment(r, world_size, ranks_per_server) for r in range(world_size)
+        ],
     }
     with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
         folder = Path(name)
@@ -131,20 +133,6 @@ def _answer(folder: Path, script: str, rank: int) -> dict[str, Any]:
     if "error" in answer:
         raise ScriptError(f"{script}, rank {rank}: {answer['error']}")
     return answer
-
-
-def _environment(rank: int, world_size: int, ranks_per_server: int) -> dict[str, str]:
-    """What a rank of an emulated server finds there."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank % ranks_per_server),
-        "LOCAL_WORLD_SIZE": str(ranks_per_server),
-        "GROUP_RANK": str(rank // ranks_per_server),
-        "GROUP_WORLD_SIZE": str(world_size // ranks_per_server),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    }
 
 
 def _die_with_parent() -> None:
