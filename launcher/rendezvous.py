@@ -35,15 +35,18 @@ _CONNECT_S = 60.0
 class OneMachine(RendezvousHandler):  # type: ignore[misc]
     """The rendezvous of one agent, which needs nobody else: it is always complete.
 
-    The ranks find the store by MASTER_ADDR and MASTER_PORT, as with torch's static rendezvous; it
-    outlives restarts, each of which has keys of its own (torch prefixes them).
+    The ranks find the store by MASTER_ADDR and MASTER_PORT, as with torch's static rendezvous. Each
+    start of the ranks has a store of its own: torch gives their keys no prefix, so after a restart
+    they would find the addresses that the ranks before them left.
     """
 
     def __init__(self, run_id: str, address: str, port: int) -> None:
         """Listens at `address` of this machine; `port` 0: a free one. Raises InputError."""
         self._run_id = run_id
-        self._own = HashStore()  # of the agent alone
-        self._of_ranks = listening_store(address, port)
+        self._address = address
+        self._port = port
+        self._of_ranks: Any = listening_store(address, port)
+        self._used = False
 
     def get_backend(self) -> str:
         """Its name."""
@@ -55,9 +58,13 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """At once: rank 0 of one agent."""
+        """At once: rank 0 of one agent. Raises InputError if the port was taken in between."""
+        if self._used:
+            self._of_ranks = None  # ends what listens at a port that was asked for
+            self._of_ranks = listening_store(self._address, self._port)
+        self._used = True
         where = RendezvousStoreInfo(self._of_ranks.host, self._of_ranks.port)
-        return RendezvousInfo(self._own, 0, 1, where)
+        return RendezvousInfo(HashStore(), 0, 1, where)  # the first is of the agent alone
 
     def is_closed(self) -> bool:
         """Never: it ends with the launcher."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from listening import Listener, listeners
+from torch.distributed import TCPStore
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel
@@ -70,11 +72,10 @@ def _listeners_of_a_run(
     return found
 
 
-@pytest.mark.parametrize(("stay_at", "beside"), [(1, ""), (0, "gloo")])
 def test_nothing_of_a_job_on_one_machine_listens_beyond_loopback_also_after_a_restart(
-    launcher: Any, script: Path, until: Callable[..., None], stay_at: int, beside: str
+    launcher: Any, script: Path, until: Callable[..., None]
 ) -> None:
-    found = _listeners_of_a_run(launcher, until, stay_at=stay_at, beside=beside)
+    found = _listeners_of_a_run(launcher, until, stay_at=1, beside="gloo")
     assert [listener for listener in found if not listener.address.is_loopback] == []
 
 
@@ -112,6 +113,22 @@ def test_what_the_user_says_of_the_rendezvous_is_left_to_torch(
     assert {name: after[name] for name in before if name.startswith("rdzv")} == {
         name: value for name, value in before.items() if name.startswith("rdzv")
     }
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_ranks_that_start_again_find_nothing_of_those_before_them(fixed: bool) -> None:
+    """A gloo group would connect to ports that nobody listens at any more."""
+    port = 0
+    if fixed:
+        with socket.create_server(("127.0.0.4", 0)) as free:
+            port = free.getsockname()[1]
+    meeting = rendezvous.OneMachine("job", "127.0.0.4", port)
+    for _ in range(3):
+        where = meeting.next_rendezvous().bootstrap_store_info
+        assert where.master_port == port or not fixed
+        store = TCPStore(where.master_addr, where.master_port, timeout=timedelta(seconds=20))
+        assert not store.check(["address of rank 0"])
+        store.set("address of rank 0", "127.0.0.1:4711")
 
 
 def test_a_store_listens_at_an_address_of_this_machine_or_is_refused() -> None:
