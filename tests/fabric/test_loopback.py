@@ -13,6 +13,7 @@ import pytest
 from torch_topoopt.fabric import links, loopback
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric, candidate_blocks
+from torch_topoopt.fabric.wiring import PortAddress
 from torch_topoopt.plan import Link, Plan
 
 RingPlan = Callable[..., Plan]
@@ -213,3 +214,24 @@ def test_the_kernel_holds_a_connection_to_its_rate() -> None:
     pacing, most = struct.unpack_from("@QQ", info, 104)
     assert most == gbps * 1e9 / 8
     assert 0 < pacing <= most
+
+
+@pytest.mark.parametrize(
+    ("gbps", "segment"),
+    [(0.001, 1448), (0.004, 2500), (0.02, 12_500), (0.15, None), (None, None)],
+    ids=["1Mbps", "4Mbps", "20Mbps", "150Mbps", "unlimited"],
+)
+def test_a_segment_is_sent_in_5_ms_at_the_rate_of_its_link_in_both_directions(
+    gbps: float | None, segment: int | None
+) -> None:
+    """Linux sends a segment at once: 64 KB, which loopback allows, would be 130 ms at 4 Mb/s."""
+    near, far = (PortAddress(server, 0, f"127.0.0.{server + 1}", gbps=gbps) for server in (0, 1))
+    with links.listen(far.address, 0) as listener:
+        tcp_port = listener.getsockname()[1]
+        with (
+            links.connect(near, far, tcp_port, timeout_s=20) as connection,
+            listener.accept()[0] as accepted,
+        ):
+            for end in (connection, accepted):
+                used = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+                assert used > 20_000 if segment is None else segment - 12 <= used <= segment
