@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -97,9 +98,11 @@ void addTasks(const std::vector<PyTask>& tasks, int links, PathTable& paths, Tas
 }
 
 py::tuple simulateTasks(const std::vector<double>& bytes_per_s, int devices,
-                        const std::vector<PyTask>& tasks, std::optional<bool> fold) {
+                        const std::vector<PyTask>& tasks, std::optional<bool> fold,
+                        double devices_at_once) {
   PathTable paths;
   TaskGraph graph;
+  graph.setDevicesAtOnce(devices_at_once);
   addTasks(tasks, static_cast<int>(bytes_per_s.size()), paths, graph);
   FlowSimulator simulator(bytes_per_s, paths, devices, foldingOf(fold));
   const Outcome* outcome = nullptr;
@@ -180,7 +183,8 @@ void bindSimulator(py::module_& module) {
       .def("change", &OwnedRates::change, py::arg("path"), py::arg("delta"))
       .def("solve", &OwnedRates::solve);
   module.def("simulate_tasks", &simulateTasks, py::arg("bytes_per_s"), py::arg("devices"),
-             py::arg("tasks"), py::arg("fold") = py::none());
+             py::arg("tasks"), py::arg("fold") = py::none(),
+             py::arg("devices_at_once") = std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -43,17 +44,20 @@ ParameterSplit kindOf(int kind) {
   return static_cast<ParameterSplit>(kind);
 }
 
+constexpr double kAll = std::numeric_limits<double>::infinity();
+
 std::shared_ptr<Job> makeJob(int servers, int micro_batches, const std::vector<PyDegrees>& degrees,
                              double local_reduce_s_per_byte,
                              const std::vector<PyOperator>& operators, double first_bucket_bytes,
-                             double bucket_bytes, double overhead_s) {
+                             double bucket_bytes, double overhead_s, double servers_at_once) {
   auto job = std::make_shared<Job>(Job{servers,
                                        micro_batches,
                                        {},
                                        local_reduce_s_per_byte,
                                        {},
                                        {first_bucket_bytes, bucket_bytes},
-                                       overhead_s});
+                                       overhead_s,
+                                       servers_at_once});
   for (const auto& [sample, kind, parameter, attribute] : degrees) {
     job->degrees.push_back({sample, kindOf(kind), parameter, attribute});
   }
@@ -212,7 +216,7 @@ void bindIteration(py::module_& module) {
       .def(py::init(&makeJob), py::arg("servers"), py::arg("micro_batches"), py::arg("degrees"),
            py::arg("local_reduce_s_per_byte"), py::arg("operators"),
            py::arg("first_bucket_bytes") = 0.0, py::arg("bucket_bytes") = 0.0,
-           py::arg("overhead_s") = 0.0);
+           py::arg("overhead_s") = 0.0, py::arg("servers_at_once") = kAll);
   module.def("simulate_iteration", &simulateIteration, py::arg("job").none(false),
              py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none());
   module.def("iteration_steps", &iterationSteps, py::arg("job").none(false), py::arg("strategy"));

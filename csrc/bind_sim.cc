@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 #include <time.h>
 
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -91,9 +92,10 @@ FlowProgram makeProgram(int64_t nodes, int64_t hosts, const std::vector<PyLink>&
 
 FlowProgram makeTaskProgram(int64_t nodes, int64_t hosts, const std::vector<PyLink>& links,
                             const std::vector<PyTask>& tasks, const std::vector<PyChange>& changes,
-                            bool first_come) {
+                            bool first_come, double hosts_at_once) {
   FlowProgram program(nodes, hosts);
   program.setFirstCome(first_come);
+  program.setHostsAtOnce(hosts_at_once);
   addLinks(links, program);
   for (size_t i = 0; i < tasks.size(); ++i) {
     const auto& [kind, source, target, amount, priority, path, after] = tasks[i];
@@ -164,7 +166,8 @@ void bindSim(py::module_& module) {
            py::arg("flows"), py::arg("changes"))
       .def_static("of_tasks", &makeTaskProgram, py::arg("nodes"), py::arg("hosts"),
                   py::arg("links"), py::arg("tasks"), py::arg("changes"),
-                  py::arg("first_come") = false)
+                  py::arg("first_come") = false,
+                  py::arg("hosts_at_once") = std::numeric_limits<double>::infinity())
       .def_static("read", &readFlowProgram, py::arg("path"),
                   py::call_guard<py::gil_scoped_release>())
       .def_static(

@@ -24,6 +24,7 @@ from torch_topoopt.launcher import (
     link_bytes,
     plan_tables,
     planning,
+    processor_use,
     profile,
     ranks,
     report,
@@ -75,6 +76,7 @@ class Job:
     stage_s: dict[str, float] = field(default_factory=dict)
     start_up_s: float | None = None  # of the train stage, until the first iteration had ended
     counts: tuple[list[LinkBytes], Iterations | None] = ([], None)
+    other_processors: float | None = None  # that others kept busy while emulated servers trained
     short_calls: str = ""
     ended: bool = False
 
@@ -326,8 +328,11 @@ class Job:
             sys.stdout.flush()
             logs = self.folder / "logs"
             started = time.time()
+            use = processor_use.ProcessorUse()
             failures = ranks.train(self.options.torchrun, variables, logs, hosts)
             ended = time.time()
+            if self.site is None:
+                self.other_processors = use.of_others()
             self.counts = link_bytes.gather(self.folder.path)
             iterations = self.counts[1]
             if iterations is not None and iterations.first_ended_s is not None:
@@ -397,7 +402,12 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)
     if iterations is not None:
-        job.metrics.write("iterations", **asdict(iterations), start_up_s=job.start_up_s)
+        job.metrics.write(
+            "iterations",
+            **asdict(iterations),
+            start_up_s=job.start_up_s,
+            other_processors=job.other_processors,
+        )
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
     return code, _finish(job, plan, (links, iterations, groups), failures, code)
@@ -434,6 +444,7 @@ def _finish(
         "wandb": str(wandb_dir) if wandb_dir else None,
         "stage_s": job.stage_s,
         "start_up_s": job.start_up_s,
+        "other_processors": job.other_processors,
         "plan": plan_tables.figures(plan),
         "groups": groups.figures(),
         "links": link_bytes.figures(links),
@@ -455,6 +466,8 @@ def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations
     terminal.table("Time of each stage", ("stage", "seconds"), rows)
     if links:
         link_bytes.show(terminal, plan, links, iterations, compared=job.options.of_script)
+        if iterations is not None and (others := processor_use.described(job.other_processors)):
+            terminal.line(others)
         if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):
             terminal.line(
                 f"not compared with the predictions for {plan.model}, which is not seen to be the "

@@ -97,13 +97,16 @@ def _measured(
             return graph, _estimated(str(error))
     if timing.buckets is not None:
         graph = replace(graph, gradient_buckets=timing.buckets)
+    at_once = timing.ranks_at_once / cluster.accelerators_per_server
+    alone = min(1.0, at_once / cluster.servers)  # of what a rank takes beside all others
     graph = with_measured_step(
         graph,
         cluster,
         plan.strategy,
-        forward_s=timing.forward_s,
-        backward_s=timing.backward_s,
-        overhead_s=timing.rest_s,
+        forward_s=timing.forward_s * alone,
+        backward_s=timing.backward_s * alone,
+        overhead_s=timing.rest_s * alone,
+        servers_at_once=at_once if alone < 1 else None,
         micro_batches=plan.micro_batches,
     )
     return graph, _described(timing, cluster)

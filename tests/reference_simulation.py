@@ -22,23 +22,26 @@ if TYPE_CHECKING:
 Task = ComputeTask | FlowTask
 
 
-def reference_finish(links: list[SimLink], tasks: list[Task]) -> list[float]:
+def reference_finish(
+    links: list[SimLink], tasks: list[Task], devices_at_once: float = math.inf
+) -> list[float]:
     """When each task ends; exact rates, all flows solved again at every event."""
-    run = _Run(links, tasks)
+    run = _Run(links, tasks, devices_at_once)
     while run.step():
         pass
     return run.finish
 
 
 class _Run:
-    def __init__(self, links: list[SimLink], tasks: list[Task]) -> None:
+    def __init__(self, links: list[SimLink], tasks: list[Task], devices_at_once: float) -> None:
         self.links = links
+        self.devices_at_once = devices_at_once
         self.tasks = tasks
         self.waiting = [len(task.after) for task in tasks]
         self.finish = [math.nan] * len(tasks)
         self.timers: list[tuple[float, int]] = []
         self.ready: dict[int, list[tuple[int, int]]] = {}
-        self.busy: set[int] = set()
+        self.computing: dict[int, tuple[int, float]] = {}  # by device: the task, seconds left
         self.sending: dict[int, float] = {}
         self.now = 0.0
         for i in range(len(tasks)):
@@ -69,28 +72,33 @@ class _Run:
 
     def dispatch(self) -> None:
         for device in sorted(self.ready):
-            if device not in self.busy and self.ready[device]:
+            if device not in self.computing and self.ready[device]:
                 _, i = heapq.heappop(self.ready[device])
-                self.busy.add(device)
-                heapq.heappush(self.timers, (self.now + self.tasks[i].seconds, i))
+                self.computing[device] = (i, self.tasks[i].seconds)
 
     def step(self) -> bool:
         """Moves on to the next event; False if there is none."""
         self.dispatch()
         rate = self.rates()
         ends = {i: self.now + self.sending[i] / rate[i] for i in rate}
-        then = min([*ends.values(), *(time for time, _ in self.timers[:1])], default=math.inf)
+        pace = min(1.0, self.devices_at_once / max(1, len(self.computing)))
+        worked = {
+            device: self.now + left_s / pace for device, (_, left_s) in self.computing.items()
+        }
+        timers = [time for time, _ in self.timers[:1]]
+        then = min([*ends.values(), *worked.values(), *timers], default=math.inf)
         if then == math.inf:
             return False
         for i in rate:
             self.sending[i] -= rate[i] * (then - self.now)
+        for device, (i, left_s) in self.computing.items():
+            self.computing[device] = (i, left_s - pace * (then - self.now))
         self.now = then
         close = then * (1 + 1e-12)
         while self.timers and self.timers[0][0] <= close:
-            _, i = heapq.heappop(self.timers)
-            task = self.tasks[i]
-            if isinstance(task, ComputeTask):
-                self.busy.discard(task.device)
+            self.end(heapq.heappop(self.timers)[1])
+        done = [device for device, end_s in worked.items() if end_s <= close]
+        for i in [self.computing.pop(device)[0] for device in done]:
             self.end(i)
         for i, end in ends.items():
             if end <= close:
@@ -123,6 +131,8 @@ class IterationReference:
         self.strategy = strategy
         self.groups = {tuple(sorted(group.servers)): group for group in network.groups}
         self.micro_batches = micro_batches
+        step = op_graph.measured_step
+        self.at_once = step.servers_at_once or math.inf if step else math.inf
         self.forward: dict[tuple[int, int, int], int] = {}  # micro-batch, operator, server
         self.backward: dict[tuple[int, int, int], int] = {}
         device = accelerator(cluster.accelerator)
@@ -258,4 +268,4 @@ class IterationReference:
             else FlowTask(t.links, t.size_bytes, tuple(after))
             for t, after in self.tasks
         ]
-        return simulate_tasks(self.links, tasks).end_s
+        return simulate_tasks(self.links, tasks, devices_at_once=self.at_once).end_s

@@ -89,7 +89,8 @@ def random_buckets(rng: random.Random, op_graph: OpGraph) -> OpGraph:
     """Gradients in buckets of a few operators each, and something to do beside operators."""
     most = max(1, op_graph.parameter_gradient_bytes)
     rule = GradientBuckets(rng.randint(1, most), rng.randint(1, most))
-    step = rng.choice([None, MeasuredStep(1e-3, 0.5, 2.0)])
+    steps = [None, MeasuredStep(1e-3, 0.5, 2.0), MeasuredStep(1e-3, 0.5, 2.0, rng.uniform(0.5, 4))]
+    step = rng.choice(steps)
     return replace(op_graph, gradient_buckets=rule, measured_step=step).validate()
 
 

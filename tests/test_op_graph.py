@@ -66,12 +66,14 @@ def graphs(draw: st.DrawFn) -> OpGraph:
         }
         operators.append(operator(f"{draw(st.text(max_size=5))}{i}", *operands, **changes))
     sizes, seconds = st.integers(1, 2**60), st.floats(0, 1e9)
+    at_once = st.none() | st.floats(0.1, 1e3)
+    measured_steps = st.builds(MeasuredStep, seconds, seconds, seconds, at_once)
     return graph(
         *operators,
         model=draw(st.text()),
         batch_size=draw(st.integers(1, 10**6)),
         gradient_buckets=draw(st.none() | st.builds(GradientBuckets, sizes, sizes)),
-        measured_step=draw(st.none() | st.builds(MeasuredStep, seconds, seconds, seconds)),
+        measured_step=draw(st.none() | measured_steps),
     )
 
 
@@ -164,6 +166,10 @@ def remove(path: str) -> Any:
         (
             change("measured_step", {"overhead_s": -1.0}),
             "measured_step.overhead_s: -1.0 is negative",
+        ),
+        (
+            change("measured_step", {"overhead_s": 1.0, "servers_at_once": 0.0}),
+            "measured_step.servers_at_once: 0 is not above 0",
         ),
         (change("gradient_buckets", {"first_bytes": 1}), "gradient_buckets.cap_bytes: missing"),
         (

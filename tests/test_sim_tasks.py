@@ -31,10 +31,26 @@ def random_tasks(rng: random.Random) -> tuple[list[SimLink], list[Task]]:
 
 @pytest.mark.parametrize("seed", range(80))
 def test_every_finish_time_equals_the_reference_simulation(seed: int) -> None:
-    links, tasks = random_tasks(random.Random(seed))
-    times = simulate_tasks(links, tasks)
-    assert times.finish_s == pytest.approx(reference_finish(links, tasks), rel=1e-9)
-    assert times.end_s == max(times.finish_s)
+    rng = random.Random(seed)
+    links, tasks = random_tasks(rng)
+    for devices_at_once in (math.inf, rng.choice([0.5, 1.0, 1.5, 2.0])):
+        times = simulate_tasks(links, tasks, devices_at_once=devices_at_once)
+        reference = reference_finish(links, tasks, devices_at_once)
+        assert times.finish_s == pytest.approx(reference, rel=1e-9)
+        assert times.end_s == max(times.finish_s)
+
+
+def test_devices_that_compute_at_once_share_what_there_is_evenly() -> None:
+    """Two on one processor: at half the speed, until the shorter one has ended."""
+    tasks = [ComputeTask(0, 1.0), ComputeTask(1, 3.0), ComputeTask(1, 2.0)]
+    times = simulate_tasks([], tasks, devices_at_once=1)
+    assert times.finish_s == pytest.approx([2.0, 4.0, 6.0])
+    assert times.device_busy_s == pytest.approx([2.0, 6.0])
+    one_after_the_other = [ComputeTask(0, 1.0), ComputeTask(1, 3.0, after=(0,))]
+    assert simulate_tasks([], one_after_the_other, devices_at_once=1).end_s == 4.0
+    assert simulate_tasks([], tasks, devices_at_once=2) == simulate_tasks([], tasks)
+    with pytest.raises(ValueError, match=r"devices_at_once: 0\.0+ is not above 0"):
+        simulate_tasks([], tasks, devices_at_once=0)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -63,6 +63,7 @@ class Job:
         first_bucket_bytes: float = 0.0,
         bucket_bytes: float = 0.0,
         overhead_s: float = 0.0,
+        servers_at_once: float = ...,
     ) -> None: ...
 
 class MaxMinRates:
@@ -174,6 +175,7 @@ def simulate_tasks(
     devices: int,
     tasks: Sequence[_Task],
     fold: bool | None = None,
+    devices_at_once: float = ...,
 ) -> tuple[float, list[float], list[float], list[float]]:
     """(makespan, finish per task, busy seconds per device, bytes per link)"""
 
@@ -243,6 +245,7 @@ class FlowProgram:
         tasks: Sequence[tuple[str, int, int, float, int, Sequence[int], Sequence[int]]],
         changes: Sequence[_Change],
         first_come: bool = False,
+        hosts_at_once: float = ...,
     ) -> FlowProgram: ...
     @staticmethod
     def read(path: str) -> FlowProgram: ...

@@ -20,6 +20,7 @@ from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
 from torch_topoopt.reconfiguration_sim import ITERATIONS, MOST_WINDOWS
+from torch_topoopt.search.lowering import servers_at_once
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import run_program
@@ -84,6 +85,7 @@ class MovingCircuits:
             [(a, b, self._rate(count[a, b] or 1), self._latency_ns) for a, b in self._pairs],
             tasks,
             [(0.0, link, 0.0) for pair, link in self._link.items() if not count[pair]],
+            hosts_at_once=servers_at_once(op_graph),
         )
 
     def run(

@@ -14,6 +14,7 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
+from torch_topoopt.search.lowering import servers_at_once
 from torch_topoopt.search.strategy_space import check_strategy
 
 if TYPE_CHECKING:
@@ -57,4 +58,11 @@ def architecture_program(
     links = [
         (link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9) for link in topology.links
     ]
-    return _core.FlowProgram.of_tasks(topology.nodes, topology.servers, links, tasks, [])
+    return _core.FlowProgram.of_tasks(
+        topology.nodes,
+        topology.servers,
+        links,
+        tasks,
+        [],
+        hosts_at_once=servers_at_once(op_graph),
+    )

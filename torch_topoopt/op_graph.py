@@ -142,12 +142,15 @@ class MeasuredStep:
 
     `overhead_s` is what an iteration takes on every server beside its operators: data loading,
     loss, optimizer, Python. Forward and backward passes of operators take `forward_scale` and
-    `backward_scale` times what they cost otherwise, for example because ranks share processors.
+    `backward_scale` times what they cost otherwise. That is what a server takes by itself; emulated
+    servers share the processors of one machine, so that only `servers_at_once` compute at full
+    speed at once, and more of them share that evenly. None: every server has its own.
     """
 
     overhead_s: float
     forward_scale: float = 1.0
     backward_scale: float = 1.0
+    servers_at_once: float | None = None
 
 
 # What DistributedDataParallel does where its `bucket_cap_mb` is not set.
@@ -213,8 +216,10 @@ class OpGraph(Document):
     def _validate_script(self) -> None:
         if self.measured_step is not None:
             for field, value in vars(self.measured_step).items():
-                if value < 0:
+                if value is not None and value < 0:
                     raise DocumentError(f"measured_step.{field}: {value} is negative")
+            if self.measured_step.servers_at_once == 0:
+                raise DocumentError("measured_step.servers_at_once: 0 is not above 0")
         if self.gradient_buckets is None:
             return
         for field in ("first_bytes", "cap_bytes"):

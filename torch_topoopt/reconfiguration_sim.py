@@ -22,6 +22,7 @@ from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.ocs_reconfig import of_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
+from torch_topoopt.search.lowering import servers_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,12 +65,17 @@ def simulate_reconfiguring(
 ) -> ReconfiguredEstimate:
     """Runs `iterations` iterations one after the other on circuits that change as `topology` says.
 
-    `seed` chooses where circuits go that no demand asks for. Raises ValueError for a topology that
-    does not change, iterations below 1, or a demand that still waits after 200 000 windows.
+    `seed` chooses where circuits go that no demand asks for. Emulated servers that share processors
+    (MeasuredStep.servers_at_once) compute as if all of them did so all the time. Raises ValueError
+    for a topology that does not change, iterations below 1, or a demand that still waits after
+    200 000 windows.
     """
     check_iterations(iterations)
     rings = lower_topology(Routes(topology), ()).network.rings
     tasks = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
+    stretch = max(1.0, cluster.servers / servers_at_once(op_graph))
+    for task in tasks:
+        task.amount *= stretch if task.kind == "compute" else 1.0
     engine = _Engine(topology, cluster, seed)
     for _ in range(iterations):
         engine.run(tasks)

@@ -15,6 +15,7 @@ BusyTimes::BusyTimes(PlacementCosts& costs, LinkLoadTable& loads)
       loads_(loads),
       loops_(laneLoops()),
       batches_(costs.job().micro_batches),
+      stretch_(costs.job().stretch()),
       base_{std::vector<double>(padded(costs.job().servers)), std::vector<double>(loads.lanes())},
       sums_(base_) {
   clear();
@@ -22,7 +23,7 @@ BusyTimes::BusyTimes(PlacementCosts& costs, LinkLoadTable& loads)
 }
 
 void BusyTimes::clear() {
-  std::fill(sums_.server_s.begin(), sums_.server_s.end(), costs_.job().overhead_s);
+  std::fill(sums_.server_s.begin(), sums_.server_s.end(), costs_.job().overhead_s * stretch_);
   std::fill(sums_.link_s.begin(), sums_.link_s.end(), 0.0);
   most_s_ = 0;
 }
@@ -37,7 +38,7 @@ double BusyTimes::bound() const { return most_s_ * (1 - kMargin); }
 
 void BusyTimes::compute(int op, int id, double times) {
   const ShardCost& cost = costs_.shard(op, id);
-  const double seconds = (cost.forward_s + cost.backward_s) * batches_;
+  const double seconds = (cost.forward_s + cost.backward_s) * batches_ * stretch_;
   if (seconds == 0) return;
   for (int server : costs_.placements()[id].servers) {
     double& sum = sums_.server_s[server];

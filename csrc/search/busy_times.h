@@ -50,6 +50,7 @@ class BusyTimes {
   LinkLoadTable& loads_;
   const LaneLoops& loops_;
   double batches_;
+  double stretch_;  // of what servers compute
   Sums base_, sums_;
   double most_s_ = 0;
 };

@@ -25,6 +25,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
       operators_(static_cast<int>(job_->operators.size())),
       server_lanes_(padded(job_->servers)),
       link_lanes_(padded(network.capacity().size())),
+      stretch_(job_->stretch()),
       in_edges_(job_->operators.size()),
       out_edges_(job_->operators.size()),
       which_(2 * job_->operators.size() * job_->micro_batches, 0),
@@ -271,7 +272,7 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
     for (auto* times : {&state_.transfer_s, &state_.link_s}) {
       std::fill(times->begin(), times->end(), 0.0);
     }
-    std::fill(state_.server_s.begin(), state_.server_s.end(), job_->overhead_s);
+    std::fill(state_.server_s.begin(), state_.server_s.end(), job_->overhead_s * stretch_);
     state_.buckets.clear();
     state_.end_s = 0;
   } else {
@@ -322,8 +323,8 @@ void CoarseSimulator::run(const Step& step) {
 
 // A shard on every server of placement `id`, after what its server did before and `ready_s_`.
 void CoarseSimulator::compute(double* done, int id, double seconds) {
-  loops_.compute(done, state_.server_s.data(), ready_s_.data(), loads_.members(id).data(), seconds,
-                 server_lanes_);
+  loops_.compute(done, state_.server_s.data(), ready_s_.data(), loads_.members(id).data(),
+                 seconds * stretch_, server_lanes_);
 }
 
 // What arrives over an edge. What a server has itself needs no look: it works in the order of the

@@ -14,7 +14,8 @@
 // and the last of them to come back returns the gradient.
 //
 // With micro-batches, every server works in the order of 1F1B (one forward, one backward), as
-// PlacementCosts::inFlight says.
+// PlacementCosts::inFlight says. Where servers share processors (Job::servers_at_once), everything
+// takes as long as if all of them computed at once.
 
 #pragma once
 
@@ -133,6 +134,7 @@ class CoarseSimulator {
   const LaneLoops& loops_;
   int operators_;
   size_t server_lanes_, link_lanes_;  // padded numbers
+  double stretch_;                    // of what servers compute
   size_t slots_ = 1;                  // most edges into or out of an operator
   std::vector<Edge> edges_;
   std::vector<std::vector<int>> in_edges_, out_edges_;  // per operator

@@ -32,6 +32,7 @@ FlowSimulator::FlowSimulator(const std::vector<double>& capacity, const PathTabl
 }
 
 void FlowSimulator::validate(const TaskGraph& graph) const {
+  checkDevicesAtOnce(graph.devicesAtOnce());
   for (int i = 0; i < graph.size(); ++i) {
     const Task& task = graph.tasks()[i];
     const bool flow = task.kind == TaskKind::kFlow;
@@ -62,7 +63,9 @@ void FlowSimulator::validate(const TaskGraph& graph) const {
 
 const Outcome& FlowSimulator::run(const TaskGraph& graph) {
   validate(graph);
-  const std::optional<FoldedGraph> folded = fold(graph, paths_, capacity_, devices_, folding_);
+  // Devices that share what computes are not alike: how many they are decides.
+  const Folding folding = std::isinf(graph.devicesAtOnce()) ? folding_ : Folding::kNever;
+  const std::optional<FoldedGraph> folded = fold(graph, paths_, capacity_, devices_, folding);
   if (!folded) return runner_.run(graph, network_);
   FlowNetwork network(folded->capacity, folded->paths);
   return unfold(*folded, runner_.run(folded->graph, network));

@@ -1,6 +1,8 @@
 #include "sim/iteration.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -64,9 +66,15 @@ bool IterationModel::exchanges(const std::vector<int>& strategy, int op, int pro
 }
 
 // Servers that exchange data stand for themselves. The others are split into classes by the
-// placements that they are in, and the first of each class stands for all of it.
+// placements that they are in, and the first of each class stands for all of it. Where servers
+// share processors, every one of them counts.
 void IterationModel::chooseStandIns(const std::vector<int>& strategy) {
   const int servers = job_->servers;
+  if (std::isfinite(job_->servers_at_once)) {
+    stand_in_.resize(servers);
+    std::iota(stand_in_.begin(), stand_in_.end(), 0);
+    return;
+  }
   const int known = placements().size();
   std::vector<char> exchanging(servers, 0);
   std::vector<char> used(known, 0);
@@ -113,6 +121,7 @@ double IterationModel::run(const std::vector<int>& strategy) {
                                 std::to_string(job_->operators.size()) + " operators");
   }
   graph_.clear();
+  graph_.setDevicesAtOnce(job_->servers_at_once);
   chooseStandIns(strategy);
   NetworkSink sink(*network_, graph_);
   IterationSteps(costs_, strategy, stand_in_, sink).build();

@@ -37,6 +37,10 @@ void Job::validate() const {
   checkAmount("buckets.first_bytes", buckets.first_bytes);
   checkAmount("buckets.cap_bytes", buckets.cap_bytes);
   checkAmount("overhead_s", overhead_s);
+  if (!(servers_at_once > 0)) {
+    throw std::invalid_argument("servers_at_once: " + std::to_string(servers_at_once) +
+                                " is not above 0");
+  }
   for (const Degrees& split : degrees) {
     const bool positive = split.sample >= 1 && split.parameter >= 1 && split.attribute >= 1;
     // one factor after the other: their product may be more than any integer holds

@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,7 +75,11 @@ struct Job {
   std::vector<OperatorCost> operators;
   GradientBuckets buckets;
   double overhead_s = 0;
+  // As TaskGraph::devicesAtOnce, of servers.
+  double servers_at_once = std::numeric_limits<double>::infinity();
 
+  // How much longer everything takes where all servers compute at once.
+  double stretch() const { return std::max(1.0, servers / servers_at_once); }
   // Throws std::invalid_argument naming the field that is wrong.
   void validate() const;
 };

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,11 +25,18 @@ struct Task {
   double latency_s;
 };
 
+// Throws std::invalid_argument for a number of devices that is not above 0 (infinity: all of them).
+inline void checkDevicesAtOnce(double count) {
+  if (count > 0) return;
+  throw std::invalid_argument("devices_at_once: " + std::to_string(count) + " is not above 0");
+}
+
 class TaskGraph {
  public:
   void clear() {
     tasks_.clear();
     dependencies_.clear();
+    devices_at_once_ = std::numeric_limits<double>::infinity();
   }
   int addCompute(int device, double seconds, int priority) {
     return add({TaskKind::kCompute, device, priority, seconds, 0.0});
@@ -43,6 +53,11 @@ class TaskGraph {
   // `after` starts when `before` and all its other dependencies are done.
   void addDependency(int before, int after) { dependencies_.emplace_back(before, after); }
 
+  // So many devices (above 0) compute at full speed at once. While more of them compute, they share
+  // that evenly, as processes share the processors of one machine.
+  void setDevicesAtOnce(double count) { devices_at_once_ = count; }
+  double devicesAtOnce() const { return devices_at_once_; }
+
   int size() const { return static_cast<int>(tasks_.size()); }
   const std::vector<Task>& tasks() const { return tasks_; }
   const std::vector<std::pair<int, int>>& dependencies() const { return dependencies_; }
@@ -50,6 +65,7 @@ class TaskGraph {
  private:
   std::vector<Task> tasks_;
   std::vector<std::pair<int, int>> dependencies_;
+  double devices_at_once_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace topoopt

@@ -37,6 +37,10 @@ void TaskRunner::prepare(const TaskGraph& graph) {
   }
   idle_devices_.clear();
   timers_.clear();
+  at_once_ = graph.devicesAtOnce();
+  busy_ = 0;
+  worked_s_ = worked_at_s_ = 0;
+  shared_.clear();
   delivered_.clear();
   next_change_ = 0;
   now_ = 0;
@@ -64,13 +68,15 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
   for (int turn = 1; !cut_short && outcome_.finished < graph.size(); ++turn) {
     dispatchDevices();
     double limit = options.until_s;
-    limit = std::min(limit, timers_.least());
+    limit = std::min({limit, timers_.least(), nextWorkedOff()});
     if (next_change_ < changes_.size()) limit = std::min(limit, changes_[next_change_].time_s);
     limit = std::min(limit, control_at_s);
     const double reached = network.advance(limit, delivered_);
     if (reached == kNever) break;
     now_ = std::max(now_, reached);
+    work();
     takeTimers();
+    takeWorkedOff();
     for (int task : delivered_) finish(task);
     const bool quiet = delivered_.empty();
     delivered_.clear();
@@ -120,12 +126,40 @@ void TaskRunner::takeTimers() {
     std::sort(rung_.begin(), rung_.end());
     for (const EventQueue::Event& event : rung_) {
       const Task& t = (*tasks_)[event.item];
-      if (t.kind == TaskKind::kCompute) {
-        devices_[t.resource].busy = false;
-        idle_devices_.push_back(t.resource);
-      }
+      if (t.kind == TaskKind::kCompute) free(t.resource);
       finish(event.item);
     }
+  }
+}
+
+void TaskRunner::free(int device) {
+  devices_[device].busy = false;
+  idle_devices_.push_back(device);
+}
+
+// Of one device that is busy, per second.
+double TaskRunner::pace() const { return busy_ <= at_once_ ? 1.0 : at_once_ / busy_; }
+
+double TaskRunner::nextWorkedOff() const {
+  return shared_.empty() ? kNever : worked_at_s_ + (shared_.least() - worked_s_) / pace();
+}
+
+void TaskRunner::work() {
+  worked_s_ += (now_ - worked_at_s_) * pace();
+  worked_at_s_ = now_;
+}
+
+void TaskRunner::takeWorkedOff() {
+  const double horizon = worked_s_ + std::max(worked_s_, now_) * kSimultaneous;
+  rung_.clear();
+  shared_.take(horizon, rung_);
+  std::sort(rung_.begin(), rung_.end());
+  for (const EventQueue::Event& event : rung_) {
+    --busy_;
+    const int device = (*tasks_)[event.item].resource;
+    outcome_.device_busy_s[device] += now_ - devices_[device].since_s;
+    free(device);
+    finish(event.item);
   }
 }
 
@@ -145,8 +179,14 @@ void TaskRunner::dispatchDevices() {
     const int task = pop(d.ready).task;
     const double seconds = (*tasks_)[task].amount;
     d.busy = true;
-    outcome_.device_busy_s[device] += seconds;
-    timers_.push(now_ + seconds, task);
+    d.since_s = now_;
+    if (at_once_ == kNever) {
+      outcome_.device_busy_s[device] += seconds;
+      timers_.push(now_ + seconds, task);
+    } else {
+      ++busy_;
+      shared_.push(worked_s_ + seconds, task);
+    }
   }
   idle_devices_.clear();
 }

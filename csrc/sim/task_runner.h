@@ -61,13 +61,19 @@ class TaskRunner {
   };
   struct Device {
     bool busy = false;
+    double since_s = 0;  // when it became busy
     std::vector<Ready> ready;
   };
 
   void prepare(const TaskGraph& graph);
   void start(int task);
   void finish(int task);
+  void free(int device);
   void takeTimers();
+  double pace() const;
+  double nextWorkedOff() const;
+  void work();
+  void takeWorkedOff();
   void takeChanges();
   void dispatchDevices();
   [[noreturn]] void failOnUnfinished(const TaskGraph& graph) const;
@@ -84,6 +90,13 @@ class TaskRunner {
   std::vector<LinkChange> changes_;  // by time
   size_t next_change_ = 0;
   EventQueue timers_;
+  // Where devices share what computes: all that are busy have come equally far, `worked_s_` at time
+  // `worked_at_s_`, and a task ends when that reaches what it stands in `shared_` with.
+  double at_once_ = 0;
+  int busy_ = 0;
+  double worked_s_ = 0;
+  double worked_at_s_ = 0;
+  EventQueue shared_;
   std::vector<EventQueue::Event> rung_;
 };
 

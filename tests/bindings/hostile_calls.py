@@ -21,7 +21,7 @@ from torch_topoopt import _core
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_SECONDS_PER_CALL = 5  # of processor time; none of the calls has work for one
+_SECONDS_PER_CALL = 20  # of processor time; none of the calls has work for one
 _MEMORY_BYTES = 4 << 30
 _MUCH_WORK = 10**5
 _REPLACEMENTS: tuple[Any, ...] = (

@@ -60,6 +60,11 @@ SMALLER = (
     Smaller(".*", r"--epochs 5", "--epochs 1"),
     Smaller(".*", r"(examples/digits\.py)", r"\1 --epochs 1 --target-accuracy 0"),
     Smaller(
+        ".*",
+        r"--servers 8 --degree (4|6) --bandwidth \w+ (.*)(examples/(?:dlrm|pipeline)\.py)",
+        r"--servers 4 --degree 3 --bandwidth 100Mbps \2\3 --steps 4",
+    ),
+    Smaller(
         ".*", r"(benchmarks/collectives\.py.*)", r"\1 -b 64 -e 64 --rounds 1 --round_seconds 0.05"
     ),
     Smaller(".*", r"(benchmarks/collectives\.py --on (shared|loopback).*)", r"\1 --peers gloo"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import parallel_models
@@ -24,6 +25,7 @@ from torch_topoopt.search.traffic import demand
 if TYPE_CHECKING:
     from pathlib import Path
 
+LIMIT_S = 30
 RANKS, SHARE, STEPS, RATE, PARTS = 4, 4, 3, 0.5, 4
 
 
@@ -112,11 +114,46 @@ def train(case: str, rank: int) -> tuple[Any, ...]:
     return losses, inner, shape, whole_state
 
 
+def train_while_a_copy_is_held_back(rank: int, world: int) -> None:
+    """The first stage of one copy works to its end before the last stage of the other one does."""
+    dist.init_process_group("topoopt")
+    store = dist.distributed_c10d._get_default_store()
+    places = CASES["two stages of two"]
+    first_done, held_back = places[0][1][0], places[1][1][1]
+    calls = iter(range(1, PARTS + 1))
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if rank == held_back and next(calls) == PARTS:
+            store.wait(["the first stage has its gradients"], timedelta(seconds=LIMIT_S))
+        return nn.functional.mse_loss(output, target)
+
+    program = Program.of(build(), batch(8)[0])
+    pipe = pipeline(
+        build(), batch(8)[0], loss, strategy=strategy(program, *places), micro_batches=PARTS
+    )
+    if rank == first_done:
+        passes = iter(range(1, PARTS + 1))
+
+        def accumulated(_: torch.Tensor) -> None:
+            if next(passes) == PARTS:
+                store.set("the first stage has its gradients", "")
+
+        pipe.module.embed.weight.register_post_accumulate_grad_hook(accumulated)
+    pipe.step(*(t.chunk(pipe.replicas)[pipe.replica] for t in batch(RANKS * SHARE)))
+    dist.destroy_process_group()
+
+
 def train_all(rank: int, world: int) -> list[Any]:
     dist.init_process_group("topoopt")
     done = [train(case, rank) for case in CASES]
     dist.destroy_process_group()
     return done
+
+
+def test_the_last_gradient_of_a_stages_input_does_not_wait_for_the_mean_over_copies(
+    tmp_path: Path,
+) -> None:
+    values(run_ranks(make_plan(RANKS, 2), tmp_path, train_while_a_copy_is_held_back))
 
 
 def test_a_pipeline_trains_as_its_model_does_alone(tmp_path: Path) -> None:

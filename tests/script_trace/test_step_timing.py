@@ -13,7 +13,7 @@ import torch
 
 from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.script_trace.runner import ScriptError
-from torch_topoopt.script_trace.step_clock import LEFT_OUT, MOST, Reading, StepClock
+from torch_topoopt.script_trace.step_clock import LEAST, LEFT_OUT, MOST, Reading, StepClock
 from torch_topoopt.script_trace.step_timing import summed_up, time_steps
 
 if TYPE_CHECKING:
@@ -70,12 +70,13 @@ def test_ranks_share_processors_but_not_what_they_wait_for() -> None:
         {"steps": [slow, slow, slow, slow], "buckets": [100, 200]},
         {"steps": [fast, fast, fast, step(50.0, (9.0, 9.0))], "buckets": [100, 200]},
     ]
-    timing = summed_up(answers, share=4.0)
+    timing = summed_up(answers * 4, processors=2)
     assert timing.forward_s == 4.0 * (3.0 + 1.0) / 2  # what was once far out does not count
     assert timing.backward_s == 4.0
     assert timing.rest_s == ((4.0 * 0.5 + 2.0) + 4.0 * 0.5) / 2
     assert timing.buckets == GradientBuckets(100, 200)
     assert timing.steps == 4
+    assert timing.ranks_at_once == 2
 
 
 SCRIPT = """
@@ -107,6 +108,19 @@ def test_all_ranks_of_a_script_are_timed_up_to_enough_steps(tmp_path: Path) -> N
     assert timing.rest_s > 0.02 > timing.forward_s > 0  # it sleeps, whatever else runs here
     assert timing.step_s == timing.forward_s + timing.backward_s + timing.rest_s
     assert [(tmp_path / f"rank{r}").read_text() for r in (0, 1)] == ["2 0 here", "2 1 here"]
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)"])
+def test_a_script_of_few_steps_is_timed_to_its_end(tmp_path: Path, ending: str) -> None:
+    script = tmp_path / "train.py"
+    text = textwrap.dedent(SCRIPT).format(seen=str(tmp_path / "rank")) + ending
+    script.write_text(text.replace("while True", f"for _ in range({LEFT_OUT + LEAST})"))
+    timing = time_steps(str(script), [], world_size=1, variables={"MINE": ""})
+    assert timing.steps == LEAST
+    assert timing.buckets == GradientBuckets(3 * 2**20, 3 * 2**20)
+    script.write_text(text.replace("while True", f"for _ in range({LEFT_OUT + LEAST - 1})"))
+    with pytest.raises(ScriptError, match="too few optimizer steps"):
+        time_steps(str(script), [], world_size=1, variables={"MINE": ""})
 
 
 def test_a_script_that_cannot_be_timed_is_named_with_the_reason(tmp_path: Path) -> None:

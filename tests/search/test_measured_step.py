@@ -37,6 +37,18 @@ def test_a_step_as_measured_is_what_servers_are_busy_for(micro_batches: int) -> 
         assert 1.0 - 1e-9 <= estimate.compute_s <= 1.0 + above + 1e-9
 
 
+def test_stages_that_take_turns_do_not_share_processors_and_those_that_overlap_do() -> None:
+    """Two servers on one processor: alone each is as fast, and both together need the sum."""
+    cluster, op_graph = Cluster(2, 1, 1e6), chain(2)
+    stages = tuple(Placement(op.name, (i,)) for i, op in enumerate(op_graph.operators))
+    shared = replace(op_graph, measured_step=MeasuredStep(0.0, servers_at_once=1.0))
+    alone = predict_ideal_switch(op_graph, cluster, stages).iteration_s
+    assert predict_ideal_switch(shared, cluster, stages).iteration_s == pytest.approx(alone)
+    both = data_parallel(op_graph, 2)
+    twice = 2 * predict_ideal_switch(op_graph, cluster, both).compute_s
+    assert predict_ideal_switch(shared, cluster, both).compute_s == pytest.approx(twice)
+
+
 def test_seconds_of_operators_that_cost_nothing_are_overhead() -> None:
     op_graph = graph(operator("view"))
     strategy = data_parallel(op_graph, 2)

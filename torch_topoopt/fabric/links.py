@@ -28,7 +28,11 @@ _TCP_NOTSENT_LOWAT = 25
 # What the kernel may hold back per connection: enough to keep the link busy, little enough that
 # relayed and urgent frames do not wait behind megabytes of other traffic.
 _UNSENT_S = 0.005
-_LEAST_SEGMENT_BYTES = 1448  # as on Ethernet
+# Of a segment, below and from _SLOW_GBPS on: shorter ones cost more processor time than they are
+# worth.
+_SEGMENT_S = (0.001, 0.005)
+_SLOW_GBPS = 0.025
+_LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
 _MOST_UNSENT_BYTES = 128 << 10
@@ -82,12 +86,12 @@ def limit_rate(connection: socket.socket, gbps: float) -> None:
 
 
 def _limit_segments(connection: socket.socket, gbps: float) -> None:
-    """Segments of both directions of a connection yet to be made: what its rate sends in 5 ms.
+    """Segments of both directions of a connection yet to be made: what its rate sends in 1 to 5 ms.
 
-    Linux sends a segment as a whole and waits afterwards, and the first ten of a connection without
+    Linux sends two segments at once and waits afterwards, and the first ten of a connection without
     waiting. Loopback's 64 KB would arrive 130 ms early at 4 Mb/s.
     """
-    wanted = round(gbps * BYTES_PER_GBPS * _UNSENT_S)
+    wanted = round(gbps * BYTES_PER_GBPS * _SEGMENT_S[gbps >= _SLOW_GBPS])
     if wanted < _LOOPBACK_SEGMENT_BYTES:
         size = max(wanted, _LEAST_SEGMENT_BYTES)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from torch_topoopt.op_graph import GradientBuckets
 
@@ -20,6 +21,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 BUCKETS = GradientBuckets(first_bytes=4 << 20, cap_bytes=4 << 20)
+
+
+class LaterMeans:
+    """DistributedDataParallel for a stage of a pipeline: the backward pass waits for no mean.
+
+    Buckets start while it runs, as usual; `finish` waits for them. They are where the gradients
+    are, so what is summed up in them needs no copy. Gradients are sums over `micro_batches`, whose
+    mean is meant.
+    """
+
+    def __init__(self, group: Any, micro_batches: int) -> None:
+        self._group = group
+        self._divisor = group.size() * micro_batches
+        self._works: list[Any] = []
+
+    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """`module` on one of the ranks of the group, all of which call this."""
+        wrapped = DistributedDataParallel(
+            module,
+            process_group=self._group,
+            bucket_cap_mb=BUCKETS.cap_bytes / 2**20,
+            gradient_as_bucket_view=True,
+        )
+        # It refuses annotations that are strings, as those of a method here are.
+        wrapped.register_comm_hook(None, lambda state, bucket: self._start(bucket))
+        return wrapped
+
+    def finish(self) -> None:
+        """Leaves the means in the gradients; raises what a sum has failed with."""
+        works, self._works = self._works, []
+        for work in works:
+            work.wait()
+
+    def _start(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        summed = bucket.buffer().div_(self._divisor)
+        self._works.append(dist.all_reduce(summed, group=self._group, async_op=True))
+        started: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        started.set_result(summed)
+        return started
 
 
 @dataclass

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.nn.parallel import DistributedDataParallel
 
 from torch_topoopt.parallel.api import parallelize, planned
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
-from torch_topoopt.parallel.gradients import BUCKETS
+from torch_topoopt.parallel.gradients import LaterMeans
 from torch_topoopt.parallel.module import spread_values
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StageModule, stages_of
@@ -150,7 +149,8 @@ def _check_samples(target: torch.Tensor, count: int) -> None:
 class StagedPipeline(Pipeline):
     """One stage of several, under torch.distributed.pipelining's 1F1B schedule.
 
-    In a stage, DistributedDataParallel averages gradients over the copies.
+    In a stage, DistributedDataParallel averages gradients over the copies. A stage sends back the
+    last gradient of its input before that has ended: the stage before it waits for nothing else.
     """
 
     def __init__(
@@ -184,14 +184,12 @@ class StagedPipeline(Pipeline):
         part: torch.nn.Module = StageModule(
             module, program, stages[number], _placeholder(program, example_batch)
         )
+        self._means: LaterMeans | None = None
         if replicas > 1:
             copies = [dist.new_group(list(stage.servers)) for stage in stages]
             if any(parameter.requires_grad for parameter in part.parameters()):
-                part = DistributedDataParallel(
-                    part,
-                    process_group=copies[number],
-                    bucket_cap_mb=BUCKETS.cap_bytes / 2**20,
-                )
+                self._means = LaterMeans(copies[number], micro_batches)
+                part = self._means.wrap(part)
         super().__init__(part, module, loss, micro_batches, replica, replicas)
         self.stage, self.stages = number, len(stages)
 
@@ -207,12 +205,14 @@ class StagedPipeline(Pipeline):
         """See Pipeline.step. Only the first stage uses `batch`, and only the last `target`."""
         _check_samples(target, self.micro_batches)
         schedule, args = self._schedule(batch)
+        losses: list[torch.Tensor] = []
         if self.stage < self.stages - 1:
             schedule.step(*args)
-            return None
-        losses: list[torch.Tensor] = []
-        schedule.step(*args, target=target, losses=losses, return_outputs=False)
-        return torch.stack([loss.detach() for loss in losses]).mean()
+        else:
+            schedule.step(*args, target=target, losses=losses, return_outputs=False)
+        if self._means is not None:
+            self._means.finish()
+        return torch.stack([loss.detach() for loss in losses]).mean() if losses else None
 
     def evaluate(self, batch: Any) -> Any:
         """See Pipeline.evaluate."""
@@ -268,7 +268,8 @@ class StagedPipeline(Pipeline):
             for i, placed in enumerate(self._placed)
         }
         kind = Schedule1F1B if self.micro_batches >= self.stages else ScheduleGPipe
-        return kind(made, self.micro_batches, loss_fn=self._loss)
+        alone = self._means is None  # else the sums over micro-batches are on their way by then
+        return kind(made, self.micro_batches, loss_fn=self._loss, scale_grads=alone)
 
 
 def _one(program: Program, operator: str) -> Argument:

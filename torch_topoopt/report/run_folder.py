@@ -10,7 +10,8 @@
   over the whole run, once per directed link; the relayed bytes are part of the sent bytes;
   `iteration_bytes` are those of one training iteration, where that was measured;
 * `iterations`: `count` and `seconds`; what one of the measured training iterations took;
-  `start_up_s` of the train stage had passed when the first of all had ended;
+  `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
+  were busy on average with other programs, where the servers were emulated on one machine;
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
   measured figures may be held against predictions;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
@@ -62,11 +63,12 @@ class LinkTraffic:
 @dataclass(frozen=True)
 class MeasuredIterations:
     """`count` training iterations were measured; one took `seconds`. `start_up_s` had passed when
-    the first of all had ended; None where that was not noted."""
+    the first of all had ended. Other programs kept `other_processors` busy. None: not noted."""
 
     count: int
     seconds: float
     start_up_s: float | None = None
+    other_processors: float | None = None
 
 
 @dataclass
@@ -149,10 +151,13 @@ def _iterations(event: dict[str, Any], where: str) -> MeasuredIterations:
     seconds = event.get("seconds")
     if not is_number(seconds) or seconds <= 0:
         raise DocumentError(f"{where}: seconds: expected a number above 0, got {seconds!r}")
-    start_up_s = event.get("start_up_s")
-    if start_up_s is not None and (not is_number(start_up_s) or start_up_s < 0):
-        raise DocumentError(f"{where}: start_up_s: expected a number from 0 on, got {start_up_s!r}")
-    return MeasuredIterations(_whole(event, "count", where), seconds, start_up_s)
+    noted = []
+    for name in ("start_up_s", "other_processors"):
+        value = event.get(name)
+        if value is not None and (not is_number(value) or value < 0):
+            raise DocumentError(f"{where}: {name}: expected a number from 0 on, got {value!r}")
+        noted.append(value)
+    return MeasuredIterations(_whole(event, "count", where), seconds, *noted)
 
 
 def _flag(event: dict[str, Any], name: str, where: str) -> bool:

@@ -56,6 +56,7 @@ _STAGE_WORK = {
     "wire": "links opened and verified from both ends",
     "train": "the training script on all ranks",
 }
+_OTHERS_NOTICED = 0.1  # processors
 _AXES = {"elapsed_s": "elapsed time (s)", "time_s": "time since the run began (s)", "": "log line"}
 
 
@@ -81,6 +82,9 @@ def _measured_tiles(run: Run) -> list[Markup]:
     note = "no time was predicted of this script"
     note = note if apart is None else f"{apart:+.1%} against the prediction"
     note += f"; {iterations.count} measured"
+    others = iterations.other_processors
+    if others is not None and others >= _OTHERS_NOTICED:
+        note += f"; other programs kept {others:.1f} processors busy"
     return [_tile("Measured iteration", seconds(iterations.seconds), note)]
 
 

@@ -77,6 +77,7 @@ class StepClock:
         self._last = Reading(0.0, 0.0)  # when the last phase ended
         self._step: dict[str, Reading] = {}
         self._steps: list[dict[str, Reading]] = []
+        self._buckets: tuple[int, int] | None = None
 
     def install(self) -> None:
         """Hooks that stay for as long as this process lives."""
@@ -121,8 +122,15 @@ class StepClock:
             self._timing_since = time.monotonic()
         self._step, self._depth = {}, 0
         enough = time.monotonic() - self._timing_since >= ENOUGH_S and len(self._steps) >= LEAST
+        if self._ends == LEFT_OUT:
+            self._buckets = self._bucket_bytes()
         if enough or len(self._steps) == MOST:
-            self._finish(self._steps, self._bucket_bytes())
+            self._finish(self._steps, self._buckets)
+
+    def script_ended(self) -> None:
+        """The script has no more steps; those that were timed do if they are not too few."""
+        if len(self._steps) >= LEAST:
+            self._finish(self._steps, self._buckets)
 
     def _phase(self, name: str) -> None:
         now = self._read()

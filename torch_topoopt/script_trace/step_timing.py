@@ -32,10 +32,12 @@ class StepTiming:
 
     `forward_s` and `backward_s` (with the loss) are those of the model; `rest_s` is what is beside
     them: data loading, optimizer, Python. `buckets` are those of DistributedDataParallel, None
-    where the script has no such module. `steps` were timed on every rank.
+    where the script has no such module. `steps` were timed on every rank, `ranks_at_once` of which
+    the machine's processors can run at full speed.
     """
 
     steps: int
+    ranks_at_once: int
     forward_s: float
     backward_s: float
     rest_s: float
@@ -92,11 +94,12 @@ def time_steps(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         answers = [_answer(folder, script, rank) for rank in range(world_size)]
-    return summed_up(answers, max(1.0, world_size / len(os.sched_getaffinity(0))))
+    return summed_up(answers, len(os.sched_getaffinity(0)))
 
 
-def summed_up(answers: Sequence[dict[str, Any]], share: float) -> StepTiming:
-    """The timing of what the ranks wrote, where `share` of them are on one processor."""
+def summed_up(answers: Sequence[dict[str, Any]], processors: int) -> StepTiming:
+    """The timing of what the ranks wrote, which share so many processors."""
+    share = max(1.0, len(answers) / processors)
     phases = {}
     for name in _PHASES:
         of_ranks = [_middle([_seconds(s, name, share) for s in a["steps"]]) for a in answers]
@@ -104,6 +107,7 @@ def summed_up(answers: Sequence[dict[str, Any]], share: float) -> StepTiming:
     found = answers[0]["buckets"]
     return StepTiming(
         steps=min(len(answer["steps"]) for answer in answers),
+        ranks_at_once=processors,
         forward_s=phases["forward"],
         backward_s=phases["backward"],
         rest_s=phases["rest"],

@@ -57,13 +57,16 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
     child._fake_process_groups(rank, world_size)
     library = _without_messages()
     sys.addaudithook(child._no_network)
-    StepClock(finish).install()
+    clock = StepClock(finish)
+    clock.install()
     sys.argv = [script, *job["arguments"]]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")
+        clock.script_ended()
         error = "it ended after too few optimizer steps"
     except SystemExit as stop:
+        clock.script_ended()
         error = f"it called sys.exit({stop.code!r}) after too few optimizer steps"
     except BaseException as raised:  # a script may raise anything
         error = child._one_line(raised, script)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,14 @@ def lower_job(
         first_bucket_bytes=float(buckets.first_bytes) if buckets else 0.0,
         bucket_bytes=float(buckets.cap_bytes) if buckets else 0.0,
         overhead_s=step.overhead_s if step else 0.0,
+        servers_at_once=servers_at_once(op_graph),
     )
+
+
+def servers_at_once(op_graph: OpGraph) -> float:
+    """How many servers compute at full speed at once; infinity if each has its own processors."""
+    step = op_graph.measured_step
+    return math.inf if step is None or step.servers_at_once is None else step.servers_at_once
 
 
 def _scaled(

@@ -23,13 +23,15 @@ def with_measured_step(
     forward_s: float,
     backward_s: float,
     overhead_s: float,
+    servers_at_once: float | None = None,
     micro_batches: int = 1,
 ) -> OpGraph:
     """`op_graph` with a MeasuredStep: what servers take on average, where `strategy` ran.
 
     `forward_s` and `backward_s` are seconds of a server in all operators of an iteration, as
-    measured; the ratio to their costs becomes the scale of every operator. Where operators cost
-    nothing, the seconds count as overhead.
+    measured, if it computes by itself; the ratio to their costs becomes the scale of every
+    operator. Where operators cost nothing, the seconds count as overhead. `servers_at_once`: as in
+    MeasuredStep.
     """
     device = accelerator(cluster.accelerator)
     costs = [0.0, 0.0]
@@ -43,4 +45,5 @@ def with_measured_step(
     for cost_s, measured_s in zip(costs, (forward_s, backward_s), strict=True):
         scales.append(measured_s / cost_s if cost_s else 1.0)
         overhead_s += 0.0 if cost_s else measured_s
-    return replace(op_graph, measured_step=MeasuredStep(overhead_s, *scales)).validate()
+    measured = MeasuredStep(overhead_s, scales[0], scales[1], servers_at_once)
+    return replace(op_graph, measured_step=measured).validate()

@@ -24,6 +24,7 @@ from torch_topoopt.iteration_tasks import (
     iteration_steps,
     repeated_tasks,
 )
+from torch_topoopt.search.lowering import servers_at_once
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim.flow_names import FlowName, StepNames
 from torch_topoopt.sim.iteration import complete_groups
@@ -60,7 +61,9 @@ def named_plan_program(
         for iteration in range(iterations)
         for task, name in builder.names.items()
     }
-    return _core.FlowProgram.of_tasks(servers, servers, links, tasks, []), names
+    at_once = servers_at_once(op_graph)
+    program = _core.FlowProgram.of_tasks(servers, servers, links, tasks, [], hosts_at_once=at_once)
+    return program, names
 
 
 @dataclass(frozen=True)

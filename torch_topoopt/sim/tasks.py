@@ -49,11 +49,19 @@ class TaskTimes:
     link_bytes: tuple[float, ...]
 
 
-def simulate_tasks(links: Sequence[SimLink], tasks: Sequence[ComputeTask | FlowTask]) -> TaskTimes:
+def simulate_tasks(
+    links: Sequence[SimLink],
+    tasks: Sequence[ComputeTask | FlowTask],
+    *,
+    devices_at_once: float = math.inf,
+) -> TaskTimes:
     """Simulates `tasks` from time 0; devices are numbered from 0.
 
+    While more than `devices_at_once` devices compute, they share that evenly.
+
     Raises ValueError for a rate, size or time that is negative, NaN or infinite (rates and sizes:
-    also zero), an unknown link or task, or a cycle in the dependencies.
+    also zero), an unknown link or task, a cycle in the dependencies, or `devices_at_once` not
+    above 0.
     """
     for i, link in enumerate(links):
         if not (math.isfinite(link.latency_s) and link.latency_s >= 0):
@@ -73,6 +81,6 @@ def simulate_tasks(links: Sequence[SimLink], tasks: Sequence[ComputeTask | FlowT
         latency_s = sum(links[link_index].latency_s for link_index in task.links)
         rows.append(("flow", -1, task.size_bytes, latency_s, 0, task.links, task.after))
     end_s, finish_s, busy_s, link_bytes = _core.simulate_tasks(
-        [link.bytes_per_s for link in links], devices, rows
+        [link.bytes_per_s for link in links], devices, rows, devices_at_once=devices_at_once
     )
     return TaskTimes(end_s, tuple(finish_s), tuple(busy_s), tuple(link_bytes))
