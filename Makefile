@@ -48,25 +48,35 @@ ifeq (,$(and $(wildcard $(BIN)/pytest),$(wildcard $(BIN)/mypy),$(wildcard $(BIN)
 .PHONY: $(DEV_STAMP)
 endif
 
-$(STAMP): requirements.txt pyproject.toml setup.py $(SOURCES)
+$(STAMP): requirements.txt pyproject.toml setup.py csrc/objects.py $(SOURCES)
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "make: python3 must be Python 3.11 or newer (found: $$(python3 --version 2>&1))" >&2; exit 1; }
 	@command -v $(CXX) >/dev/null || { \
 	  echo "make: no C++ compiler; install g++ 12 or newer, or set CXX" >&2; exit 1; }
 ifdef VIRTUAL_ENV
 	@echo "setup: using the active environment $(VENV)"
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install "$$(grep '^torch==' requirements.txt)"
 	@$(PIP) install setuptools wheel ninja
+	@$(call while-compiling,$(BIN)/python -c 'import torch' 2>/dev/null || \
+	  $(PIP) install "$$(grep '^torch==' requirements.txt)")
 	@echo "setup: building the extensions"
 	@$(PIP) install --no-build-isolation -e '.[examples]'
 else
 	@test -x $(BIN)/python || { echo "setup: making $(VENV)"; python3 -m venv $(VENV); }
 	@echo "setup: installing the pinned dependencies (requirements.txt)"
-	@$(PIP) install -r requirements.txt
+	@$(PIP) install $$(grep -E '^(ninja|setuptools|wheel)==' requirements.txt)
+	@$(call while-compiling,$(PIP) install -r requirements.txt)
 	@echo "setup: building the extensions"
 	@$(PIP) install --no-build-isolation --no-deps -e .
 endif
 	@mkdir -p $(@D) && touch $@
+
+# Most of csrc/ needs no torch, whose download leaves the processor idle. What does not compile is
+# compiled again, and shown, where the extensions are built.
+define while-compiling
+setsid nice $(BIN)/python csrc/objects.py >/dev/null 2>&1 & compiling=$$!; \
+trap 'kill -- -$$compiling 2>/dev/null || true' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+{ $(1); } && { wait $$compiling || true; }
+endef
 
 $(DEV_STAMP): requirements-dev.txt pyproject.toml $(STAMP)
 	@echo "setup: installing what the tests need"
@@ -116,4 +126,4 @@ check-torch:
 clean:
 	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@rm -f torch_topoopt/*.so torch_topoopt/_build_info.json
-	@find torch_topoopt launcher models examples tests -name __pycache__ -prune -exec rm -rf {} +
+	@find csrc torch_topoopt launcher models examples tests -name __pycache__ -prune -exec rm -rf {} +

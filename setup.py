@@ -9,14 +9,18 @@ import json
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
-from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent.resolve()
+
+sys.path.insert(0, str(ROOT / "csrc"))  # pip does not look here
+import objects  # noqa: E402
 
 
 def supported_torch() -> str:
@@ -57,7 +61,7 @@ SUPPORTED_TORCH = supported_torch()
 TORCH = torch_to_build_with()
 
 # This import is only known to work with a torch that fits.
-from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths  # noqa: E402
+from torch.utils.cpp_extension import CppExtension, include_paths  # noqa: E402
 
 DEPENDENCIES = [  # beside torch
     "numpy>=2",
@@ -78,21 +82,6 @@ PACKAGE_DIR = {
     "torch_topoopt.launcher": "launcher",
     "torch_topoopt.models": "models",
 }
-CSRC = str(ROOT / "csrc")  # ninja compiles in the build folder
-FLAGS = [
-    "-std=c++20",
-    "-O3",
-    "-g1",
-    "-Wall",
-    "-Wextra",
-    "-Wno-unused-parameter",
-    "-fvisibility=hidden",
-    "-ffp-contract=off",  # the same plan on every processor; ARM compilers fuse otherwise
-]
-
-
-def sources(*folders: str) -> list[str]:
-    return sorted(path for folder in folders for path in glob(f"csrc/{folder}/*.cc"))
 
 
 def packages() -> list[str]:
@@ -104,8 +93,11 @@ def packages() -> list[str]:
     ]
 
 
-class Build(BuildExtension):
-    """Builds, and records in _build_info.json what with: for the check at import, and --version."""
+class Build(build_ext):
+    """Compiles with csrc/objects.py, links, and records in _build_info.json what with.
+
+    The record is for the check at import, and for --version.
+    """
 
     def finalize_options(self) -> None:
         # A folder that is kept: an editable install would compile into one that is removed, and a
@@ -114,28 +106,44 @@ class Build(BuildExtension):
             self.build_temp = f"build/objects-{sys.implementation.cache_tag}-torch{TORCH}"
         super().finalize_options()
 
+    def build_extensions(self) -> None:
+        try:
+            for extension in self.extensions:
+                extension.extra_objects = [str(path) for path in self._objects(extension)]
+                extension.depends = extension.extra_objects  # links again when one is newer
+        except objects.CompileError as error:
+            raise SystemExit(f"torch_topoopt: {error}") from None
+        super().build_extensions()
+
+    def _objects(self, extension: Extension) -> list[Path]:
+        """Compiles what an extension is made of; its object files."""
+        module = extension.name.rpartition(".")[2]
+        includes = [*extension.include_dirs, sysconfig.get_path("include")]
+        unit = objects.Unit(
+            objects.bindings(module),
+            objects.HEADERS[module],
+            objects.OPTIMISATION[module],
+            (f"-DTORCH_EXTENSION_NAME={module}", *(f"-isystem{path}" for path in includes)),
+        )
+        folder = Path(self.build_temp).resolve() / module
+        return [*objects.compile_plain(module), *objects.compile_unit(folder, unit)]
+
     def run(self) -> None:
         super().run()
         root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
-        flags = sorted({flag for extension in self.extensions for flag in _flags(extension)})
         info = {
             "torch": TORCH,
             "supported_torch": SUPPORTED_TORCH,
             "compiler": self._compiler(),
-            "flags": " ".join(flags),
+            "flags": " ".join(objects.code_flags()),
         }
         record = root / "torch_topoopt" / "_build_info.json"
         record.write_text(json.dumps(info) + "\n")
 
     def _compiler(self) -> str:
         """The first line that the compiler says of itself."""
-        command = [*self.compiler.compiler_cxx, "--version"]  # it may begin with ccache
+        command = [*objects.compiler(), "--version"]
         return subprocess.run(command, capture_output=True, text=True).stdout.split("\n")[0]
-
-
-def _flags(extension: Extension) -> list[str]:
-    """The flags that decide what code is made, without those about warnings and names."""
-    return [f for f in extension.extra_compile_args if re.match(r"-(O|g|std|f|m)", f)]
 
 
 class SourceDistribution(sdist):
@@ -153,32 +161,8 @@ setup(
     package_dir=PACKAGE_DIR,
     install_requires=["torch=={}.{}.*".format(*release(TORCH)), *DEPENDENCIES],
     ext_modules=[
-        Extension(
-            "torch_topoopt._core",
-            [
-                "csrc/bind_core.cc",
-                "csrc/bind_architectures.cc",
-                "csrc/bind_iteration.cc",
-                "csrc/bind_sim.cc",
-                "csrc/bind_routing.cc",
-                "csrc/bind_packet.cc",
-                "csrc/bind_topology.cc",
-                "csrc/bind_search.cc",
-                *sources("common", "sim", "sim/packet", "search", "topology"),
-            ],
-            include_dirs=[CSRC, *include_paths()],
-            extra_compile_args=FLAGS,
-            language="c++",
-        ),
-        CppExtension(
-            "torch_topoopt._backend",
-            [
-                "csrc/bind_backend.cc",
-                *sources("common", "plan", "transport", "collectives", "backend"),
-            ],
-            include_dirs=[CSRC],
-            extra_compile_args=FLAGS,
-        ),
+        Extension("torch_topoopt._core", [], include_dirs=include_paths(), language="c++"),
+        CppExtension("torch_topoopt._backend", []),
     ],
     cmdclass={"build_ext": Build, "sdist": SourceDistribution},
 )

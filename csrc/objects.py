@@ -1,0 +1,205 @@
+"""Compiles what the two extension modules are made of, with ninja.
+
+Most of csrc/ needs neither torch nor Python. `python csrc/objects.py` compiles that much, so that
+it can be done while torch is being downloaded (the Makefile does); setup.py compiles the rest, and
+finds done what is done.
+
+Variables: CXX, CPPFLAGS and CXXFLAGS (added last, so `-O0` or `-g1` there win), MAX_JOBS (compilers
+at a time), TOPOOPT_DEBUG=1 (for debuggers: -Og -g).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+CSRC = Path(__file__).parent.resolve()
+PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
+
+# The folders of each module that include neither torch nor Python.
+PLAIN = {
+    "_core": ("common", "topology", "search", "sim", "sim/packet"),
+    "_backend": ("common", "plan", "transport", "collectives"),
+}
+FLAGS = [
+    "-std=c++20",
+    "-fPIC",
+    "-DNDEBUG",
+    "-fwrapv",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",  # the same plan on every processor; ARM compilers fuse otherwise
+]
+# What is compiled against torch's headers, and what of these all its files include.
+HEADERS = {"_core": "precompiled/pybind.h", "_backend": "backend/precompiled.h"}
+# Planning, simulating and moving bytes are optimised as far as it goes. The backend only calls
+# them, and the bindings of _core only convert, though they are half of all the code that is made.
+PLAIN_OPTIMISATION = "-O3"
+OPTIMISATION = {"_core": "-O1", "_backend": "-O2"}
+
+
+class CompileError(Exception):
+    """The compiler refused a file, and has said why."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Files that are compiled with the same flags and the same precompiled header.
+
+    g++ 12 may crash where a header was precompiled with another optimisation.
+    """
+
+    sources: tuple[Path, ...]
+    header: str  # below csrc/
+    optimisation: str
+    flags: tuple[str, ...] = ()
+
+
+def sources(*folders: str) -> tuple[Path, ...]:
+    """The C++ files of these folders of csrc/."""
+    return tuple(Path(path) for folder in folders for path in sorted(glob(f"{CSRC / folder}/*.cc")))
+
+
+def bindings(module: str) -> tuple[Path, ...]:
+    """The C++ files of a module that need the headers of Python or torch."""
+    backend = CSRC / "bind_backend.cc"
+    if module == "_backend":
+        return (backend, *sources("backend"))
+    return tuple(path for path in sources(".") if path != backend)
+
+
+def compile_plain(module: str | None = None) -> list[Path]:
+    """Compiles what needs no torch: that of one module, or all; returns its object files."""
+    folders = sorted({folder for group in PLAIN.values() for folder in group})
+    unit = Unit(sources(*folders), "precompiled/standard.h", PLAIN_OPTIMISATION)
+    made = compile_unit(PLAIN_FOLDER, unit)
+    if module is None:
+        return made
+    return [path for path in made if _folder(path.relative_to(PLAIN_FOLDER)) in PLAIN[module]]
+
+
+def compile_unit(folder: Path, unit: Unit) -> list[Path]:
+    """Compiles `unit` into `folder` (what is up to date stays as it is); returns the object files.
+
+    Raises:
+        CompileError: a file does not compile, or ninja is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # another build may be at work in this folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        text, objects = _ninja_file(folder, unit)
+        (folder / "build.ninja").write_text(text)
+        jobs = os.environ.get("MAX_JOBS")
+        # ccache takes no file that uses a precompiled header unless it may overlook __TIME__.
+        variables = {"CCACHE_SLOPPINESS": "pch_defines,time_macros", **os.environ}
+        done = subprocess.run(
+            [_ninja(), *(["-j", jobs] if jobs else []), "--quiet"], cwd=folder, env=variables
+        )
+    if done.returncode != 0:
+        raise CompileError(f"compiling failed (in {folder})")
+    return objects
+
+
+def code_flags() -> list[str]:
+    """What decides which code is made, as far as it is the same for every file."""
+    return [flag for flag in FLAGS if flag.startswith(("-std", "-f"))]
+
+
+def compiler() -> list[str]:
+    """The command of the C++ compiler, without flags of ours."""
+    return shlex.split(os.environ.get("CXX", "c++"))
+
+
+def _folder(path: Path) -> str:
+    return path.parent.as_posix()
+
+
+def _ninja() -> str:
+    try:
+        import ninja
+    except ImportError:
+        found = shutil.which("ninja")
+    else:
+        found = shutil.which("ninja", path=f"{ninja.BIN_DIR}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        raise CompileError("ninja is not installed; pip install ninja")
+    return found
+
+
+def _ninja_file(folder: Path, unit: Unit) -> tuple[str, list[Path]]:
+    """The text of the ninja file, and the objects that it makes."""
+    debug = os.environ.get("TOPOOPT_DEBUG", "0") not in ("", "0")
+    header = folder / unit.header
+    header.parent.mkdir(parents=True, exist_ok=True)
+    # A compiler that cannot use the compiled form reads this one.
+    _write_if_other(header, f'#include "{CSRC / unit.header}"\n')
+    flags = [
+        *FLAGS,
+        f"-I{CSRC}",
+        *unit.flags,
+        *(["-Og", "-g"] if debug else [unit.optimisation]),
+        *(flag for name in ("CPPFLAGS", "CXXFLAGS") for flag in _variable(name)),
+    ]
+    lines = [
+        f"cxx = {_joined([*_ccache(), *compiler()])}",
+        f"flags = {_joined(flags)}",
+        "rule header",
+        "  command = $cxx $flags -MMD -MF $out.d -x c++-header $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = $in",
+        "rule object",
+        f"  command = $cxx -include {_joined([str(header)])} -fpch-preprocess $flags"
+        " -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = $in",
+        f"build {_path(header)}.gch: header {_path(header)}",
+    ]
+    objects = []
+    for source in unit.sources:
+        made = folder / source.relative_to(CSRC).with_suffix(".o")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        objects.append(made)
+        lines.append(f"build {_path(made)}: object {_path(source)} | {_path(header)}.gch")
+    return "\n".join([*lines, ""]), objects
+
+
+def _ccache() -> list[str]:
+    """ccache, if it is installed and not part of CXX already."""
+    found = shutil.which("ccache")
+    return [found] if found and not any("ccache" in word for word in compiler()) else []
+
+
+def _variable(name: str) -> list[str]:
+    return shlex.split(os.environ.get(name, ""))
+
+
+def _write_if_other(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def _joined(words: list[str]) -> str:
+    """As a value in a ninja file: for the shell, with ninja's own escape."""
+    return shlex.join(words).replace("$", "$$")
+
+
+def _path(path: Path) -> str:
+    """As a file in a ninja file."""
+    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+if __name__ == "__main__":
+    try:
+        compile_plain()
+    except CompileError as error:
+        raise SystemExit(f"csrc/objects.py: {error}") from None
