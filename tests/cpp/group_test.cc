@@ -36,7 +36,7 @@ TEST(Groups, RandomSequencesOfAllOperationsGiveTheRightResults) {
     for (const size_t window : {16 << 10, 4 << 20}) {
       SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(cables.size()) +
                    " cables, window " + std::to_string(window));
-      Steps steps(size, 25, 60000, random);
+      Steps steps(size, partOf(25), 60000, random);
       Network network({.size = size,
                        .cables = cables,
                        .window_bytes = window,
@@ -55,9 +55,9 @@ TEST(Groups, RandomSequencesOfAllOperationsGiveTheRightResults) {
 TEST(Groups, OnDifferentMembersWorkAtTheSameTime) {
   TestRandom random(402);
   for (const auto& cables : {ringOf(6), starOf(6), lineOf(6), simplexRingOf(6)}) {
-    Steps of_all(6, 15, 50000, random);
-    Steps of_some(4, 15, 50000, random);
-    Steps of_two(2, 15, 50000, random);
+    Steps of_all(6, partOf(15), 50000, random);
+    Steps of_some(4, partOf(15), 50000, random);
+    Steps of_two(2, partOf(15), 50000, random);
     Network network(
         {.size = 6, .cables = cables, .window_bytes = 32 << 10, .routes = 2, .socket_bytes = 4096},
         random);

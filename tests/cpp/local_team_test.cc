@@ -232,7 +232,7 @@ TEST(LocalTeam, MembersThatComeAndGoAtDifferentTimesDoNotDisturbEachOther) {
   TestRandom random(902);
   for (const int size : {2, 3, 5}) {
     Team team(size, random.chance(0.5));
-    constexpr size_t kCalls = 60;
+    const size_t kCalls = partOf(60);
     std::vector<size_t> counts;
     for (size_t i = 0; i < kCalls; ++i) counts.push_back(random.size(60000));
     std::vector<uint64_t> seeds;
@@ -381,7 +381,7 @@ TEST(GroupInSharedMemory, RandomSequencesOfAllOperationsGiveTheRightResults) {
   TestRandom random(904);
   for (const int size : {1, 2, 3, 5}) {
     for (const bool synchronous : {false, true}) {
-      Steps steps(size, 40, 60000, random, synchronous);
+      Steps steps(size, partOf(40), 60000, random, synchronous);
       Network network({.size = size, .cables = completeOf(size)}, random);
       std::vector<int> ranks(static_cast<size_t>(size));
       std::iota(ranks.begin(), ranks.end(), 0);

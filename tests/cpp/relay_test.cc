@@ -144,7 +144,7 @@ TEST(Relays, AnAllToAllEndsInAnyOrderOfReceivesAndRelaysHoldAWindowPerFlow) {
       for (int kind = 0; kind < 3; ++kind) {
         SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window) + ", order " +
                      std::to_string(kind));
-        OneAtATime exchange(shape.size, 150'000, random);
+        OneAtATime exchange(shape.size, partOf(150'000), random);
         Network network({.size = shape.size,
                          .cables = shape.cables,
                          .window_bytes = window,

@@ -71,12 +71,18 @@ def _run(command: list[str], **variables: str) -> str:
     return done.stdout
 
 
+# Under the thread sanitizer every suite runs, with a part of its random messages and calls.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "sanitizer", ["address,undefined", pytest.param("thread", marks=pytest.mark.exhaustive)]
+    ("sanitizer", "share"),
+    [
+        ("address,undefined", 1.0),
+        ("thread", 0.25),
+        pytest.param("thread", 1.0, marks=pytest.mark.exhaustive),
+    ],
 )
-def test_the_cpp_suites_pass_under_the_sanitizer(sanitizer: str) -> None:
+def test_the_cpp_suites_pass_under_the_sanitizer(sanitizer: str, share: float) -> None:
     if (reason := _missing()) is not None:
         pytest.skip(reason)
     makefile = str(HERE / "Makefile")
@@ -91,5 +97,6 @@ def test_the_cpp_suites_pass_under_the_sanitizer(sanitizer: str) -> None:
         printed = _run(
             [str(folder / program), "--gtest_brief=1"],
             TOPOOPT_TEST_SLOWNESS=f"{slowness():.2f}",
+            TOPOOPT_TEST_SHARE=str(share),
         )
         assert "[  PASSED  ]" in printed

@@ -92,7 +92,7 @@ TEST(Endpoints, MessagesOfAnySizeReachEveryRankOverAnyRoutes) {
     for (const size_t window : {4 << 10, 64 << 10, 4 << 20}) {
       SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window));
       Traffic traffic;
-      traffic.addRandom(shape.size, 80, 1 << 20, random);
+      traffic.addRandom(shape.size, partOf(80), 1 << 20, random);
       Network network({.size = shape.size,
                        .cables = shape.cables,
                        .window_bytes = window,
@@ -109,7 +109,7 @@ TEST(Endpoints, TinyWindowsStillMoveMessages) {
   TestRandom random(202);
   for (const size_t window : {1, 57, 1000}) {
     Traffic traffic;
-    traffic.addRandom(4, 60, 20000, random);
+    traffic.addRandom(4, partOf(60), 20000, random);
     Network network({.size = 4, .cables = ringOf(4), .window_bytes = window, .routes = 2}, random);
     traffic.start(network, random);
     ASSERT_NO_FATAL_FAILURE(traffic.check());
@@ -123,7 +123,7 @@ TEST(Endpoints, LinksOfAllKindsCarryAnyMixOfTraffic) {
     for (const size_t window : {1 << 10, 100 << 10, 4 << 20}) {
       SCOPED_TRACE(std::string(shape.name) + ", window " + std::to_string(window));
       Traffic traffic;
-      traffic.addRandom(shape.size, 80, 1 << 20, random);
+      traffic.addRandom(shape.size, partOf(80), 1 << 20, random);
       Network network({.size = shape.size,
                        .cables = ofRandomKinds(shape.cables, random),
                        .window_bytes = window,
