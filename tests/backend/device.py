@@ -39,7 +39,7 @@ def build() -> Path:
     subprocess.run(
         [
             *(os.environ.get("CXX") or "c++").split(),
-            *("-std=c++20", "-O1", "-shared", "-fPIC", "-DTORCH_EXTENSION_NAME=lag"),
+            *("-std=c++20", "-O0", "-shared", "-fPIC", "-DTORCH_EXTENSION_NAME=lag"),
             *(f"-I{folder}" for folder in includes),
             str(_SOURCES / "device.cc"),
             *(f"-L{folder}" for folder in folders),

@@ -99,8 +99,8 @@ SMALLER = (
     Smaller(".*", r"(benchmarks/routing\.py \w+)", r"\1 --servers 8 --degree 2"),
     Smaller(
         ".*",
-        r"benchmarks/hybrid\.py",
-        "benchmarks/hybrid.py --only dlrm --servers 4 --degree 2 --bandwidth 100Mbps --steps 5",
+        r"benchmarks/prediction\.py",
+        "benchmarks/prediction.py --only dlrm --bandwidth 100Mbps",
     ),
 )
 
@@ -113,6 +113,10 @@ ELSEWHERE = (
     Elsewhere(r"fabric script plan\.json", "tests/fabric/test_host_script.py"),
     Elsewhere(r"doctor --cluster", "tests/launcher/test_doctor.py"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
+    Elsewhere(
+        r"python (csrc/objects\.py|setup\.py build_ext)|ninja -t", "tests/packaging/test_objects.py"
+    ),
+    Elsewhere(r"tests/cpp/Makefile|build/cpp-tests", "tests/cpp/test_cpp.py"),
     Elsewhere(r"^pip install", "tests/packaging/test_distribution.py"),
 )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +59,24 @@ def test_debug_information_is_made_only_on_request(tmp_path, monkeypatch):
 def test_flags_of_the_user_come_last(tmp_path, monkeypatch):
     monkeypatch.setenv("CXXFLAGS", "-O0 -DNAME='a b'")
     assert flags_of(tmp_path, CSRC / "sim" / "fold.cc")[-3:] == ["-O0", "'-DNAME=a", "b'"]
+
+
+def test_the_command_says_where_compiling_failed(tmp_path):
+    """In a copy, whose folder of objects is its own."""
+    shutil.copytree(CSRC / "common", tmp_path / "csrc" / "common")
+    shutil.copytree(CSRC / "precompiled", tmp_path / "csrc" / "precompiled")
+    shutil.copy(CSRC / "objects.py", tmp_path / "csrc")
+    done = subprocess.run(
+        [sys.executable, "csrc/objects.py"],
+        cwd=tmp_path,
+        env={**os.environ, "CXX": "false"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"compiling failed (in {tmp_path}/build/objects)\n")
 
 
 def test_a_compiler_that_fails_is_an_error(tmp_path, monkeypatch):
