@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from small_op_graphs import one_all_reduce, random_graph, random_strategy
@@ -10,6 +11,7 @@ from small_op_graphs import one_all_reduce, random_graph, random_strategy
 from torch_topoopt.architecture_program import architecture_program
 from torch_topoopt.architecture_sim import demand_bytes, predict_on
 from torch_topoopt.architectures import ARCHITECTURES
+from torch_topoopt.op_graph import MeasuredStep
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
@@ -71,3 +73,18 @@ def test_what_cannot_be_a_program_is_named() -> None:
         architecture_program(ARCHITECTURES["sip-ml"](cluster), op_graph, cluster, strategy)
     with pytest.raises(ValueError, match="topology: has 4 servers"):
         architecture_program(torus, op_graph, Cluster(8, 2, 25.0), strategy)
+
+
+@pytest.mark.parametrize("level", ["flow", "packet"])
+def test_servers_of_one_machine_share_its_processors_at_every_level(level: str) -> None:
+    """Eight of them compute on two processors: four times as long, beside short messages."""
+    cluster = Cluster(8, 4, 25.0)
+    op_graph, strategy = one_all_reduce(1000), data_parallel(one_all_reduce(1000), 8)
+    step = MeasuredStep(overhead_s=0.5, servers_at_once=2.0)
+    shared = replace(op_graph, measured_step=step)
+    switch = ARCHITECTURES["ideal-switch"](cluster)
+    result = run_program(architecture_program(switch, shared, cluster, strategy), level=level)
+    alone = replace(op_graph, measured_step=replace(step, servers_at_once=None))
+    once = predict_on(switch, alone, cluster, strategy)
+    assert result.device_busy_s.tolist() == pytest.approx([4 * once.compute_s] * 8)
+    assert result.completion_s == pytest.approx(once.iteration_s + 3 * once.compute_s, rel=1e-3)
