@@ -218,8 +218,8 @@ def test_the_kernel_holds_a_connection_to_its_rate() -> None:
 
 @pytest.mark.parametrize(
     ("gbps", "segment"),
-    [(0.001, 256), (0.004, 500), (0.02, 2500), (0.05, 31_250), (0.15, None), (None, None)],
-    ids=["1Mbps", "4Mbps", "20Mbps", "50Mbps", "150Mbps", "unlimited"],
+    [(0.001, 256), (0.008, 500), (0.02, 1250), (0.05, 31_250), (0.15, None), (None, None)],
+    ids=["1Mbps", "8Mbps", "20Mbps", "50Mbps", "150Mbps", "unlimited"],
 )
 def test_a_segment_is_sent_in_a_few_ms_at_the_rate_of_its_link_in_both_directions(
     gbps: float | None, segment: int | None

@@ -30,7 +30,7 @@ _TCP_NOTSENT_LOWAT = 25
 _UNSENT_S = 0.005
 # Of a segment, below and from _SLOW_GBPS on: shorter ones cost more processor time than they are
 # worth.
-_SEGMENT_S = (0.001, 0.005)
+_SEGMENT_S = (0.0005, 0.005)
 _SLOW_GBPS = 0.025
 _LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
@@ -86,7 +86,7 @@ def limit_rate(connection: socket.socket, gbps: float) -> None:
 
 
 def _limit_segments(connection: socket.socket, gbps: float) -> None:
-    """Segments of both directions of a connection yet to be made: what its rate sends in 1 to 5 ms.
+    """Segments of both directions of a connection to be made: what its rate sends in 0.5 or 5 ms.
 
     Linux sends two segments at once and waits afterwards, and the first ten of a connection without
     waiting. Loopback's 64 KB would arrive 130 ms early at 4 Mb/s.
