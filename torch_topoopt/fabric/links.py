@@ -28,10 +28,10 @@ _TCP_NOTSENT_LOWAT = 25
 # What the kernel may hold back per connection: enough to keep the link busy, little enough that
 # relayed and urgent frames do not wait behind megabytes of other traffic.
 _UNSENT_S = 0.005
-# Of a segment, below and from _SLOW_GBPS on: shorter ones cost more processor time than they are
-# worth.
-_SEGMENT_S = (0.0005, 0.005)
+# Of a segment on slow links; elsewhere _UNSENT_S, for shorter ones cost more processor time than
+# they are worth.
 _SLOW_GBPS = 0.025
+_SLOW_SEGMENT_S = 0.0005
 _LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
@@ -91,7 +91,8 @@ def _limit_segments(connection: socket.socket, gbps: float) -> None:
     Linux sends two segments at once and waits afterwards, and the first ten of a connection without
     waiting. Loopback's 64 KB would arrive 130 ms early at 4 Mb/s.
     """
-    wanted = round(gbps * BYTES_PER_GBPS * _SEGMENT_S[gbps >= _SLOW_GBPS])
+    seconds = _SLOW_SEGMENT_S if gbps < _SLOW_GBPS else _UNSENT_S
+    wanted = round(gbps * BYTES_PER_GBPS * seconds)
     if wanted < _LOOPBACK_SEGMENT_BYTES:
         size = max(wanted, _LEAST_SEGMENT_BYTES)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)

@@ -122,7 +122,7 @@ class StepClock:
             self._timing_since = time.monotonic()
         self._step, self._depth = {}, 0
         enough = time.monotonic() - self._timing_since >= ENOUGH_S and len(self._steps) >= LEAST
-        if self._ends == LEFT_OUT:
+        if self._ends == LEFT_OUT:  # at the script's end its modules may be gone
             self._buckets = self._bucket_bytes()
         if enough or len(self._steps) == MOST:
             self._finish(self._steps, self._buckets)
