@@ -44,7 +44,7 @@ def test_a_child_that_has_ended_counts_as_this_process_and_as_a_busy_processor()
     ours = processor_use._Readings()
     subprocess.run([sys.executable, "-c", COMPUTE_1_S], check=True, timeout=60)
     now = processor_use._Readings()
-    assert now.own_s - ours.own_s >= 1
+    assert now.own_s - ours.own_s >= 0.98  # both clocks count in hundredths
     assert now.busy_s - ours.busy_s >= 0.98
     assert now.time_s <= time.monotonic()
 
