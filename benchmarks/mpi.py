@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher.rank_main import die_with
+from torch_topoopt.processes.rank_main import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
-from torch_topoopt.launcher.rank_main import die_with
+from torch_topoopt.processes.rank_main import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
 from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
-from torch_topoopt.launcher.rank_main import enter_namespace
+from torch_topoopt.processes.rank_main import enter_namespace
 from torch_topoopt.plan import BYTES_PER_GBPS
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import rank_main, signals
+from torch_topoopt.launcher import forked_ranks, signals
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.processes import rank_main
 from torch_topoopt.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.launcher.fabrics import Hosts
+    from torch_topoopt.processes.fork_server import ForkServer
 
 
 _GRACE_S = 2.0  # for ranks to end after Ctrl-C
@@ -54,11 +56,12 @@ def train(
     variables: Mapping[str, str],
     log_dir: Path,
     hosts: Hosts | None = None,
+    server: ForkServer | None = None,
 ) -> list[RankFailure]:
     """Runs the script on all ranks with `variables` in their environment.
 
-    With `hosts` they run in the namespaces of their servers. Logs asked for with --redirects or
-    --tee go to `log_dir` unless --log-dir names another folder.
+    With `hosts` they run in the namespaces of their servers, with `server` as forks of it. Logs
+    asked for with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
     Returns the ranks that failed first: none when all went well, and more than one only if they
     failed too close together to be told apart. Raises Interrupted for a signal, and InputError
     where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
@@ -67,7 +70,8 @@ def train(
         if arguments.log_dir is None:
             redirected = arguments.redirects != "0" or arguments.tee != "0"
             arguments.log_dir = str(log_dir if redirected else scratch)
-        return _launch(arguments, variables, hosts)
+        with forked_ranks.forking(server):
+            return _launch(arguments, variables, hosts)
 
 
 def _launch(

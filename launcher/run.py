@@ -40,6 +40,7 @@ from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
 from torch_topoopt.launcher.run_folder import RunFolder
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.versions import check_installed
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Job:
     terminal: Terminal
     folder: RunFolder
     metrics: MetricsWriter
+    server: ForkServer | None = None  # of the ranks, and what traces them before
     site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
     start_up_s: float | None = None  # of the train stage, until the first iteration had ended
@@ -204,7 +206,7 @@ class Job:
         )
         with self.stage("profile") as stage:
             stage.progress(None, f"tracing {script.name}")
-            demand, trace, why = script_plan.demand_of_script(script, cluster)
+            demand, trace, why = script_plan.demand_of_script(script, cluster, self.server)
             found = trace is not None
             stage.result = script_plan.demand_text(demand) if found else "no demand was found"
         return demand, trace, why
@@ -241,7 +243,9 @@ class Job:
                     stage.progress,
                     emulated=self.options.site is None,
                 )
-            graph, steps = run_steps.measured_graph(graph, self.options, stage.progress)
+            graph, steps = run_steps.measured_graph(
+                graph, self.options, stage.progress, self.server
+            )
             documents.save(graph, str(self.folder / "opgraph.json"))
             stage.result = profile.summary(graph)
         for line in filter(None, (measured, steps)):
@@ -289,7 +293,9 @@ class Job:
         """A plan that is more than data parallel, priced by its own steps; what was measured."""
         if not run_steps.measures(self.options) or hybrid.is_data_parallel(plan):
             return plan, ""
-        graph, plan, steps = run_steps.measured_plan(graph, plan, self.options, stage.progress)
+        graph, plan, steps = run_steps.measured_plan(
+            graph, plan, self.options, stage.progress, self.server
+        )
         documents.save(graph, str(self.folder / "opgraph.json"))
         return plan, steps
 
@@ -329,7 +335,7 @@ class Job:
             logs = self.folder / "logs"
             started = time.time()
             use = processor_use.ProcessorUse()
-            failures = ranks.train(self.options.torchrun, variables, logs, hosts)
+            failures = ranks.train(self.options.torchrun, variables, logs, hosts, self.server)
             ended = time.time()
             if self.site is None:
                 self.other_processors = use.of_others()
@@ -365,7 +371,8 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
     site = options.site
     folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
-    job = Job(options, console.Terminal(json_output=options.json), folder, metrics)
+    server = ForkServer() if options.forks else None  # imports torch while a plan is made
+    job = Job(options, console.Terminal(json_output=options.json), folder, metrics, server)
     cluster = options.cluster
     try:
         metrics.write(
@@ -383,6 +390,9 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
                 job.end(error.exit_code)
             print(f"topoopt: what was finished is in {folder.path}", file=sys.stderr)
         raise
+    finally:
+        if server is not None:
+            server.close()
 
 
 def _stages(job: Job) -> tuple[int, dict[str, Any]]:

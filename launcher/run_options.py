@@ -68,6 +68,7 @@ class RunOptions:
     or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
     Without that too, `unknown` says why. `of_script` tells whether model or plan are of the script
     that is trained, so that predictions can be held against it. `take_over` are other backends.
+    `forks` tells whether ranks start as forks of a process that has imported torch.
     """
 
     cluster: Cluster
@@ -85,6 +86,7 @@ class RunOptions:
     unknown: str
     of_script: bool
     take_over: tuple[str, ...]
+    forks: bool
     seed: int
     run_dir: Path | None
     wandb: bool
@@ -117,6 +119,7 @@ def parse(argv: list[str]) -> RunOptions:
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
     syntax = _check_script(arguments)
+    forks = _take_start_method(arguments, syntax)
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
     fabrics.check(arguments.fabric, arguments)
@@ -136,6 +139,7 @@ def parse(argv: list[str]) -> RunOptions:
         unknown=source.unknown,
         of_script=source.of_script,
         take_over=arguments.take_over,
+        forks=forks,
         seed=arguments.seed,
         run_dir=arguments.run_dir,
         wandb=arguments.wandb,
@@ -179,7 +183,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.print_help = _print_help  # type: ignore[method-assign]
     # So that what was not said can be told from what was.
-    for name in ("nproc_per_node", "node_rank", "master_addr"):
+    for name in ("nproc_per_node", "node_rank", "master_addr", "start_method"):
         if f"PET_{name.upper()}" not in os.environ:
             options.set_defaults(**{name: None})
     _add_options(options.add_argument_group("torch_topoopt"))
@@ -425,6 +429,19 @@ def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
     return script_syntax.read(script)
+
+
+def _take_start_method(arguments: argparse.Namespace, syntax: ScriptSyntax | None) -> bool:
+    """Whether ranks are to be forks; leaves torchrun's --start-method to what it is for.
+
+    A fork has imported torch before the script starts, so a script that names what torch reads from
+    the environment at its import starts anew, and so does what is no script (modules, programs).
+    """
+    wanted = arguments.start_method in (None, "forkserver")
+    arguments.start_method = arguments.start_method or "spawn"
+    emulated = not arguments.cluster
+    plain = syntax is not None and not arguments.run_path and not syntax.import_variables
+    return wanted and emulated and plain
 
 
 def _check_master_port(arguments: argparse.Namespace) -> None:

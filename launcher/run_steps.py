@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import GradientBuckets, OpGraph
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.script_trace.step_timing import StepTiming
 
     Progress = Callable[[float | None, str], None]
@@ -44,7 +45,9 @@ def buckets_of(options: RunOptions) -> GradientBuckets:
     return BUCKETS
 
 
-def measured_graph(graph: OpGraph, options: RunOptions, progress: Progress) -> tuple[OpGraph, str]:
+def measured_graph(
+    graph: OpGraph, options: RunOptions, progress: Progress, server: ForkServer | None = None
+) -> tuple[OpGraph, str]:
     """`graph` as the script works through it, and one line about what was measured of that.
 
     Where nothing is to be measured the line is empty.
@@ -53,11 +56,15 @@ def measured_graph(graph: OpGraph, options: RunOptions, progress: Progress) -> t
     if not measures(options):
         return graph, ""
     plan = documents.make_plan(graph, options.cluster, _options(options, None), _silent)
-    return _measured(graph, options, plan, progress)
+    return _measured(graph, options, plan, progress, server)
 
 
 def measured_plan(
-    graph: OpGraph, plan: Plan, options: RunOptions, progress: Progress
+    graph: OpGraph,
+    plan: Plan,
+    options: RunOptions,
+    progress: Progress,
+    server: ForkServer | None = None,
 ) -> tuple[OpGraph, Plan, str]:
     """The same after the steps of `plan` itself were measured, and `plan` with its new prediction.
 
@@ -65,14 +72,18 @@ def measured_plan(
     """
     from torch_topoopt.planner import Planning
 
-    again, line = _measured(graph, options, plan, progress)
+    again, line = _measured(graph, options, plan, progress, server)
     if again is not graph:
         plan = Planning(again, plan.cluster, _options(options, plan)).priced(plan)
     return again, plan, line
 
 
 def _measured(
-    graph: OpGraph, options: RunOptions, plan: Plan, progress: Progress
+    graph: OpGraph,
+    options: RunOptions,
+    plan: Plan,
+    progress: Progress,
+    server: ForkServer | None,
 ) -> tuple[OpGraph, str]:
     from torch_topoopt.script_trace.runner import ScriptError
     from torch_topoopt.script_trace.step_timing import time_steps
@@ -92,6 +103,7 @@ def _measured(
                 world_size=cluster.servers * cluster.accelerators_per_server,
                 ranks_per_server=cluster.accelerators_per_server,
                 variables={"TOPOOPT_PLAN": str(path)},
+                server=server,
             )
         except ScriptError as error:
             return graph, _estimated(str(error))

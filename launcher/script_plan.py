@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.script_trace import CommunicationTrace, TraceLimits
     from torch_topoopt.topology.routing_policies import Policy
 
@@ -32,7 +33,7 @@ class Script:
     arguments: tuple[str, ...]
     limits: TraceLimits
 
-    def trace(self, cluster: Cluster) -> CommunicationTrace:
+    def trace(self, cluster: Cluster, server: ForkServer | None) -> CommunicationTrace:
         """Its collectives in a world of `cluster`; raises ScriptError as `trace_script` does."""
         from torch_topoopt.script_trace import trace_script
 
@@ -44,6 +45,7 @@ class Script:
             limits=self.limits,
             module=self.module,
             ranks_per_server=per_server,
+            server=server,
         )
 
 
@@ -56,7 +58,7 @@ def demand_of_trace(trace: CommunicationTrace, cluster: Cluster) -> Demand:
 
 
 def demand_of_script(
-    script: Script | None, cluster: Cluster
+    script: Script | None, cluster: Cluster, server: ForkServer | None = None
 ) -> tuple[Demand, CommunicationTrace | None, str]:
     """The demand that a trace of `script` finds, and the trace; else an unknown one, and why."""
     from torch_topoopt.script_trace import ScriptError
@@ -64,7 +66,7 @@ def demand_of_script(
     if script is None:
         return unknown_demand(cluster), None, ""
     try:
-        trace = script.trace(cluster)
+        trace = script.trace(cluster, server)
         return demand_of_trace(trace, cluster), trace, ""
     except (ScriptError, DocumentError) as error:
         return unknown_demand(cluster), None, str(error)

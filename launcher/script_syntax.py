@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tokenize
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+# of torch, and of the libraries for threads that are loaded with it
+_IMPORT_VARIABLE = re.compile(
+    r"(OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|PYTORCH|TORCH(?!ELASTIC)\w*)_[A-Z0-9_]+$"
+)
+
+
 @dataclass(frozen=True)
 class ScriptSyntax:
     """`builds_model`: there is a build_model() at module level that needs no arguments. `guarded`:
     what must not run when the script is imported stands under `if __name__ == "__main__"`.
-    `imports` are the modules it names in import statements, anywhere."""
+    `imports` are the modules it names in import statements, anywhere. `import_variables` are the
+    environment variables it names of those that are read when torch is imported."""
 
     builds_model: bool
     guarded: bool
     imports: frozenset[str]
+    import_variables: frozenset[str] = frozenset()
 
     @property
     def has_model(self) -> bool:
@@ -47,6 +56,7 @@ def read(path: str) -> ScriptSyntax:
         builds_model=any(_makes_build_model(statement) for statement in statements),
         guarded=any(_is_guard(statement) for statement in statements),
         imports=frozenset(_imported(tree)),
+        import_variables=frozenset(filter(_IMPORT_VARIABLE.match, _texts(tree))),
     )
 
 
@@ -106,6 +116,12 @@ def _is_guard(statement: ast.stmt) -> bool:
     return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
         isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
     )
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -28,6 +28,7 @@ PYTHON_LAYERS: tuple[frozenset[str], ...] = (
             "metrics",
             "own_command",
             "planning_defaults",
+            "processes",
             "rank_errors",
             "rates",
             "scratch",

@@ -48,6 +48,7 @@ class _Asked:
 
 
 _asked = _Asked()
+_default: bool | None = None  # None: nothing is watched yet
 
 
 def parse_take_over(text: str) -> tuple[str, ...]:
@@ -81,17 +82,21 @@ def watch(name: str, *, default: bool) -> None:
     """Notes what init_process_group and new_group are asked for, and takes over what was asked to.
 
     `name` is the backend that takes the place of others; with `default` also where none is named.
+    Once more, it changes `default`.
     """
-    _replace("init_process_group", lambda given: _watched(given, name, default=default))
-    _replace("new_group", lambda given: _watched(given, name, default=False, inherits=True))
+    global _default
+    watched, _default = _default is not None, default
+    if not watched:
+        _replace("init_process_group", lambda given: _watched(given, name))
+        _replace("new_group", lambda given: _watched(given, name, inherits=True))
 
 
-def _watched(given: dict[str, Any], name: str, *, default: bool, inherits: bool = False) -> None:
+def _watched(given: dict[str, Any], name: str, *, inherits: bool = False) -> None:
     """Changes the arguments `given` of one call."""
     names = _names()
     backend = given.get("backend")
     if backend is None:
-        if default:
+        if _default and not inherits:
             given["backend"] = name
         elif names and not inherits and given.get("device_id") is None:
             given["backend"] = _default_taken_over(names, name)

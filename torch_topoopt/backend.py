@@ -60,12 +60,16 @@ def load_in_ranks() -> None:
 
 
 def register() -> None:
-    """Makes "topoopt" known to torch.distributed; harmless if it is known already.
+    """Makes "topoopt" known to torch.distributed, and does what the environment asks for.
 
-    In a rank started by `topoopt run`, a process group that names no backend is a "topoopt" one.
+    Once more after a fork, it does what the environment asks for by then.
     """
-    if hasattr(dist.Backend, _NAME.upper()):
-        return
+    if not hasattr(dist.Backend, _NAME.upper()):
+        _register()
+    _adopt_environment()
+
+
+def _register() -> None:
     # Whether there is a device is not asked here, for that would break ranks that fork.
     devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
     dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=devices)
@@ -76,6 +80,13 @@ def register() -> None:
     dist.Backend._plugins = {_NAME: plugins[_NAME.upper()], **plugins}
     open_name_locks(checking_group)
     watch_groups(_NAME, _join, let_go)
+
+
+def _adopt_environment() -> None:
+    """In a rank started by `topoopt run`, a process group that names no backend is a "topoopt" one.
+
+    Also where others are to be taken over, and what is logged.
+    """
     planned = "TOPOOPT_PLAN" in os.environ
     if planned:
         dist.Backend.default_device_backend_map["cpu"] = _NAME

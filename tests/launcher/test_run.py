@@ -157,6 +157,29 @@ def test_a_script_gets_torchrun_s_environment_and_its_own_arguments(
     assert "\x1b" not in done.stdout + done.stderr, "no terminal, so no escape sequences"
 
 
+@pytest.mark.parametrize(
+    ("options", "script", "imported"),
+    [
+        ([], "plain.py", True),
+        (["--start-method", "forkserver"], "plain.py", True),
+        (["--start-method", "spawn"], "plain.py", False),
+        ([], "sets_threads.py", False),
+        (["-m"], "plain", False),
+    ],
+)
+def test_ranks_start_with_torch_unless_they_or_the_user_object(
+    launcher: Any, scripts: Path, options: list[str], script: str, imported: bool
+) -> None:
+    seen = (
+        "import os, sys; open('seen-' + os.environ['RANK'], 'w').write(str('torch' in sys.modules))"
+    )
+    (scripts / "plain.py").write_text(seen)
+    (scripts / "sets_threads.py").write_text(f"{seen}\nos.environ['OMP_NUM_THREADS'] = '2'")
+    done = launcher.run("run", "--plan", "plan.json", *options, script)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text() for path in scripts.glob("seen-*")] == [str(imported)] * 2
+
+
 def test_a_script_that_crashes_on_one_rank(launcher: Any, scripts: Path) -> None:
     done: Done = launcher.run("run", "--plan", "plan.json", "--run-dir", "here", "crash.py")
     assert done.returncode == 1

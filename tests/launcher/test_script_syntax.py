@@ -49,6 +49,26 @@ def test_a_build_model_that_can_be_called_is_found(read: Read, text: str, builds
 
 
 @pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("os.environ['OMP_NUM_THREADS'] = '4'", {"OMP_NUM_THREADS"}),
+        ("os.environ.setdefault('PYTORCH_ALLOC_CONF', 'x')", {"PYTORCH_ALLOC_CONF"}),
+        (
+            "os.environ.update({'TORCH_LOGS': '', 'MKL_NUM_THREADS': '1'})",
+            {"TORCH_LOGS", "MKL_NUM_THREADS"},
+        ),
+        ("os.putenv('TORCHINDUCTOR_CACHE_DIR', '/tmp')", {"TORCHINDUCTOR_CACHE_DIR"}),
+        ("os.environ['TORCHELASTIC_RUN_ID'], os.environ['RANK']", set()),
+        ("print('OMP_NUM_THREADS is', 'torch_', 'NCCL_DEBUG')", set()),
+    ],
+)
+def test_variables_that_torch_reads_at_its_import_are_found(
+    read: Read, text: str, names: set[str]
+) -> None:
+    assert read(f"import os\n{text}").import_variables == names
+
+
+@pytest.mark.parametrize(
     ("text", "guarded"),
     [
         (GUARD, True),

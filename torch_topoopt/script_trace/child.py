@@ -1,10 +1,10 @@
 """Runs the user's script as ranks of a world that is not there, and writes what each called.
 
-`python -m torch_topoopt.script_trace.child FOLDER`, started by runner.py. FOLDER/jobs.json is an
-object {"launcher_pid": ..., "stop_at_error": ..., "stop_when_alike": ..., "total_limit_s": ...,
+`python -m torch_topoopt.script_trace.child FOLDER`, started by runner.py from a fork server.
+FOLDER/jobs.json is an object {"stop_at_error": ..., "stop_when_alike": ..., "total_limit_s": ...,
 "jobs": [...]}; job i leaves FOLDER/i.json, which is {"calls": [...]} or {"error": "one line"}, and
-what the script prints in FOLDER/i.log. PyTorch is imported once; each job is a fork of this
-process, in which the script runs as __main__. All of them end with the launcher, however that ends.
+what the script prints in FOLDER/i.log. Each job is a fork of this process, in which the script runs
+as __main__. All of them end with the launcher, however that ends.
 
 Every process group is PyTorch's fake one, whatever backend the script names: a collective leaves
 its tensors as they are, except that gathered ones are filled with this rank's own, and received
@@ -14,7 +14,6 @@ ones with 1.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import functools
 import inspect
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch._dynamo  # every optimizer imports it: here once, not in every fork
+import torch._dynamo
 import torch.distributed as dist
 import torch.distributed.device_mesh
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -41,6 +40,7 @@ from torch.optim.optimizer import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from torch_topoopt.processes.rank_main import die_with
 from torch_topoopt.script_trace.memory import used_bytes
 from torch_topoopt.script_trace.recorder import Recorder
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _LOOK_S = 0.2  # at the memory of a job
 
 
@@ -133,7 +132,6 @@ class Iterations:
 def main(folder: Path) -> None:
     """Runs all jobs, one after the other."""
     todo = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
-    _end_with(todo["launcher_pid"])
     started = time.monotonic()
     for i, job in enumerate(todo["jobs"]):
         if todo["total_limit_s"] is not None:
@@ -152,7 +150,7 @@ def _run_one(folder: Path, i: int, job: dict[str, Any]) -> dict[str, Any]:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _end_with(parent)
+        die_with(parent)
         output = os.open(folder / f"{i}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -166,14 +164,6 @@ def _run_one(folder: Path, i: int, job: dict[str, Any]) -> dict[str, Any]:
         _write(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return answer
-
-
-def _end_with(parent: int) -> None:
-    """Asks the kernel for SIGKILL when the parent process ends; exits if it has ended already."""
-    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError("prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _speaks_for_all(answer: dict[str, Any], job: dict[str, Any]) -> bool:
@@ -227,7 +217,8 @@ def _why_none(ending: int | str, job: dict[str, Any], log: Path) -> str:
 def run(job: dict[str, Any], result: Path) -> None:
     """Runs the script as one rank and writes `result`; how it ends never matters after that."""
     script = str(job["script"])
-    os.environ.update(job["environment"])
+    os.environ.update(job["environment"], TORCHDYNAMO_DISABLE="1")
+    torch._dynamo.config.disable = True
     if job["memory_bytes"] is not None:
         with contextlib.suppress(OSError):  # the first to go, if it comes to that
             Path("/proc/self/oom_score_adj").write_text("1000")

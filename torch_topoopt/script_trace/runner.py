@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.processes.fork_server import ForkServerError, shared
 from torch_topoopt.scratch import scratch_folder
 from torch_topoopt.script_trace.document import CommunicationTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.processes.fork_server import ForkedProcess, ForkServer
 
 DEFAULT_ITERATIONS = 2
 DEFAULT_TIME_LIMIT_S = 120.0
@@ -48,6 +47,7 @@ def trace_script(
     limits: TraceLimits | None = None,
     module: bool = False,
     ranks_per_server: int = 1,
+    server: ForkServer | None = None,
 ) -> CommunicationTrace:
     """Runs `script` for `iterations` iterations as each of `ranks`, one after the other.
 
@@ -56,7 +56,8 @@ def trace_script(
     those of servers with `ranks_per_server` ranks each. With `module`, `script` is the name of a
     module, as after `python -m`. torch.compile leaves the model as it is. What the script prints is
     dropped. With `limits`, ranks beyond the first are only run where the first calls anything but
-    collectives of the whole world, in which all ranks do the same.
+    collectives of the whole world, in which all ranks do the same. PyTorch is imported by `server`,
+    or by a process of its own.
 
     Raises ScriptError if the script raises, exits or ends before that, or takes too long or too
     much memory, and ValueError for arguments that make no sense.
@@ -84,7 +85,9 @@ def trace_script(
         for rank in chosen
     ]
     total_limit_s = limits.time_s if limits else None
-    answers = run_jobs(jobs, stop_when_alike=limits is not None, total_limit_s=total_limit_s)
+    answers = run_jobs(
+        jobs, stop_when_alike=limits is not None, total_limit_s=total_limit_s, server=server
+    )
     calls: list[Any] = []
     for rank, answer in zip(chosen, answers, strict=False):
         if "error" in answer:
@@ -170,14 +173,14 @@ def run_jobs(
     stop_at_error: bool = True,
     stop_when_alike: bool = False,
     total_limit_s: float | None = None,
+    server: ForkServer | None = None,
 ) -> list[dict[str, Any]]:
     """What each job left, in order: {"calls": ...} or {"error": ...}, up to the first error.
 
     With `stop_when_alike` also no more than the first, if all others must do the same.
-    `total_limit_s` is for all of them together.
+    `total_limit_s` is for all of them together. Raises ScriptError.
     """
     todo = {
-        "launcher_pid": os.getpid(),
         "stop_at_error": stop_at_error,
         "stop_when_alike": stop_when_alike,
         "total_limit_s": total_limit_s,
@@ -185,32 +188,44 @@ def run_jobs(
     }
     with scratch_folder() as folder:
         (folder / "jobs.json").write_text(json.dumps(todo), encoding="utf-8")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "torch_topoopt.script_trace.child", str(folder)],
-            env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
+        errors = folder / "errors.log"
+        process = start_child(
+            "torch_topoopt.script_trace.child", folder, errors, os.environ, server
         )
         try:
-            _, errors = process.communicate()  # it limits the time of each job itself
+            process.wait()  # it limits the time of each job itself
         finally:
-            _end(process)
+            process.kill_group()
         answers = []
         for path in (folder / f"{i}.json" for i in range(len(jobs))):
             if not path.exists():
                 break
             answers.append(json.loads(path.read_text(encoding="utf-8")))
         if process.returncode != 0 or not answers:
-            last = "".join(errors.strip().splitlines()[-1:])
+            text = errors.read_text(encoding="utf-8", errors="replace")
+            last = "".join(text.strip().splitlines()[-1:])
             raise ScriptError(f"the process that profiles ended early: {last}")
     return answers
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process and what it has started, data loaders for example."""
-    with contextlib.suppress(ProcessLookupError):  # its group may outlive it
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def start_child(
+    module: str,
+    folder: Path,
+    errors: Path,
+    environment: Mapping[str, str],
+    server: ForkServer | None,
+) -> ForkedProcess:
+    """Runs `python -m MODULE FOLDER`, which leaves its messages in `errors`.
+
+    Without a `server` one is started, which ends when the process runs. Raises ScriptError.
+    """
+    with (
+        shared(server) as fork_server,
+        open(os.devnull, "r+b") as nothing,
+        errors.open("wb") as log,
+    ):
+        streams = (nothing.fileno(), nothing.fileno(), log.fileno())
+        try:
+            return fork_server.start(["-m", module, str(folder)], environment, streams=streams)
+        except ForkServerError as error:
+            raise ScriptError(str(error)) from None

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import GradientBuckets
-from torch_topoopt.script_trace.runner import ScriptError, rank_environment
+from torch_topoopt.script_trace.runner import ScriptError, rank_environment, start_child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch_topoopt.processes.fork_server import ForkServer
+
 DEFAULT_LIMIT_S = 120.0
 _PHASES = ("forward", "backward", "rest")
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,15 @@ def time_steps(
     ranks_per_server: int = 1,
     variables: Mapping[str, str] | None = None,
     limit_s: float = DEFAULT_LIMIT_S,
+    server: ForkServer | None = None,
 ) -> StepTiming:
     """Runs `script` as all of `world_size` ranks at once for a few steps, without any message.
 
     A rank has the `variables` in its environment, and torchrun's own. Ranks that are more than the
     processors share them: a step takes a rank's processor time as many times longer, and what it
     waits for anything else. What the script prints is dropped, and whatever it still runs when the
-    steps are timed, or after `limit_s`, is ended.
+    steps are timed, or after `limit_s`, is ended. PyTorch is imported by `server`, or by a process
+    of its own.
 
     Raises ScriptError, in one line, if the script raises, ends before that, or takes too long.
     """
@@ -76,23 +75,15 @@ def time_steps(
     with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "torch_topoopt.script_trace.timed_child", name],
-            env={"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})}
+        module = "torch_topoopt.script_trace.timed_child"
+        process = start_child(module, folder, folder / "errors.log", environment, server)
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
             raise ScriptError(f"{script}: too few steps within {limit_s:g} s") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):  # its group may outlive it
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill_group()
         answers = [_answer(folder, script, rank) for rank in range(world_size)]
     return summed_up(answers, len(os.sched_getaffinity(0)))
 
@@ -137,8 +128,3 @@ def _answer(folder: Path, script: str, rank: int) -> dict[str, Any]:
     if "error" in answer:
         raise ScriptError(f"{script}, rank {rank}: {answer['error']}")
     return answer
-
-
-def _die_with_parent() -> None:
-    """The kernel ends the process when the launcher ends, however that happens."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,9 +1,9 @@
 """Runs all ranks of a script at once, without its messages, and writes how long its steps take.
 
-`python -m torch_topoopt.script_trace.timed_child FOLDER LAUNCHER_PID`, started by step_timing.py.
-FOLDER/job.json says what to run; rank r leaves FOLDER/r.json, {"steps": ..., "buckets": ...} or
-{"error": "one line"}. Every process group is PyTorch's fake one, as in child.py: nothing is sent,
-and what is received is ones.
+`python -m torch_topoopt.script_trace.timed_child FOLDER`, started by step_timing.py from a fork
+server. FOLDER/job.json says what to run; rank r leaves FOLDER/r.json, {"steps": ..., "buckets":
+...} or {"error": "one line"}. Every process group is PyTorch's fake one, as in child.py:
+nothing is sent, and what is received is ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # every optimizer imports it: here once, not in every fork
 
 from torch_topoopt.script_trace import child
 from torch_topoopt.script_trace.recorder import completed

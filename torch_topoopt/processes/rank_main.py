@@ -28,7 +28,12 @@ def die_with(launcher_pid: int) -> None:
 
 
 def place_on_server(ranks_per_server: int) -> None:
-    """Sets torchrun's variables as they would be if every server were a machine of its own."""
+    """Sets torchrun's variables as they would be if every server were a machine of its own.
+
+    0: every rank stays where it is.
+    """
+    if not ranks_per_server:
+        return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ.update(
         LOCAL_RANK=str(rank % ranks_per_server),
@@ -39,7 +44,9 @@ def place_on_server(ranks_per_server: int) -> None:
 
 
 def enter_namespace(namespaces: str) -> None:
-    """Enters the network namespace of this rank's server."""
+    """Enters the network namespace of this rank's server; "-": none."""
+    if namespaces == "-":
+        return
     per_server, path = namespaces.split(":", 1)
     path += str(int(os.environ["RANK"]) // int(per_server))
     try:
@@ -53,10 +60,8 @@ def enter_namespace(namespaces: str) -> None:
 
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
-    if per_server := int(sys.argv[2]):
-        place_on_server(per_server)
-    if sys.argv[3] != "-":
-        enter_namespace(sys.argv[3])
+    place_on_server(int(sys.argv[2]))
+    enter_namespace(sys.argv[3])
     try:
         os.execvp(sys.argv[4], sys.argv[4:])
     except OSError as error:
