@@ -20,8 +20,8 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
 from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
-from torch_topoopt.processes.rank_main import enter_namespace
 from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.processes.rank_main import enter_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
