@@ -56,7 +56,7 @@ $(STAMP): requirements.txt pyproject.toml setup.py csrc/objects.py $(SOURCES)
 ifdef VIRTUAL_ENV
 	@echo "setup: using the active environment $(VENV)"
 	@$(PIP) install setuptools wheel ninja
-	@$(call while-compiling,$(BIN)/python -c 'import torch' 2>/dev/null || \
+	@$(call while-compiling,TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -c 'import torch' 2>/dev/null || \
 	  $(PIP) install "$$(grep '^torch==' requirements.txt)")
 	@echo "setup: building the extensions"
 	@$(PIP) install --no-build-isolation -e '.[examples]'
@@ -109,13 +109,8 @@ lint: setup-dev typecheck
 	@$(BIN)/ruff format --check .
 	@find csrc $(wildcard tests/cpp) -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 
-# mypy sees launcher/ and models/ where they are installed: as parts of torch_topoopt.
 typecheck: setup-dev
-	@rm -rf build/mypy && mkdir -p build/mypy/torch_topoopt
-	@ln -s $(CURDIR)/torch_topoopt/*.py* $(CURDIR)/launcher $(CURDIR)/models build/mypy/torch_topoopt/
-	@for package in torch_topoopt/*/__init__.py; do \
-	  ln -s "$(CURDIR)/$$(dirname "$$package")" build/mypy/torch_topoopt/; done
-	@MYPYPATH=build/mypy $(BIN)/mypy -p torch_topoopt
+	@$(BIN)/mypy -p torch_topoopt
 
 dist: setup
 	@.ci/make-dist $(BIN)/python dist

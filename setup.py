@@ -6,6 +6,7 @@ releases: what is built with torch X.Y depends on torch X.Y, and is refused at i
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent.resolve()
 
+# An older torch_topoopt that is installed here may not load any more; building needs no backend.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 sys.path.insert(0, str(ROOT / "csrc"))  # pip does not look here
 import objects  # noqa: E402
 
@@ -77,20 +80,6 @@ DEPENDENCIES = [  # beside torch
     "lxml>=5",
     "shtab>=1.8",
 ]
-PACKAGE_DIR = {
-    "torch_topoopt": "torch_topoopt",
-    "torch_topoopt.launcher": "launcher",
-    "torch_topoopt.models": "models",
-}
-
-
-def packages() -> list[str]:
-    """Every folder below PACKAGE_DIR that has an __init__.py, as the package that it becomes."""
-    return [
-        name
-        for root, folder in PACKAGE_DIR.items()
-        for name in (root, *(f"{root}.{inner}" for inner in find_packages(folder)))
-    ]
 
 
 class Build(build_ext):
@@ -157,8 +146,7 @@ class SourceDistribution(sdist):
 
 
 setup(
-    packages=packages(),
-    package_dir=PACKAGE_DIR,
+    packages=find_packages(include=["torch_topoopt*"]),  # launcher and models are links there
     install_requires=["torch=={}.{}.*".format(*release(TORCH)), *DEPENDENCIES],
     ext_modules=[
         Extension("torch_topoopt._core", [], include_dirs=include_paths(), language="c++"),

@@ -16,10 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from torch_topoopt.architectures import ARCHITECTURES
-from torch_topoopt.comparison import compare
+from torch_topoopt.comparison.compare import compare
 from torch_topoopt.launcher import documents
 from torch_topoopt.plan import Cluster
-from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.planner.options import PlanningOptions
 
 # section 5.3, averages over the bandwidths of Figure 11 (128 servers, d = 4)
 PAPER = {

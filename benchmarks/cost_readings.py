@@ -17,7 +17,7 @@ import argparse
 import itertools
 from statistics import mean
 
-from torch_topoopt.cost import FIBRE_M, TABLE_2, price_at
+from torch_topoopt.comparison.cost import FIBRE_M, TABLE_2, price_at
 
 PAPER_OCS, PAPER_IDEAL = 1.33, 3.2
 FIGURE_10 = ((4, 100), (8, 200))

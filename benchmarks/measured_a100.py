@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from torch_topoopt.profiling import profile
+from torch_topoopt.profile.profiling import profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

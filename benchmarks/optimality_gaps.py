@@ -50,7 +50,7 @@ def run_gap(case: dict[str, Any]) -> dict[str, Any]:
     from exhaustive_optimum import optimum_of
 
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner import plan
+    from torch_topoopt.planner.alternation import plan
     from torch_topoopt.search.strategy_space import DIMENSIONS
 
     graph = job_of(case["kind"], case["operators"], case["seed"])

@@ -65,7 +65,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """One row, in this process."""
     from torch_topoopt.launcher.documents import op_graph_of
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner import plan
+    from torch_topoopt.planner.alternation import plan
     from torch_topoopt.search.pipelines import planning_starts
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategy_space import DIMENSIONS

@@ -30,11 +30,11 @@ from torch.utils._pytree import tree_map_only
 
 from torch_topoopt.launcher.errors import BAD_INPUT, OK
 from torch_topoopt.models import MODELS
-from torch_topoopt.operator_timing import measure_operators
-from torch_topoopt.profiling import load_model, profile
+from torch_topoopt.profile.cost_table import with_costs
+from torch_topoopt.profile.operator_timing import measure_operators
+from torch_topoopt.profile.profiling import load_model, profile
+from torch_topoopt.profile.tracing import ProfileError, tensors
 from torch_topoopt.search.accelerators import accelerator, estimated_seconds, operator_seconds
-from torch_topoopt.search.cost_table import with_costs
-from torch_topoopt.tracing import ProfileError, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

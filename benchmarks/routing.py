@@ -19,13 +19,13 @@ import time
 import numpy as np
 
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, Network, PairTable
-from torch_topoopt.topology.load_balance import load_balance
-from torch_topoopt.topology.loads import bandwidth_tax
-from torch_topoopt.topology.optimal_routes import link_counts, optimal_routes
-from torch_topoopt.topology.routing_policies import POLICIES, reroute
-from torch_topoopt.topology.topology_finder import find_network
-from torch_topoopt.topology.virtual_channels import check_channels, virtual_channels
-from torch_topoopt.topology.wiring import Wiring
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.measures.load_balance import load_balance
+from torch_topoopt.topology.routing.loads import bandwidth_tax
+from torch_topoopt.topology.routing.optimal_routes import link_counts, optimal_routes
+from torch_topoopt.topology.routing.routing_policies import POLICIES, reroute
+from torch_topoopt.topology.routing.virtual_channels import check_channels, virtual_channels
 
 
 def show_balance(servers: int, degree: int, seed: int) -> None:

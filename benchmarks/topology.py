@@ -62,8 +62,8 @@ _MODEL_COLUMNS = ("network", "paper s", "best s", "best/paper")
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """One row, in this process; `error` instead of the figures if the case cannot be."""
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.topology.figures import default_demand, figures_of
-    from torch_topoopt.topology.topology_finder import find_network
+    from torch_topoopt.topology.finder.topology_finder import find_network
+    from torch_topoopt.topology.measures.figures import default_demand, figures_of
 
     cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"])
     demand = default_demand(cluster.servers)
@@ -103,7 +103,7 @@ def graph_of(model: str, servers: int) -> OpGraph:
 def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     """Predicted seconds of plans of one model in modes `paper` and `best`, in this process."""
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner import plan
+    from torch_topoopt.planner.alternation import plan
 
     servers, degree = case["servers"], case["degree"]
     cluster = Cluster(

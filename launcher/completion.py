@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 
-from torch_topoopt.launcher import cluster, fabric, parser
+from torch_topoopt.launcher import parser
+from torch_topoopt.launcher.cluster import cluster
 from torch_topoopt.launcher.errors import OK
+from torch_topoopt.launcher.fabric import fabric
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -52,7 +54,7 @@ def whole_parser() -> argparse.ArgumentParser:
         if verb in groups:
             below = verbs.add_parser(verb, help=does).add_subparsers(dest="sub_verb")
             for name, what in groups[verb].items():
-                _add(below, name, what, parser_of(f"{verb}_{name}"))
+                _add(below, name, what, parser_of(verb, name))
         else:
             _add(verbs, verb, does, parser_of(verb))
     verbs.add_parser("help", help=TOOLS["help"]).add_argument("about", choices=[*VERBS])
@@ -60,12 +62,16 @@ def whole_parser() -> argparse.ArgumentParser:
     return whole
 
 
-def parser_of(verb: str) -> argparse.ArgumentParser:
-    """The parser of a verb ("plan"), or of a sub-verb ("fabric_up")."""
-    name = "run_options" if verb == "run" else verb
-    made: argparse.ArgumentParser = importlib.import_module(
-        f"torch_topoopt.launcher.{name}"
-    ).make_parser()
+def parser_of(verb: str, sub_verb: str = "") -> argparse.ArgumentParser:
+    """The parser of a verb, or of a sub-verb of it."""
+    from torch_topoopt.launcher.main import module_of
+
+    if verb == "run":  # whose options are more than its module
+        sub_verb = "options"
+    module = module_of(verb)
+    if sub_verb:
+        module = importlib.import_module(f"{module.__package__}.{sub_verb}")
+    made: argparse.ArgumentParser = module.make_parser()
     return made
 
 

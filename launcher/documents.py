@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from torch_topoopt.data_model import Document
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.launcher.units import format_seconds
+from torch_topoopt.plan.codec import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.planner import PlanProgress
-    from torch_topoopt.planning_options import PlanningOptions
-    from torch_topoopt.profiling import LoadedModel
+    from torch_topoopt.planner.alternation import PlanProgress
+    from torch_topoopt.planner.options import PlanningOptions
+    from torch_topoopt.profile.profiling import LoadedModel
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 
@@ -70,7 +70,7 @@ def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
     """`graph` with the measured costs of a file, if there is one; raises InputError."""
     if costs is None:
         return graph
-    from torch_topoopt.search.cost_table import CostTable, with_costs
+    from torch_topoopt.profile.cost_table import CostTable, with_costs
 
     table = load(CostTable, costs)
     try:
@@ -80,8 +80,8 @@ def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
 
 
 def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
-    from torch_topoopt import profiling
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.profile import profiling
 
     if Path(model).suffix == ".json":
         if batch_size is not None:
@@ -99,8 +99,8 @@ def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedM
 
     Raises ProfileError for what is no model, and InputError for a batch that cannot be shared.
     """
-    from torch_topoopt import profiling
-    from torch_topoopt.tracing import batch_size_of, positional_and_keyword
+    from torch_topoopt.profile import profiling
+    from torch_topoopt.profile.tracing import batch_size_of, positional_and_keyword
 
     if batch_size is not None and batch_size % accelerators and accelerators % batch_size:
         raise InputError(
@@ -134,7 +134,7 @@ def op_graph_of_plan(plan: Plan, plan_path: str, batch_size: int | None = None) 
             same = (graph.model, graph.batch_size) == (plan.model, plan.batch_size)
             if same and [o.name for o in graph.operators] == [p.operator for p in plan.strategy]:
                 return graph
-    from torch_topoopt.profiling import is_file
+    from torch_topoopt.profile.profiling import is_file
 
     if not is_file(plan.model):
         try:
@@ -158,7 +158,7 @@ class StoppedEarly(BaseException):
 
 def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
     """`plan` with how to go on after the loss of any one link or server."""
-    from torch_topoopt.topology.failures import plan_failures
+    from torch_topoopt.topology.failures.failures import plan_failures
 
     progress(None, "failures")
     failures = plan_failures(plan.cluster, plan.network, plan.demand)
@@ -178,7 +178,7 @@ def make_plan(
     With `keep_best`, a signal raises StoppedEarly where there is a plan to keep, else Interrupted
     as always.
     """
-    from torch_topoopt.planner import Planning
+    from torch_topoopt.planner.alternation import Planning
 
     try:
         planning = Planning(graph, cluster, options, _shown(progress))

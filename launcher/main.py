@@ -8,12 +8,16 @@ import io
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
-from torch_topoopt.versions import BuildMismatchError, versions_text
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.runtime.versions import BuildMismatchError, versions_text
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 VERBS = {
     "profile": "what one training iteration of a model computes and communicates",
@@ -28,6 +32,21 @@ VERBS = {
     "fabric": "what servers are wired with: make, check, change and remove it",
     "cluster": "share a cluster among jobs: a queue, and a daemon that wires and starts them",
     "doctor": "what is wrong with a host or a cluster, and how to repair it",
+}
+
+# The folder of each verb that is not a module of launcher/ itself.
+_FAMILIES = {
+    "profile": "profile.",
+    "plan": "plan.",
+    "diff": "plan.",
+    "topology": "plan.",
+    "compare": "simulate.",
+    "simulate": "simulate.",
+    "run": "run.",
+    "discover": "fabric.",
+    "fabric": "fabric.",
+    "doctor": "fabric.",
+    "cluster": "cluster.",
 }
 
 TOOLS = {
@@ -77,6 +96,11 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
+def module_of(verb: str) -> ModuleType:
+    """The module whose `main` runs a verb; imports it."""
+    return importlib.import_module(f"torch_topoopt.launcher.{_FAMILIES.get(verb, '')}{verb}")
+
+
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments in (["-h"], ["--help"], ["help"]):
         every = (VERBS | TOOLS).items()
@@ -92,8 +116,7 @@ def _dispatch(arguments: list[str]) -> int:
         near = difflib.get_close_matches(verb, [*VERBS, *TOOLS], n=1)
         hint = f"did you mean `topoopt {near[0]}`?" if near else f"verbs: {', '.join(VERBS)}"
         raise InputError(f"{verb!r} is not a verb; {hint}")
-    module = importlib.import_module(f"torch_topoopt.launcher.{verb}")
-    code: int = module.main(rest)
+    code: int = module_of(verb).main(rest)
     return code
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planning_options import MicroBatches
+    from torch_topoopt.planner.options import MicroBatches
 
 
 class Parser(argparse.ArgumentParser):

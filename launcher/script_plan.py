@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import counted, format_bytes
 from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.processes.fork_server import ForkServer
-    from torch_topoopt.script_trace import CommunicationTrace, TraceLimits
-    from torch_topoopt.topology.routing_policies import Policy
+    from torch_topoopt.profile.script import CommunicationTrace, TraceLimits
+    from torch_topoopt.topology.routing.routing_policies import Policy
 
 
 SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a network of any speed
@@ -35,7 +35,7 @@ class Script:
 
     def trace(self, cluster: Cluster, server: ForkServer | None) -> CommunicationTrace:
         """Its collectives in a world of `cluster`; raises ScriptError as `trace_script` does."""
-        from torch_topoopt.script_trace import trace_script
+        from torch_topoopt.profile.script import trace_script
 
         per_server = cluster.accelerators_per_server
         return trace_script(
@@ -51,7 +51,7 @@ class Script:
 
 def demand_of_trace(trace: CommunicationTrace, cluster: Cluster) -> Demand:
     """What one iteration asks of the servers; raises DocumentError if it asks for nothing."""
-    from torch_topoopt.script_trace import demand_of, on_servers
+    from torch_topoopt.profile.script import demand_of, on_servers
 
     demand, _ = demand_of(trace)
     return on_servers(demand, cluster.accelerators_per_server)
@@ -61,7 +61,7 @@ def demand_of_script(
     script: Script | None, cluster: Cluster, server: ForkServer | None = None
 ) -> tuple[Demand, CommunicationTrace | None, str]:
     """The demand that a trace of `script` finds, and the trace; else an unknown one, and why."""
-    from torch_topoopt.script_trace import ScriptError
+    from torch_topoopt.profile.script import ScriptError
 
     if script is None:
         return unknown_demand(cluster), None, ""
@@ -108,7 +108,7 @@ def plan_for_demand(
     time of an iteration is not predicted. Raises InputError where no network can be found.
     """
     from torch_topoopt.sim import complete_groups
-    from torch_topoopt.topology.topology_finder import find_network
+    from torch_topoopt.topology.finder.topology_finder import find_network
 
     found = network
     if found is None:
@@ -128,7 +128,7 @@ def predicted(
     cluster: Cluster, network: Network, demand: Demand, trace: CommunicationTrace | None
 ) -> Prediction:
     """What one iteration puts on the links of `network`, in bytes; times are not known (0)."""
-    from torch_topoopt.topology.loads import link_bytes, traffic_matrix
+    from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
 
     if not network.links or trace is None:
         return Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(network.links))
@@ -143,7 +143,7 @@ def _to_and_from_roots(
 ) -> None:
     """Moves the bytes of Broadcasts and Reduces, spread evenly in `traffic`, to where they are:
     nothing is sent to the root of a Broadcast, and nothing by that of a Reduce."""
-    from torch_topoopt.script_trace import rooted_demands
+    from torch_topoopt.profile.script import rooted_demands
 
     rings = {frozenset(group.servers): group.rings for group in network.groups}
     for rooted in rooted_demands(trace, per_server):

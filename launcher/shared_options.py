@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt import planning_defaults
 from torch_topoopt.launcher import parser
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.search import defaults as planning_defaults
 
 if TYPE_CHECKING:
     import argparse
@@ -194,7 +194,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _policies() -> tuple[str, ...]:
-    from torch_topoopt.topology.routing_policies import POLICIES
+    from torch_topoopt.topology.routing.routing_policies import POLICIES
 
     return POLICIES
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(verb: str, sub_verbs: Mapping[str, str], help_text: str, argv: list[str]) -> int:
-    """Runs `topoopt VERB SUB-VERB ...` in the module `VERB_SUB-VERB`; returns the exit code.
+    """Runs `topoopt VERB SUB-VERB ...` in the module `VERB.SUB-VERB`; returns the exit code.
 
     `sub_verbs`: what each does, for `help_text`, whose `{sub_verbs}` they fill.
     """
@@ -30,6 +30,6 @@ def run(verb: str, sub_verbs: Mapping[str, str], help_text: str, argv: list[str]
         known = f"sub-verbs: {', '.join(sub_verbs)}"
         hint = f"did you mean `topoopt {verb} {near[0]}`?" if near else known
         raise InputError(f"{name!r} is not a sub-verb of `topoopt {verb}`; {hint}")
-    module = importlib.import_module(f"torch_topoopt.launcher.{verb}_{name}")
+    module = importlib.import_module(f"torch_topoopt.launcher.{verb}.{name}")
     code: int = module.main(rest)
     return code

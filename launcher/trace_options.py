@@ -8,12 +8,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt import asked_backends
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.script_plan import Script
-from torch_topoopt.script_trace import TraceLimits
-from torch_topoopt.script_trace.memory import available_bytes
+from torch_topoopt.profile.script import TraceLimits
+from torch_topoopt.profile.script.memory import available_bytes
+from torch_topoopt.runtime import asked_backends
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.script_syntax import ScriptSyntax

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch_topoopt import rates
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.rates import format_gbps
+from torch_topoopt.plan import rates
+from torch_topoopt.plan.rates import format_gbps
 
 __all__ = ["counted", "format_bytes", "format_flops", "format_gbps", "format_seconds", "parse_gbps"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
 
-from torch_topoopt.architecture_packets import MovingCircuits, predict_packets
-from torch_topoopt.architecture_sim import predict_architecture
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
+from torch_topoopt.comparison.flow_level import predict_architecture
+from torch_topoopt.comparison.packet_level import MovingCircuits, predict_packets
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.reconfiguration_sim import simulate_reconfiguring
+from torch_topoopt.reconfiguration.simulation import simulate_reconfiguring
 from torch_topoopt.search.strategies import data_parallel
 
 MB = 10**6

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from small_op_graphs import one_all_reduce, random_graph, random_strategy
 
-from torch_topoopt.architecture_program import architecture_program
-from torch_topoopt.architecture_sim import demand_bytes, predict_on
 from torch_topoopt.architectures import ARCHITECTURES
+from torch_topoopt.comparison.flow_level import demand_bytes, predict_on
 from torch_topoopt.op_graph import MeasuredStep
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import run_program
+from torch_topoopt.sim.architecture_program import architecture_program
 
 CHANGING = ("ocs-reconfig", "ocs-reconfig-no-forwarding", "sip-ml")
 

@@ -14,17 +14,17 @@ from small_op_graphs import (
 )
 
 from torch_topoopt import _core
-from torch_topoopt.architecture_program import architecture_program
-from torch_topoopt.architecture_sim import demand_bytes, pairs_of, predict_on
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree, ideal_switch, topoopt
 from torch_topoopt.architectures.routing import Routes
+from torch_topoopt.comparison.flow_level import demand_bytes, pairs_of, predict_on
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.pipelines import pipeline
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch, run_program
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.sim.architecture_program import architecture_program
+from torch_topoopt.topology.finder.topology_finder import find_network
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_topoopt.asked_backends import parse_take_over, taken_over
+from torch_topoopt.runtime.asked_backends import parse_take_over, taken_over
 
 
 @pytest.mark.parametrize(

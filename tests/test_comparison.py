@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from small_op_graphs import chain
 
-from torch_topoopt.comparison import compare
+from torch_topoopt.comparison.compare import compare
 from torch_topoopt.plan import Cluster
-from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.planner.options import PlanningOptions
 
 FEW = PlanningOptions(rounds=1, evaluations=20)
 NAMES = ("ideal-switch", "topoopt", "fat-tree", "jellyfish", "ocs-reconfig", "sip-ml")

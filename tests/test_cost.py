@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.architectures import fat_tree, ideal_switch, jellyfish, topoopt
-from torch_topoopt.cost import TABLE_2, capital_cost, equal_cost_gbps, parts_of, price_at
+from torch_topoopt.comparison.cost import TABLE_2, capital_cost, equal_cost_gbps, parts_of, price_at
 from torch_topoopt.plan import Cluster
 
 SERVERS = 16  # a full fat-tree of 4 ports: the cost of a server is that of any full fat-tree

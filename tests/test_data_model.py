@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.data_model import DocumentError, write_text_atomically
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.codec import DocumentError, write_text_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable

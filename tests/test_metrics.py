@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import torch_topoopt
-from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

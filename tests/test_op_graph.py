@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.op_graph import (
     GradientBuckets,
     MeasuredStep,
@@ -19,6 +18,7 @@ from torch_topoopt.op_graph import (
     OpGraph,
     Split,
 )
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from pathlib import Path

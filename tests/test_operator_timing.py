@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from torch_topoopt.models import MODELS
-from torch_topoopt.operator_timing import Bench, ReplayTrace, Timing, measure_operators
-from torch_topoopt.profiling import ProfileError, profile, trace_batches
+from torch_topoopt.profile.operator_timing import Bench, ReplayTrace, Timing, measure_operators
+from torch_topoopt.profile.profiling import ProfileError, profile, trace_batches
 
 GIB = 2**30
 

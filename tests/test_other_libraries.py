@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from torch_topoopt.profiling import ProfileError, profile
+from torch_topoopt.profile.profiling import ProfileError, profile
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import (
     Cluster,
     CostModel,
@@ -28,6 +27,7 @@ from torch_topoopt.plan import (
     validate_demand,
     validate_network,
 )
+from torch_topoopt.plan.codec import DocumentError
 
 FOUR = Cluster(4, 2, 1.0)
 RingPlan = Callable[..., Plan]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from small_op_graphs import chain, embeddings
 
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.plan_difference import Changed, difference
-from torch_topoopt.planner import plan
+from torch_topoopt.planner.alternation import plan
+from torch_topoopt.planner.difference import Changed, difference
 
 
 def test_a_plan_does_what_it_does() -> None:

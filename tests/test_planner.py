@@ -16,15 +16,15 @@ import pytest
 from small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
-from torch_topoopt.planner import Planning, PlanProgress, plan
-from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
-from torch_topoopt.topology.fixed_network import Cable, network_of_cables
-from torch_topoopt.topology.loads import link_load_bytes
-from torch_topoopt.topology.single_ring import single_ring
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.finder.single_ring import single_ring
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph

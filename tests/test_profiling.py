@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_topoopt.models import MODELS, dlrm
 from torch_topoopt.op_graph import Operand, OpGraph
-from torch_topoopt.profiling import profile
+from torch_topoopt.profile.profiling import profile
 
 FLOAT = 4  # bytes
 

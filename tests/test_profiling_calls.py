@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from torch_topoopt.models import dlrm
-from torch_topoopt.profiling import profile, trace_calls
+from torch_topoopt.profile.profiling import profile, trace_calls
 
 
 class Residual(nn.Module):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_topoopt.profiling import ProfileError, load_model, profile
+from torch_topoopt.profile.profiling import ProfileError, load_model, profile
 
 if TYPE_CHECKING:
     from pathlib import Path

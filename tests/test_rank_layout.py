@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
-from torch_topoopt.plan import Plan, Ring
-from torch_topoopt.rank_layout import (
+from torch_topoopt.fabric.rank_layout import (
     RankLayout,
     forwarded_network,
     leader_rings,
@@ -17,6 +15,8 @@ from torch_topoopt.rank_layout import (
     rank_routes,
     rings_of,
 )
+from torch_topoopt.plan import Plan, Ring
+from torch_topoopt.plan.codec import DocumentError
 
 RingPlan = Callable[..., Plan]
 UNEVEN = RankLayout((0, 0, 1, 2, 2, 2, 3))

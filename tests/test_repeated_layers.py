@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.models import MODELS
 from torch_topoopt.op_graph import OpGraph, RepeatedLayer
-from torch_topoopt.profiling import profile
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.profile.profiling import profile
 
 
 class Block(nn.Module):

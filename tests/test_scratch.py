@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt import scratch
+from torch_topoopt.processes import scratch
 
 if TYPE_CHECKING:
     from pathlib import Path

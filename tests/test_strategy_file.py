@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import Degrees, Placement, Plan, StrategyFile
+from torch_topoopt.plan.codec import DocumentError
 
 
 def strategy_file(*placements: Placement, **changes: Any) -> StrategyFile:

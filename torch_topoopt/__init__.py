@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any
 
-from torch_topoopt.metrics import log
+from torch_topoopt.runtime.metrics import log
 
 __all__ = ["__version__", "log", "parallelize", "pipeline", "stats"]
 __version__ = "0.1.0.dev0"
@@ -15,7 +15,7 @@ def stats() -> dict[str, list[dict[str, Any]]]:
 
     Empty lists where no "topoopt" process group was ever created.
     """
-    backend = sys.modules.get("torch_topoopt.backend")  # importing it would import torch
+    backend = sys.modules.get("torch_topoopt.runtime.backend")  # importing it would import torch
     if backend is None:
         return {"links": [], "rings": []}
     counters: dict[str, list[dict[str, Any]]] = backend.stats()

@@ -1,5 +1,5 @@
 """`python -m torch_topoopt`: the versions of torch_topoopt, torch, Python and the build."""
 
-from torch_topoopt.versions import versions_text
+from torch_topoopt.runtime.versions import versions_text
 
 print(versions_text())

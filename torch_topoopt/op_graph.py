@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import cluster_state, console, parser, shared_options
+from torch_topoopt.launcher import console, parser, shared_options
+from torch_topoopt.launcher.cluster import state as cluster_state
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.control.jobs import Job
+    from torch_topoopt.queue.jobs import Job
 
 _DESCRIPTION = """\
 Ends jobs. One that waits for servers is out of the queue at once; one that has servers is ended by
@@ -35,9 +36,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    from torch_topoopt.control.jobs import CANCELLED, FINAL, QUEUED
-    from torch_topoopt.control.service import daemon_pid
-    from torch_topoopt.control.store import Store
+    from torch_topoopt.queue.jobs import CANCELLED, FINAL, QUEUED
+    from torch_topoopt.queue.service import daemon_pid
+    from torch_topoopt.queue.store import Store
 
     store = Store(cluster_state.find(arguments))
     jobs = [store.job(number) for number in dict.fromkeys(arguments.jobs)]

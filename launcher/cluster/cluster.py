@@ -1,4 +1,4 @@
-"""`topoopt cluster`: its sub-verbs, each a module `cluster_<sub-verb>`."""
+"""`topoopt cluster`: its sub-verbs, each a module beside this one."""
 
 from __future__ import annotations
 

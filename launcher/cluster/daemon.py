@@ -6,14 +6,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import cluster_state, console, parser, shared_options
+from torch_topoopt.launcher import console, parser, shared_options
+from torch_topoopt.launcher.cluster import state as cluster_state
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.control.store import Event
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.queue.store import Event
 
 _DESCRIPTION = """\
 Takes the jobs of the queue one after the other: gives them servers, sets their circuits, flips the
@@ -65,13 +66,13 @@ def main(argv: list[str]) -> int:
 
 
 def _serve(arguments: argparse.Namespace, cluster: ClusterFile) -> int:
-    from torch_topoopt.control import service
-    from torch_topoopt.control.daemon import Daemon
-    from torch_topoopt.control.processes import LocalProcesses
-    from torch_topoopt.control.store import Store
-    from torch_topoopt.control.switch_work import SwitchWork
     from torch_topoopt.fabric.switches.open_switch import open_switch
     from torch_topoopt.fabric.switches.selector import open_selector
+    from torch_topoopt.queue import service
+    from torch_topoopt.queue.daemon import Daemon
+    from torch_topoopt.queue.processes import LocalProcesses
+    from torch_topoopt.queue.store import Store
+    from torch_topoopt.queue.switch_work import SwitchWork
 
     for entry in cluster.switches:
         open_switch(entry).close()  # bad options end it now, not later in a job
@@ -96,17 +97,17 @@ def _serve(arguments: argparse.Namespace, cluster: ClusterFile) -> int:
 
 
 def _show(event: Event) -> None:
-    from torch_topoopt.control.service import stamp
+    from torch_topoopt.queue.service import stamp
 
     who = "" if event.job is None else f"job {event.job}: "
     print(f"{stamp(event.at)}  {who}{event.text}", flush=True)
 
 
 def _dry_run(arguments: argparse.Namespace, cluster: ClusterFile) -> int:
-    from torch_topoopt.control.jobs import WIRED
-    from torch_topoopt.control.partition import cables_of, partition, unheld
-    from torch_topoopt.control.store import FILE, Store
-    from torch_topoopt.control.switch_work import SwitchWork
+    from torch_topoopt.queue.jobs import WIRED
+    from torch_topoopt.queue.partition import cables_of, partition, unheld
+    from torch_topoopt.queue.store import FILE, Store
+    from torch_topoopt.queue.switch_work import SwitchWork
 
     folder = cluster_state.folder_of(arguments, cluster)
     jobs = Store(folder).jobs(ended=False) if (folder / FILE).is_file() else []

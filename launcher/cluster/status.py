@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import cluster_state, console, parser, shared_options
+from torch_topoopt.launcher import console, parser, shared_options
+from torch_topoopt.launcher.cluster import state as cluster_state
 from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.control.jobs import Job
-    from torch_topoopt.control.store import Store
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.store import Store
 
 _DESCRIPTION = """\
 Shows the jobs of the queue. With JOB: everything that happened to it, what its circuits are, and
@@ -43,8 +44,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    from torch_topoopt.control.service import daemon_pid
-    from torch_topoopt.control.store import Store
+    from torch_topoopt.queue.service import daemon_pid
+    from torch_topoopt.queue.store import Store
 
     store = Store(cluster_state.find(arguments))
     pid = daemon_pid(store.folder)
@@ -94,7 +95,7 @@ def _figures(job: Job, store: Store, *, detail: bool = False) -> dict[str, Any]:
 
 
 def _show_jobs(terminal: Terminal, jobs: list[Job]) -> None:
-    from torch_topoopt.control.service import age
+    from torch_topoopt.queue.service import age
 
     if not jobs:
         terminal.line("no jobs")
@@ -124,7 +125,7 @@ def _again(job: Job, now: float) -> str:
 
 
 def _show_job(terminal: Terminal, store: Store, job: Job) -> None:
-    from torch_topoopt.control.service import stamp
+    from torch_topoopt.queue.service import stamp
 
     terminal.line(f"{job.title}: {job.state}{'' if job.exit_code is None else _code(job)}")
     if job.problem:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import (
-    cluster_state,
     console,
     documents,
     parser,
@@ -18,16 +17,17 @@ from torch_topoopt.launcher import (
     shared_options,
     trace_options,
 )
+from torch_topoopt.launcher.cluster import state as cluster_state
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.control.foresight import Foresight
-    from torch_topoopt.control.jobs import JobSpec
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.queue.foresight import Foresight
+    from torch_topoopt.queue.jobs import JobSpec
 
 _DESCRIPTION = """\
 Puts a job at the end of the queue: SCRIPT on a number of servers that are wired as its plan says.
@@ -94,9 +94,9 @@ def main(argv: list[str]) -> int:
     cluster = cluster_state.load_cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     spec = _spec(arguments)
-    from torch_topoopt.control.partition import check_fits, ports_needed
-    from torch_topoopt.control.service import bind_cluster, daemon_pid
-    from torch_topoopt.control.store import FILE, Store
+    from torch_topoopt.queue.partition import check_fits, ports_needed
+    from torch_topoopt.queue.service import bind_cluster, daemon_pid
+    from torch_topoopt.queue.store import FILE, Store
 
     plan = _plan(arguments, cluster, terminal)
     check_fits(plan, cluster)
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> JobSpec:
-    from torch_topoopt.control.jobs import JobSpec
+    from torch_topoopt.queue.jobs import JobSpec
 
     script = Path(arguments.script)
     if not script.is_file():
@@ -185,7 +185,7 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
     model = arguments.model or _own_model(arguments)
     if not model or model == "none":
         return _plan_for_script(arguments, shape, terminal)
-    from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.planner.options import PlanningOptions
 
     with terminal.progress("planning") as progress:
         progress(None, "profiling")
@@ -222,7 +222,7 @@ def _plan_for_script(arguments: argparse.Namespace, shape: Cluster, terminal: Te
 
 def _link_gbps(cluster: ClusterFile) -> float:
     """The slowest port that is on a switch."""
-    from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS
+    from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 
     plugged = [port for _, port in cluster.ports.values() if port.switch]
     return min((port.gbps or UNKNOWN_GBPS for port in plugged), default=UNKNOWN_GBPS)
@@ -235,7 +235,7 @@ def _tell(
     cluster: ClusterFile,
     jobs: list[Any],
 ) -> int:
-    from torch_topoopt.control.foresight import foresee
+    from torch_topoopt.queue.foresight import foresee
 
     found = foresee(plan, cluster, jobs)
     if arguments.json:

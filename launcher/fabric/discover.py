@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, discover_agents, parser, shared_options
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
+from torch_topoopt.launcher.fabric import discover_agents
 from torch_topoopt.launcher.units import counted, format_gbps
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Chan
 
 
 def _hosts_of_file(path: str) -> list[str]:
-    from torch_topoopt.data_model import DocumentError
     from torch_topoopt.fabric.cluster.mlx_hostfile import ssh_names
+    from torch_topoopt.plan.codec import DocumentError
 
     try:
         return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))

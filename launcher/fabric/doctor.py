@@ -7,9 +7,10 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, doctor_report, parser, shared_options
+from torch_topoopt.fabric.own_command import own_command
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
-from torch_topoopt.own_command import own_command
+from torch_topoopt.launcher.fabric import doctor_report
 
 if TYPE_CHECKING:
     import argparse

@@ -49,11 +49,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    from torch_topoopt.data_model import write_text_atomically
     from torch_topoopt.fabric.cluster.cluster_file import load_cluster
     from torch_topoopt.fabric.hosts.host_script import setup_script, undo_script
     from torch_topoopt.fabric.hosts.host_setup import host_setup
     from torch_topoopt.plan import Plan
+    from torch_topoopt.plan.codec import write_text_atomically
 
     arguments = make_parser().parse_args(argv)
     plan = documents.load(Plan, arguments.plan)

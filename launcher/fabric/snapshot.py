@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, parser, shared_options, switch_verbs
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK
+from torch_topoopt.launcher.fabric import switch_verbs
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK
-from torch_topoopt.launcher.placement_text import placement_text
+from torch_topoopt.launcher.plan.placement_text import placement_text
 from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Placement
-    from torch_topoopt.plan_difference import PlanDifference
+    from torch_topoopt.planner.difference import PlanDifference
 
 _DESCRIPTION = """\
 Shows what two plans do differently: which operators are placed otherwise, which cables and rings
@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     from torch_topoopt.plan import Plan
-    from torch_topoopt.plan_difference import difference
+    from torch_topoopt.planner.difference import difference
 
     arguments = make_parser().parse_args(argv)
     found = difference(documents.load(Plan, arguments.a), documents.load(Plan, arguments.b))

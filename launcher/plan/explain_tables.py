@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.placement_text import placement_text
+from torch_topoopt.launcher.plan.placement_text import placement_text
 from torch_topoopt.launcher.units import format_seconds
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.search.explain import Alternative, Explanation
+    from torch_topoopt.planner.explain import Alternative, Explanation
 
 
 def show(terminal: Terminal, explained: tuple[Explanation, ...]) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.strategy_files import GivenStrategy
+from torch_topoopt.launcher.plan.strategy_files import GivenStrategy
 from torch_topoopt.launcher.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.launcher.planning import PlanningChoice
+    from torch_topoopt.launcher.plan.planning import PlanningChoice
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Plan
@@ -41,8 +41,8 @@ def graph_and_program(
     `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`.
     Raises InputError for a saved OpGraph, no such model, or one that cannot be traced.
     """
-    from torch_topoopt import profiling
     from torch_topoopt.parallel import Program
+    from torch_topoopt.profile import profiling
 
     if model.endswith(".json"):
         raise InputError(

@@ -6,24 +6,21 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import (
-    console,
-    documents,
+from torch_topoopt.launcher import console, documents, parser, shared_options
+from torch_topoopt.launcher.errors import OK
+from torch_topoopt.launcher.plan import (
     explain_tables,
     failure_tables,
-    parser,
     plan_tables,
     planning,
-    shared_options,
     strategy_files,
 )
-from torch_topoopt.launcher.errors import OK
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
-    from torch_topoopt.search.explain import Explanation
+    from torch_topoopt.planner.explain import Explanation
 
 _DESCRIPTION = """\
 Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
@@ -116,7 +113,7 @@ def _keep(terminal: Terminal, graph: OpGraph, plan: Plan, arguments: argparse.Na
 def _explained(
     graph: OpGraph, plan: Plan, arguments: argparse.Namespace
 ) -> tuple[Explanation, ...]:
-    from torch_topoopt.search.explain import explain
+    from torch_topoopt.planner.explain import explain
     from torch_topoopt.search.strategy_space import DIMENSIONS
 
     return explain(

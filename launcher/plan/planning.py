@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from torch_topoopt.launcher import documents, hybrid, strategy_files
+from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.plan import hybrid, strategy_files
 from torch_topoopt.launcher.units import counted, format_gbps
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
-    from torch_topoopt.planning_options import MicroBatches, PlanningOptions
+    from torch_topoopt.planner.options import MicroBatches, PlanningOptions
 
 Space = Literal["full", "samples", "data-parallel", "pipeline"]
 _CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize", "full"))
@@ -48,7 +49,7 @@ class PlanningChoice:
 
         `script` is what will be trained, if that is known; else `model` may be a script.
         """
-        from torch_topoopt.planning_options import PlanningOptions
+        from torch_topoopt.planner.options import PlanningOptions
         from torch_topoopt.search.two_levels import SearchOptions
 
         space = space_of(arguments.strategy_space, model, script)

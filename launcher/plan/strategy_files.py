@@ -86,7 +86,7 @@ def save_strategy(path: str, graph: OpGraph, plan: Plan) -> None:
 
     Raises InputError for what the format cannot say, and where nothing can be written.
     """
-    from torch_topoopt.data_model import write_text_atomically
+    from torch_topoopt.plan.codec import write_text_atomically
     from torch_topoopt.search.flexflow_strategy import flexflow_text
 
     if Path(path).suffix == ".json":

@@ -11,18 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import json_text
-from torch_topoopt.launcher import (
-    console,
-    documents,
-    failure_tables,
-    parser,
-    plan_tables,
-    shared_options,
-)
+from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.plan import failure_tables, plan_tables
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
+from torch_topoopt.plan.codec import json_text
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Demand, Network, Plan
-    from torch_topoopt.topology.figures import Figures
+    from torch_topoopt.topology.measures.figures import Figures
 
 _MANY_SERVERS = 1000  # above which nobody waits without a word
 
@@ -95,7 +89,7 @@ def main(argv: list[str]) -> int:
     cluster = _cluster(arguments)
     demand = _demand(arguments.demand, cluster)
     terminal = console.Terminal(json_output=arguments.json)
-    from torch_topoopt.topology.figures import figures_of
+    from torch_topoopt.topology.measures.figures import figures_of
 
     if cluster.servers > _MANY_SERVERS and not arguments.json:
         terminal.line(
@@ -135,7 +129,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
 
 def _demand(path: str | None, cluster: Cluster) -> Demand:
     from torch_topoopt.plan import DemandFile, validate_demand
-    from torch_topoopt.topology.figures import default_demand
+    from torch_topoopt.topology.measures.figures import default_demand
 
     if path is None:
         return default_demand(cluster.servers)
@@ -154,8 +148,8 @@ def _find(
         raise InputError(
             f"operations: mode {arguments.mode} does not search; leave --operations out"
         )
-    from torch_topoopt.topology.ring_unions import WORK_PER_S
-    from torch_topoopt.topology.topology_finder import find_network
+    from torch_topoopt.topology.best.ring_unions import WORK_PER_S
+    from torch_topoopt.topology.finder.topology_finder import find_network
 
     if arguments.operations is not None and not 1 <= arguments.operations < math.inf:
         raise InputError(f"operations: {arguments.operations:g} is not a number from 1 on")
@@ -221,7 +215,7 @@ def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
 def _results(
     cluster: Cluster, network: Network, figures: Figures, mode: str, seconds: float
 ) -> dict[str, Any]:
-    from torch_topoopt.topology.figures import strides_of
+    from torch_topoopt.topology.measures.figures import strides_of
 
     strides = strides_of(cluster, network)
     return {
@@ -248,7 +242,7 @@ def _show(
     mode: str,
     seconds: float,
 ) -> None:
-    from torch_topoopt.topology.figures import strides_of
+    from torch_topoopt.topology.measures.figures import strides_of
 
     strides = strides_of(cluster, network)
     links = len(network.links)
@@ -296,7 +290,7 @@ def _order(servers: tuple[int, ...]) -> str:
 def _plot(path: str, cluster: Cluster, network: Network, figures: Figures, mode: str) -> None:
     if Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"plot: {path} does not end in .png, .svg or .pdf")
-    from torch_topoopt.launcher.topology_drawing import draw
+    from torch_topoopt.launcher.plan.topology_drawing import draw
 
     title = (
         f"{counted(cluster.servers, 'server')}, degree {cluster.degree} {cluster.ports}, {mode}: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.plan_tables import stride
+from torch_topoopt.launcher.plan.plan_tables import stride
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network, Ring

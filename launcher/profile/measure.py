@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from torch_topoopt.search.cost_table import CostTable
+    from torch_topoopt.profile.cost_table import CostTable
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
@@ -37,8 +37,8 @@ def measure(
     arguments: argparse.Namespace, progress: Callable[[float | None, str], None]
 ) -> tuple[CostTable, str]:
     """The costs, written if a file is named, and a line about them; raises InputError."""
-    from torch_topoopt import operator_timing, profiling
-    from torch_topoopt.tracing import batch_size_of, positional_and_keyword
+    from torch_topoopt.profile import operator_timing, profiling
+    from torch_topoopt.profile.tracing import batch_size_of, positional_and_keyword
 
     limit_s = 60.0 if arguments.measure_limit is None else arguments.measure_limit
     if not limit_s > 0:

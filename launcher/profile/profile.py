@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import (
-    console,
-    documents,
-    parser,
-    profile_measure,
-    profile_script,
-    shared_options,
-)
+from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.profile import measure as profile_measure
+from torch_topoopt.launcher.profile import script as profile_script
 from torch_topoopt.launcher.units import counted, format_bytes, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -96,7 +91,7 @@ def main(argv: list[str]) -> int:
         progress(None, "tracing")
         graph = documents.op_graph_of(arguments.model, arguments.batch_size, costs=arguments.costs)
         if arguments.measure:
-            from torch_topoopt.search.cost_table import with_costs
+            from torch_topoopt.profile.cost_table import with_costs
 
             graph = with_costs(graph, table)
     if arguments.output:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt import limits
 from torch_topoopt.launcher import console, documents, parser
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.units import counted, format_bytes
+from torch_topoopt.plan import limits
 
 if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.plan import DemandFile
-    from torch_topoopt.script_trace import CommunicationTrace
+    from torch_topoopt.profile.script import CommunicationTrace
 
 _ONLY_WITH_WORLD_SIZE = ("ranks", "iterations", "time_limit", "output_demand")
 
@@ -66,7 +66,7 @@ def wanted(arguments: argparse.Namespace, dashes: bool) -> bool:
 def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
     """Runs the script and prints; returns the exit code."""
     from torch_topoopt.plan import DemandFile, PairTable
-    from torch_topoopt.script_trace import demand_of
+    from torch_topoopt.profile.script import demand_of
 
     terminal = console.Terminal(json_output=arguments.json)
     trace = _trace(arguments, script_arguments, terminal)
@@ -95,7 +95,7 @@ def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
 def _trace(
     arguments: argparse.Namespace, script_arguments: list[str], terminal: console.Terminal
 ) -> CommunicationTrace:
-    from torch_topoopt.script_trace import ScriptError, trace_script
+    from torch_topoopt.profile.script import ScriptError, trace_script
 
     world_size = arguments.world_size
     limits.check_items(world_size, "world-size", world_size, "ranks")

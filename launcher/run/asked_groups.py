@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch_topoopt import asked_backends
-from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.runtime import asked_backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankGroups(Document):
-    """The file of one rank; see torch_topoopt.asked_backends."""
+    """The file of one rank; see torch_topoopt.runtime.asked_backends."""
 
     KIND: ClassVar[str] = "RankGroups"
     VERSION: ClassVar[int] = 1

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch_topoopt
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher import link_bytes
-from torch_topoopt.launcher.asked_groups import AskedGroups
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import link_bytes
+from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.launcher.cluster_options import ClusterChoice
-    from torch_topoopt.launcher.link_bytes import LinkBytes
+    from torch_topoopt.launcher.run.cluster_options import ClusterChoice
+    from torch_topoopt.launcher.run.link_bytes import LinkBytes
 
 _RETRY_S = 0.2  # until server 0 listens
 _LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
@@ -185,7 +185,7 @@ class _LauncherMeeting:
     def __init__(self, choice: ClusterChoice, store: Any) -> None:
         from torch.distributed import DistError
 
-        from torch_topoopt.job_network import StoreMeeting
+        from torch_topoopt.runtime.job_network import StoreMeeting
 
         self._meeting = StoreMeeting(store, choice.server, choice.describe)
         self._broken = DistError
@@ -228,7 +228,7 @@ def _difference(here: dict[str, str], there: dict[str, str]) -> str:
 def _open_store(choice: ClusterChoice, deadline: float) -> Any:
     from torch.distributed import DistError, TCPStore
 
-    from torch_topoopt.launcher import rendezvous  # which imports torch
+    from torch_topoopt.launcher.run import rendezvous  # which imports torch
 
     leads = choice.server == 0
     address, port = choice.master_address, choice.master_port

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.search.cost_table import CostTable
+    from torch_topoopt.profile.cost_table import CostTable
 
 _LIMIT_S = 30.0
 _MEMORY_BYTES = 1 << 30
@@ -37,9 +37,9 @@ def measured(
     """
     import torch
 
-    from torch_topoopt import profiling
-    from torch_topoopt.operator_timing import measure_operators
-    from torch_topoopt.search.cost_table import with_costs
+    from torch_topoopt.profile import profiling
+    from torch_topoopt.profile.cost_table import with_costs
+    from torch_topoopt.profile.operator_timing import measure_operators
 
     ranks = cluster.servers * cluster.accelerators_per_server
     sizes = {graph.batch_size, *(graph.batch_size // (ranks * part) for part in _PARTS)}

@@ -6,8 +6,8 @@ import contextlib
 import time
 from pathlib import Path
 
-from torch_topoopt.launcher import asked_groups, link_bytes
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import asked_groups, link_bytes
 
 DOCUMENTS = ("opgraph.json", "trace.json", "plan.json")
 

@@ -10,10 +10,10 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import forked_rank
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.processes import rank_main
 from torch_topoopt.processes.fork_server import ForkServerError
+from torch_topoopt.runtime import forked_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,26 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from torch_topoopt.launcher import (
-    cluster_options,
-    documents,
-    fabrics,
-    hybrid,
-    parser,
-    planning,
-    script_syntax,
-    shared_options,
-    trace_options,
-)
+from torch_topoopt.launcher import documents, parser, script_syntax, shared_options, trace_options
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.planning import PlanningChoice
+from torch_topoopt.launcher.plan import hybrid, planning
+from torch_topoopt.launcher.plan.planning import PlanningChoice
+from torch_topoopt.launcher.run import cluster_options, fabrics
 from torch_topoopt.plan import Plan
-from torch_topoopt.rates import format_gbps
+from torch_topoopt.plan.rates import format_gbps
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-    from torch_topoopt.launcher.cluster_options import ClusterChoice
+    from torch_topoopt.launcher.run.cluster_options import ClusterChoice
     from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.launcher.script_syntax import ScriptSyntax
     from torch_topoopt.plan import Cluster

@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import forked_ranks, signals
+from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import forked_ranks
 from torch_topoopt.processes import rank_main
-from torch_topoopt.scratch import scratch_folder
+from torch_topoopt.processes.scratch import scratch_folder
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from torch_topoopt.launcher.fabrics import Hosts
+    from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.processes.fork_server import ForkServer
 
 
@@ -32,8 +33,8 @@ _GRACE_S = 2.0  # for ranks to end after Ctrl-C
 class RankFailure:
     """One rank that failed: how (exit code, or minus the signal), and what is known of why.
 
-    `message` comes from the rank's error file (see torch_topoopt.rank_errors); it is empty where
-    the script ended without an exception, or before it imported torch.
+    `message` comes from the rank's error file (see torch_topoopt.runtime.rank_errors); it is
+    empty where the script ended without an exception, or before it imported torch.
     """
 
     rank: int
@@ -116,7 +117,7 @@ def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
         return
     named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
     if arguments.standalone or not named:
-        from torch_topoopt.launcher import rendezvous
+        from torch_topoopt.launcher.run import rendezvous
 
         rendezvous.register()
         port = 0 if arguments.standalone else arguments.master_port or 0

@@ -11,37 +11,31 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.fabric.cluster import static_plan, switched_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
-from torch_topoopt.launcher import (
+from torch_topoopt.launcher import console, documents, report, script_plan, signals
+from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
+from torch_topoopt.launcher.fabric import switch_verbs
+from torch_topoopt.launcher.plan import hybrid, plan_tables, planning
+from torch_topoopt.launcher.profile import profile
+from torch_topoopt.launcher.run import (
     asked_groups,
     cluster_site,
-    console,
-    documents,
     fabrics,
-    hybrid,
     link_bytes,
-    plan_tables,
-    planning,
     processor_use,
-    profile,
     ranks,
-    report,
-    run_costs,
-    run_options,
-    run_steps,
-    script_plan,
-    signals,
-    switch_verbs,
     wandb_log,
 )
-from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
-from torch_topoopt.launcher.run_folder import RunFolder
+from torch_topoopt.launcher.run import costs as run_costs
+from torch_topoopt.launcher.run import options as run_options
+from torch_topoopt.launcher.run import steps as run_steps
+from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
-from torch_topoopt.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.processes.fork_server import ForkServer
-from torch_topoopt.versions import check_installed
+from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.runtime.versions import check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,17 +43,17 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.launcher.asked_groups import AskedGroups
-    from torch_topoopt.launcher.cluster_site import ClusterSite
     from torch_topoopt.launcher.console import Stage, Terminal
-    from torch_topoopt.launcher.fabrics import Hosts
-    from torch_topoopt.launcher.link_bytes import Iterations, LinkBytes
-    from torch_topoopt.launcher.ranks import RankFailure
-    from torch_topoopt.launcher.run_options import RunOptions
+    from torch_topoopt.launcher.run.asked_groups import AskedGroups
+    from torch_topoopt.launcher.run.cluster_site import ClusterSite
+    from torch_topoopt.launcher.run.fabrics import Hosts
+    from torch_topoopt.launcher.run.link_bytes import Iterations, LinkBytes
+    from torch_topoopt.launcher.run.options import RunOptions
+    from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Demand, Network, Plan
-    from torch_topoopt.script_trace import CommunicationTrace
+    from torch_topoopt.profile.script import CommunicationTrace
 
 _SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
 STAGES = ("profile", "co-optimise", "wire", "train")

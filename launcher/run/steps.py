@@ -21,12 +21,12 @@ from torch_topoopt.op_graph import DEFAULT_BUCKETS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.launcher.run_options import RunOptions
+    from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.op_graph import GradientBuckets, OpGraph
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.processes.fork_server import ForkServer
-    from torch_topoopt.script_trace.step_timing import StepTiming
+    from torch_topoopt.profile.script.step_timing import StepTiming
 
     Progress = Callable[[float | None, str], None]
 
@@ -70,7 +70,7 @@ def measured_plan(
 
     Its rounds keep the prices by which it was chosen.
     """
-    from torch_topoopt.planner import Planning
+    from torch_topoopt.planner.alternation import Planning
 
     again, line = _measured(graph, options, plan, progress, server)
     if again is not graph:
@@ -85,8 +85,8 @@ def _measured(
     progress: Progress,
     server: ForkServer | None,
 ) -> tuple[OpGraph, str]:
-    from torch_topoopt.script_trace.runner import ScriptError
-    from torch_topoopt.script_trace.step_timing import time_steps
+    from torch_topoopt.profile.script.runner import ScriptError
+    from torch_topoopt.profile.script.step_timing import time_steps
     from torch_topoopt.search.measured_step import with_measured_step
 
     torchrun, cluster = options.torchrun, options.cluster
@@ -141,7 +141,7 @@ def _estimated(why: str) -> str:
 
 
 def _options(options: RunOptions, plan: Plan | None) -> PlanningOptions:
-    from torch_topoopt.planning_options import PlanningOptions
+    from torch_topoopt.planner.options import PlanningOptions
 
     fixed = plan.network if plan is not None and plan.mode == "fixed" else None
     return PlanningOptions(

@@ -11,7 +11,7 @@ from torch_topoopt.launcher.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_topoopt.launcher.link_bytes import LinkBytes
+    from torch_topoopt.launcher.run.link_bytes import LinkBytes
     from torch_topoopt.plan import Plan
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import (
-    console,
-    packet_options,
-    parser,
-    plan_tables,
-    planning,
-    shared_options,
-)
+from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.plan import plan_tables, planning
+from torch_topoopt.launcher.simulate import packet_options
 from torch_topoopt.launcher.units import format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.comparison import Comparison
+    from torch_topoopt.comparison.compare import Comparison
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -70,11 +65,11 @@ def main(argv: list[str]) -> int:
     )
     planning.check_stages(choice, cluster)
     if arguments.plot is not None:
-        from torch_topoopt.launcher import compare_plot
+        from torch_topoopt.launcher.simulate import compare_plot
 
         compare_plot.check_name(arguments.plot)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
-    from torch_topoopt.comparison import compare
+    from torch_topoopt.comparison.compare import compare
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
     terminal = console.Terminal(json_output=arguments.json)

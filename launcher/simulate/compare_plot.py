@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
-    from torch_topoopt.comparison import Comparison
+    from torch_topoopt.comparison.compare import Comparison
 
 _KINDS = (".png", ".pdf", ".svg")
 

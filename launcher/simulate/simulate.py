@@ -6,16 +6,10 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from torch_topoopt.launcher import (
-    console,
-    documents,
-    packet_options,
-    parser,
-    planning,
-    shared_options,
-    signals,
-)
+from torch_topoopt.launcher import console, documents, parser, shared_options, signals
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.plan import planning
+from torch_topoopt.launcher.simulate import packet_options
 from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -154,14 +148,14 @@ def _program(
     if arguments.architecture is None:
         program, names = sim.named_plan_program(graph, plan, iterations=iterations)
         return program, None, names
-    from torch_topoopt.architecture_program import architecture_program
     from torch_topoopt.architectures import architecture
+    from torch_topoopt.sim.architecture_program import architecture_program
 
     topology = architecture(arguments.architecture)(plan.cluster, plan.demand, seed=plan.seed)
     what = (topology, graph, plan.cluster, plan.strategy)
     parts = plan.micro_batches
     if topology.reconfiguration is not None and arguments.level == "packet":
-        from torch_topoopt.architecture_packets import MovingCircuits
+        from torch_topoopt.comparison.packet_level import MovingCircuits
 
         moving = MovingCircuits(*what, micro_batches=parts, seed=plan.seed, iterations=iterations)
         return moving.program, moving.control, {}

@@ -24,8 +24,8 @@ from torch_topoopt.architectures import (
 )
 from torch_topoopt.architectures.routing import PairLoads, Routes, lower_topology, ring_hops
 from torch_topoopt.architectures.topology import NodeLink, NodePath, Topology
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import BYTES_PER_GBPS, Cluster, Demand, GroupDemand, PairDemand, Ring
+from torch_topoopt.plan.codec import DocumentError
 
 SIZES = [(2, 1), (5, 4), (16, 4)]
 GBPS = 100.0

@@ -18,7 +18,7 @@ from limits import limit_s as stretched
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.topology_finder import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,14 @@ class Outcome:
 _CONTEXT = multiprocessing.get_context("forkserver")
 # What the modules of tests import: a rank that has it is a fork, one that has not takes a second.
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "torch_topoopt.backend", "pytest", "scipy.optimize", "ranks"]
+    [
+        "torch",
+        "torch.distributed",
+        "torch_topoopt.runtime.backend",
+        "pytest",
+        "scipy.optimize",
+        "ranks",
+    ]
 )
 
 
@@ -68,7 +75,7 @@ def _rank_main(
         _enter_network_namespace(namespace)
     import torch
 
-    from torch_topoopt import backend
+    from torch_topoopt.runtime import backend
 
     torch.set_num_threads(1)
     outcome = Outcome()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 
-from torch_topoopt import autoload, backend
+from torch_topoopt.runtime import autoload, backend
 
 
 def test_autoload_never_raises(monkeypatch):
@@ -24,8 +24,8 @@ def test_autoload_never_raises(monkeypatch):
 WITHOUT_EXTENSION = """
 import json, sys
 sys.modules["torch_topoopt._backend"] = None  # any import of it fails
-import torch_topoopt, torch_topoopt.planner, torch_topoopt.report, torch_topoopt.sim
-import torch_topoopt.profiling
+import torch_topoopt, torch_topoopt.planner.alternation, torch_topoopt.report, torch_topoopt.sim
+import torch_topoopt.profile.profiling
 print(json.dumps("torch" in sys.modules))
 """
 

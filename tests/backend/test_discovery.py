@@ -11,7 +11,7 @@ import torch.distributed as dist
 from network_namespaces import HostsFactory
 from ranks import run_bare_ranks, values
 
-from torch_topoopt import backend
+from torch_topoopt.runtime import backend
 
 
 @pytest.fixture

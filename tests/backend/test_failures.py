@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from ranks import make_plan, run_bare_ranks, run_ranks
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 
 
 def die_without_a_word(rank: int, world: int) -> None:

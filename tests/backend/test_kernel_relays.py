@@ -10,9 +10,9 @@ import torch.distributed as dist
 from netns_fixtures import a_name, own_state, require_namespaces
 from ranks import make_plan, run_bare_ranks, values
 
-from torch_topoopt import backend
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+from torch_topoopt.runtime import backend
 
 if TYPE_CHECKING:
     from pathlib import Path

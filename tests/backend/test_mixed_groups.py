@@ -12,7 +12,7 @@ from networks import plan_of, ring
 from ranks import run_bare_ranks, run_ranks, values
 from torch.distributed.device_mesh import init_device_mesh
 
-from torch_topoopt import backend
+from torch_topoopt.runtime import backend
 
 
 def check_sums(group: dist.ProcessGroup, ranks: list[int]) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from ranks import make_plan, run_ranks, values
 
-from torch_topoopt.backend import _extension
+from torch_topoopt.runtime.backend import _extension
 
 CPU = torch.device("cpu")
 

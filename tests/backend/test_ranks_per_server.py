@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from ranks import make_plan, run_ranks, values
 
-from torch_topoopt import backend
+from torch_topoopt.runtime import backend
 
 
 def use_every_operation(rank: int, world: int) -> int:

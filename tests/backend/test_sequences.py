@@ -22,7 +22,7 @@ from contract_cases import kinds_of, layouts_of
 from contract_operations import OPERATIONS, Case, Members, Started
 from ranks import make_plan, run_ranks, values
 
-from torch_topoopt import backend
+from torch_topoopt.runtime import backend
 
 SEED = int(os.environ.get("TOPOOPT_TEST_SEED", "1"))
 STEPS = int(os.environ.get("TOPOOPT_TEST_STEPS", "200"))  # of each thread

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ranks import make_plan, run_ranks, values
 
-from torch_topoopt import backend
+from torch_topoopt.runtime import backend
 
 
 def create_a_group_of_the_same_name_again(rank: int, world: int) -> list[float]:

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from networks import plan_of, ring
 from ranks import make_plan, run_bare_ranks, run_ranks
 
-from torch_topoopt import backend
-from torch_topoopt.job_network import lay_out
+from torch_topoopt.runtime import backend
+from torch_topoopt.runtime.job_network import lay_out
 
 ABORT = dist.distributed_c10d._abort_process_group
 

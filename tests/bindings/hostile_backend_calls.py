@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from hostile_calls import Call, main
 
-from torch_topoopt import backend
+from torch_topoopt.runtime import backend
 
 _backend = backend._extension()
 

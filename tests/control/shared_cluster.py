@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from torch_topoopt.control.jobs import JobSpec
 from torch_topoopt.fabric.cluster.cluster_file import (
     ClusterFile,
     PortEntry,
@@ -13,6 +12,7 @@ from torch_topoopt.fabric.cluster.cluster_file import (
     SwitchEntry,
 )
 from torch_topoopt.fabric.switches.selector import SelectorEntry
+from torch_topoopt.queue.jobs import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 from shared_cluster import make_cluster, program, wait_for
 
-from torch_topoopt.control.daemon import Daemon
-from torch_topoopt.control.partition import cables_of, ports_needed
-from torch_topoopt.control.processes import LocalProcesses
-from torch_topoopt.control.store import Store
-from torch_topoopt.control.switch_work import SwitchWork
 from torch_topoopt.fabric.cluster.cluster_file import load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
@@ -25,6 +20,11 @@ from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.selector import MemorySelector
 from torch_topoopt.fabric.switches.switch import cable_circuits
 from torch_topoopt.plan import Plan
+from torch_topoopt.queue.daemon import Daemon
+from torch_topoopt.queue.partition import cables_of, ports_needed
+from torch_topoopt.queue.processes import LocalProcesses
+from torch_topoopt.queue.store import Store
+from torch_topoopt.queue.switch_work import SwitchWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

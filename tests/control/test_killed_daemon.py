@@ -22,13 +22,13 @@ from polatis_device import PolatisDevice
 from polatis_scpi_server import PolatisScpiServer
 from shared_cluster import make_cluster, program, wait_for
 
-from torch_topoopt.control import jobs as j
-from torch_topoopt.control.partition import cables_of, ports_needed
-from torch_topoopt.control.processes import LocalProcesses
-from torch_topoopt.control.store import Store
 from torch_topoopt.fabric.cluster.cluster_file import load_cluster
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.switch import cable_circuits
+from torch_topoopt.queue import jobs as j
+from torch_topoopt.queue.partition import cables_of, ports_needed
+from torch_topoopt.queue.processes import LocalProcesses
+from torch_topoopt.queue.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from shared_cluster import make_cluster, program
 
-from torch_topoopt.control.jobs import Job, JobSpec, Layout
-from torch_topoopt.control.launching import commands_of
-from torch_topoopt.control.partition import (
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.queue.jobs import Job, JobSpec, Layout
+from torch_topoopt.queue.launching import commands_of
+from torch_topoopt.queue.partition import (
     cables_of,
     check_fits,
     job_cluster,
@@ -20,8 +22,6 @@ from torch_topoopt.control.partition import (
     sides_of,
     unheld,
 )
-from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

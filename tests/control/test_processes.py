@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shared_cluster import wait_for
 
-from torch_topoopt.control.processes import Command, LocalProcesses, ProcessIdentity, locked
+from torch_topoopt.queue.processes import Command, LocalProcesses, ProcessIdentity, locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

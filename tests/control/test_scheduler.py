@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.control.scheduler import (
+from torch_topoopt.fabric.switches.selector import SIDES
+from torch_topoopt.queue.scheduler import (
     Assignment,
     Holding,
     ServerSides,
@@ -18,7 +19,6 @@ from torch_topoopt.control.scheduler import (
     fits,
     may_start,
 )
-from torch_topoopt.fabric.switches.selector import SIDES
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.selector import Side

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from shared_cluster import make_cluster, program
 
-from torch_topoopt.control import jobs as j
-from torch_topoopt.control import service
-from torch_topoopt.control.partition import lay_out
-from torch_topoopt.control.schema import MIGRATIONS
-from torch_topoopt.control.service import bind_cluster, daemon_pid, only_daemon
-from torch_topoopt.control.store import FILE, Event, Store, StoreError, StoreLockedError
+from torch_topoopt.queue import jobs as j
+from torch_topoopt.queue import service
+from torch_topoopt.queue.partition import lay_out
+from torch_topoopt.queue.schema import MIGRATIONS
+from torch_topoopt.queue.service import bind_cluster, daemon_pid, only_daemon
+from torch_topoopt.queue.store import FILE, Event, Store, StoreError, StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

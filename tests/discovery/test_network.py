@@ -18,7 +18,7 @@ from torch_topoopt.discovery.reach import (
     still_worth_sending,
     unreachable,
 )
-from torch_topoopt.rank_layout import rings_of
+from torch_topoopt.fabric.rank_layout import rings_of
 
 if TYPE_CHECKING:
     from torch_topoopt.discovery.probe import Probe

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from pathlib import Path

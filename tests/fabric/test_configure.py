@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
     CircuitError,
@@ -17,6 +16,7 @@ from torch_topoopt.fabric.switches.circuits import (
 from torch_topoopt.fabric.switches.configure import Snapshot, configure, preview, restore
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError, SwitchUnreachable
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

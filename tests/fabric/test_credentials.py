@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.credentials import CredentialError, Password, PasswordSource, scrub
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ import pytest
 from fabric.real_hosts import cluster_of
 from small_op_graphs import one_all_reduce
 
-from torch_topoopt import planner
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hosts.host_setup import FORWARD_MAC, HostSetup, host_setup
 from torch_topoopt.plan import Cluster, Link, Plan, Route
+from torch_topoopt.planner import alternation as planner
 
 if TYPE_CHECKING:
     from conftest import RingPlan

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from switch_contract import Bench, SwitchContract
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence, duplex_circuit
 from torch_topoopt.fabric.switches.configure import configure
@@ -28,6 +27,7 @@ from torch_topoopt.fabric.switches.panel_work import (
     TerminalPerson,
 )
 from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

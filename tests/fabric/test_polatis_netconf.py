@@ -14,7 +14,6 @@ from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_
 from polatis_netconf_server import OPSW, PolatisNetconfServer
 from switch_contract import LIMIT_S, ports_of
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
@@ -23,6 +22,7 @@ from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.polatis_netconf import polatis_netconf
 from torch_topoopt.fabric.switches.ssh_shell import SshLogin
 from torch_topoopt.fabric.switches.switch import SwitchError, cable_circuits
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,6 @@ from certificates import write_certificate
 from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
 from polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
@@ -22,6 +21,7 @@ from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.polatis_restconf import polatis_restconf
 from torch_topoopt.fabric.switches.restconf import RestconfOptions
 from torch_topoopt.fabric.switches.switch import SwitchError
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

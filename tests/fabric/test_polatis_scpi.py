@@ -13,13 +13,13 @@ from polatis_device import PolatisDevice
 from polatis_scpi_server import PolatisScpiServer
 from switch_contract import LIMIT_S, ports_of
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.polatis_scpi import polatis_scpi
 from torch_topoopt.fabric.switches.switch import SwitchError, cable_circuits
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ import pytest
 from torch_topoopt.fabric import local_links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
+from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import RankLinks, Timeouts, open_rank_links
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Plan
-from torch_topoopt.rank_layout import RankLayout
 
 RingPlan = Callable[..., Plan]
 LIMIT_S = 30.0

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
 from torch_topoopt.fabric.switches.selector import (
     CommandSelector,
@@ -18,6 +17,7 @@ from torch_topoopt.fabric.switches.selector import (
     open_selector,
 )
 from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from pathlib import Path

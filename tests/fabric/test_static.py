@@ -20,9 +20,9 @@ from torch_topoopt.fabric.cluster.static import StaticFabric
 from torch_topoopt.fabric.cluster.static_check import check_links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import check_hello, connections, send_hello
+from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
-from torch_topoopt.rank_layout import RankLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches, place_on_switches
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Cluster, Demand, Link, Plan
-from torch_topoopt.topology.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.open_switch import DRIVERS, open_switch
 from torch_topoopt.fabric.switches.sonic_ocs import SonicOcs
 from torch_topoopt.fabric.switches.switch import SwitchError
+from torch_topoopt.plan.codec import DocumentError
 
 
 def _entry(kind: str, **fields: Any) -> SwitchEntry:
@@ -85,7 +85,7 @@ def test_no_protocol_library_is_imported_before_it_is_needed() -> None:
     libraries = ("httpx", "ncclient", "asyncssh", "paramiko", "cryptography", "yaml", "pyroute2")
     script = f"""
 import sys
-import torch_topoopt.launcher.main, torch_topoopt.launcher.fabric
+import torch_topoopt.launcher.main, torch_topoopt.launcher.fabric.fabric
 import torch_topoopt.fabric.loopback, torch_topoopt.fabric.switches.open_switch
 import torch_topoopt.fabric.switches.sonic_ocs
 import torch_topoopt.fabric.switches.telescent, torch_topoopt.fabric.switches.manual_panel

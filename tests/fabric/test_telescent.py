@@ -13,7 +13,6 @@ import pytest
 from switch_contract import Bench, SwitchContract
 from telescent_server import PASSWORD, USER, Panel, TelescentServer
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.clock import HandClock
 from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -28,6 +27,7 @@ from torch_topoopt.fabric.switches.switch import (
     SwitchUnreachable,
 )
 from torch_topoopt.fabric.switches.telescent import TelescentPanel, _host_and_port
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.codec import DocumentError
 
 RingPlan = Callable[..., Plan]
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_topoopt import planner, profiling
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.main import main
-from torch_topoopt.topology import best
+from torch_topoopt.planner import alternation as planner
+from torch_topoopt.profile import profiling
+from torch_topoopt.topology.best import best
 
 STAGES: dict[str, tuple[Any, str]] = {
     "profile": (profiling, "profile"),

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torch_topoopt.control.store import Store
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher import cluster
+from torch_topoopt.launcher.cluster import cluster
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 from torch_topoopt.launcher.signals import Interrupted, interruptible
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.queue.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ def test_every_sub_verb_is_a_module_that_explains_itself(
     told = capsys.readouterr().out
     for name in cluster.SUB_VERBS:
         assert f"\n  {name} " in told
-        module = importlib.import_module(f"torch_topoopt.launcher.cluster_{name}")
+        module = importlib.import_module(f"torch_topoopt.launcher.cluster.{name}")
         with pytest.raises(SystemExit) as ended:
             module.main(["--help"])
         assert ended.value.code == 0
@@ -225,7 +225,7 @@ def test_a_second_daemon_is_refused_and_a_signal_ends_the_first(
     lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first is this process; as soon as it has started, a second one tries."""
-    from torch_topoopt.launcher import cluster_daemon
+    from torch_topoopt.launcher.cluster import daemon as cluster_daemon
 
     said = []
 

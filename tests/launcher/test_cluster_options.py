@@ -13,9 +13,10 @@ import pytest
 
 from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher import cluster_site, run_options
-from torch_topoopt.launcher.cluster_site import ClusterSite
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import cluster_site
+from torch_topoopt.launcher.run import options as run_options
+from torch_topoopt.launcher.run.cluster_site import ClusterSite
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.placement_text import placement_text
+from torch_topoopt.launcher.plan.placement_text import placement_text
 from torch_topoopt.plan import Placement, Plan
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from torch_topoopt.launcher import fabric
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+from torch_topoopt.launcher.fabric import fabric
 
 
 def test_every_sub_verb_is_a_module_that_explains_itself(
@@ -19,7 +19,7 @@ def test_every_sub_verb_is_a_module_that_explains_itself(
     told = capsys.readouterr().out
     for name in fabric.SUB_VERBS:
         assert f"\n  {name} " in told
-        module = importlib.import_module(f"torch_topoopt.launcher.fabric_{name}")
+        module = importlib.import_module(f"torch_topoopt.launcher.fabric.{name}")
         with pytest.raises(SystemExit) as ended:
             module.main(["--help"])
         assert ended.value.code == 0

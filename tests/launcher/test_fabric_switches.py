@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.launcher import main as launcher
-from torch_topoopt.launcher import run_options
 from torch_topoopt.launcher.errors import BAD_INPUT, OK
+from torch_topoopt.launcher.run import options as run_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

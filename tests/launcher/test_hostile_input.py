@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import COMMAND
 
-from torch_topoopt import limits
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster import strict_yaml
-from torch_topoopt.launcher import strategy_files
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.run_folder import RunFolder
+from torch_topoopt.launcher.plan import strategy_files
+from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.op_graph import OpGraph
-from torch_topoopt.plan import Plan
+from torch_topoopt.plan import Plan, limits
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.sim import flows
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def test_a_bad_plan_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_the_script_is_given_is_the_script_s_own(tmp_path: Path) -> None:
-    from torch_topoopt.launcher import run_options
+    from torch_topoopt.launcher.run import options as run_options
 
     assert run_options._named_plan(["--plan", "p.json", "train.py"]) == "p.json"
     assert run_options._named_plan(["--json", "--seed", "3", "--plan=p.json", "x"]) == "p.json"
@@ -203,7 +202,7 @@ def test_a_terminal_without_utf_8_gets_what_it_can_show(tmp_path: Path) -> None:
 def test_a_request_that_memory_does_not_suffice_for_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torch_topoopt.launcher import diff
+    from torch_topoopt.launcher.plan import diff
 
     def greedy(arguments: list[str]) -> int:
         raise MemoryError("Unable to allocate 7.28 TiB")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, link_bytes
-from torch_topoopt.launcher.link_bytes import MOST_SHOWN, LinkBytes
+from torch_topoopt.launcher import console
+from torch_topoopt.launcher.run import link_bytes
+from torch_topoopt.launcher.run.link_bytes import MOST_SHOWN, LinkBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.plan_tables import stride
+from torch_topoopt.launcher.plan.plan_tables import stride
 from torch_topoopt.plan import Plan, Ring
 
 if TYPE_CHECKING:

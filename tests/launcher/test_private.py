@@ -14,8 +14,9 @@ from torch.distributed import TCPStore
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.launcher import ranks, rendezvous, run_options
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import options as run_options
+from torch_topoopt.launcher.run import ranks, rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from torch_topoopt.launcher import processor_use
-from torch_topoopt.launcher.processor_use import ProcessorUse, described
+from torch_topoopt.launcher.run import processor_use
+from torch_topoopt.launcher.run.processor_use import ProcessorUse, described
 
 COMPUTE_1_S = "import time\nwhile time.process_time() < 1: pass"
 

@@ -10,7 +10,7 @@ import pytest
 from torch_topoopt.launcher.main import main
 from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Plan
-from torch_topoopt.search.cost_table import CostPoint, CostTable, OperatorCost
+from torch_topoopt.profile.cost_table import CostPoint, CostTable, OperatorCost
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.plan import DemandFile
-from torch_topoopt.script_trace import CommunicationTrace, runner
+from torch_topoopt.profile.script import CommunicationTrace, runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

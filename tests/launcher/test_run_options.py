@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.launcher import run_options, wandb_log
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.run import options as run_options
+from torch_topoopt.launcher.run import wandb_log
 from torch_topoopt.plan import Placement, Plan
 
 if TYPE_CHECKING:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torch_topoopt.launcher import asked_groups, documents, ranks, run, run_options, script_plan
-from torch_topoopt.launcher.asked_groups import AskedGroups
+from torch_topoopt.launcher import documents, script_plan
 from torch_topoopt.launcher.console import Terminal
-from torch_topoopt.launcher.run_folder import RunFolder
-from torch_topoopt.metrics import MetricsWriter
+from torch_topoopt.launcher.run import asked_groups, ranks, run
+from torch_topoopt.launcher.run import options as run_options
+from torch_topoopt.launcher.run.asked_groups import AskedGroups
+from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.plan import Cluster, Plan
-from torch_topoopt.script_trace import CollectiveCall, CommunicationTrace, ScriptError
+from torch_topoopt.profile.script import CollectiveCall, CommunicationTrace, ScriptError
+from torch_topoopt.runtime.metrics import MetricsWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +93,7 @@ def test_a_trace_that_fails_is_one_line_and_rings_are_planned(
     def fail(*_: Any, **__: Any) -> None:
         raise ScriptError("train.py, rank 0: it is not its day")
 
-    monkeypatch.setattr("torch_topoopt.script_trace.trace_script", fail)
+    monkeypatch.setattr("torch_topoopt.profile.script.trace_script", fail)
     job = make_job(tmp_path, "train()\n")
     plan = job.plan()
     said = "rings for an unknown demand, nothing predicted: train.py, rank 0: it is not its day"
@@ -104,7 +106,9 @@ def test_a_build_model_that_fails_gives_way_to_the_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE)
-    monkeypatch.setattr("torch_topoopt.script_trace.trace_script", lambda *_, **__: trace_of(call))
+    monkeypatch.setattr(
+        "torch_topoopt.profile.script.trace_script", lambda *_, **__: trace_of(call)
+    )
     broken = "def build_model():\n    raise ValueError('no data')\n"
     job = make_job(tmp_path, f"{broken}if __name__ == '__main__':\n    build_model()\n")
     plan = job.plan()

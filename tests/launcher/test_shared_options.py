@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from commands_page import DIFFERENT, PAGE, options_by_verb, page
 
-from torch_topoopt.launcher import planning, shared_options
+from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.plan import planning
 
 if TYPE_CHECKING:
     import argparse

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 from small_op_graphs import embeddings
 
-from torch_topoopt import planner
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
 from torch_topoopt.plan import Cluster
+from torch_topoopt.planner import alternation as planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

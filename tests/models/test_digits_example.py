@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_topoopt.profiling import load_model, profile
+from torch_topoopt.profile.profiling import load_model, profile
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 

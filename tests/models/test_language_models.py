@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_topoopt.models import gpt, moe
-from torch_topoopt.profiling import profile
+from torch_topoopt.profile.profiling import profile
 
 
 def text(batch: int, sequence: int, vocabulary: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_topoopt.models import MODELS
-from torch_topoopt.profiling import profile
+from torch_topoopt.profile.profiling import profile
 
 EVERY_SIZE = [  # "paper" is another name for one of them
     (name, size) for name in MODELS for size in MODELS[name].SIZES if size != "paper"

@@ -164,7 +164,7 @@ names = [m.name for m in pkgutil.walk_packages(torch_topoopt.__path__, "torch_to
 for name in names:
     if not name.endswith("__main__") and "wandb" not in name:
         importlib.import_module(name)
-assert "torch_topoopt.parallel.api" in names and "torch_topoopt.launcher.run" in names
+assert "torch_topoopt.parallel.api" in names and "torch_topoopt.launcher.run.run" in names
 print(torch_topoopt.__file__)
 """
     where = _run(installed / "python", "-c", script, cwd=tmp_path)

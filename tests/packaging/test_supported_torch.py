@@ -16,9 +16,9 @@ import pytest
 import torch
 from limits import limit_s
 
-from torch_topoopt import autoload, versions
 from torch_topoopt.launcher.main import main
-from torch_topoopt.versions import BuildMismatchError, build_info, check_build
+from torch_topoopt.runtime import autoload, versions
+from torch_topoopt.runtime.versions import BuildMismatchError, build_info, check_build
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,7 +113,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     autoload.register()
 assert len(caught) == 1, caught
-assert "torch_topoopt.backend" not in sys.modules
+assert "torch_topoopt.runtime.backend" not in sys.modules
 """
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run(
@@ -233,7 +233,7 @@ def test_versions_are_printed_where_nothing_was_built(
 def test_the_backend_may_be_imported_before_torch() -> None:
     """Then the entry point runs while the module that registers the backend is still half made."""
     script = """
-import torch_topoopt.backend
+import torch_topoopt.runtime.backend
 import torch.distributed as dist
 assert hasattr(dist.Backend, "TOPOOPT")
 dist.init_process_group("topoopt", store=dist.HashStore(), rank=0, world_size=1)

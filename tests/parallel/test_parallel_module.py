@@ -22,7 +22,7 @@ from torch_topoopt.parallel.api import placed
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.transfers import Incoming, Messages
 from torch_topoopt.plan import Placement
-from torch_topoopt.profiling import profile
+from torch_topoopt.profile.profiling import profile
 from torch_topoopt.search.traffic import demand
 
 if TYPE_CHECKING:

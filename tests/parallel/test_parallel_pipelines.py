@@ -19,7 +19,7 @@ from torch_topoopt.parallel import (
     stages_of,
 )
 from torch_topoopt.plan import Placement
-from torch_topoopt.profiling import profile
+from torch_topoopt.profile.profiling import profile
 from torch_topoopt.search.traffic import demand
 
 if TYPE_CHECKING:

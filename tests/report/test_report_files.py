@@ -16,8 +16,8 @@ from report_runs import (
     vgg_graph,
 )
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import Plan, Prediction
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.report import summary, write_plan_report, write_report
 from torch_topoopt.report.run_folder import parse_metrics
 

@@ -25,8 +25,8 @@ from torch_topoopt.plan import Cluster, Demand, GroupDemand, Placement, Plan
 from torch_topoopt.report import summary, write_report
 from torch_topoopt.report.html import significant
 from torch_topoopt.report.svg import THEME
-from torch_topoopt.topology.failures import plan_failures
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.failures.failures import plan_failures
+from torch_topoopt.topology.finder.topology_finder import find_network
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from torch_topoopt.op_graph import GradientBuckets
-from torch_topoopt.script_trace.runner import ScriptError
-from torch_topoopt.script_trace.step_clock import LEAST, LEFT_OUT, MOST, Reading, StepClock
-from torch_topoopt.script_trace.step_timing import summed_up, time_steps
+from torch_topoopt.profile.script.runner import ScriptError
+from torch_topoopt.profile.script.step_clock import LEAST, LEFT_OUT, MOST, Reading, StepClock
+from torch_topoopt.profile.script.step_timing import summed_up, time_steps
 
 if TYPE_CHECKING:
     from pathlib import Path

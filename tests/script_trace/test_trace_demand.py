@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
-from torch_topoopt.script_trace import (
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.profile.script import (
     CollectiveCall,
     CommunicationTrace,
     RootedDemand,
@@ -21,7 +21,7 @@ from torch_topoopt.script_trace import (
 )
 
 if TYPE_CHECKING:
-    from torch_topoopt.script_trace.document import Operation
+    from torch_topoopt.profile.script.document import Operation
 
 
 def _call(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import training_scripts
 
-from torch_topoopt.script_trace.runner import job, run_jobs
+from torch_topoopt.profile.script.runner import job, run_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from small_op_graphs import graph, operator
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.op_graph import MeasuredCost, OpGraph, Split
 from torch_topoopt.plan import Degrees
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.profile.cost_table import CostPoint, CostTable, OperatorCost, with_costs
 from torch_topoopt.search.accelerators import accelerator, estimated_seconds, operator_seconds
-from torch_topoopt.search.cost_table import CostPoint, CostTable, OperatorCost, with_costs
 from torch_topoopt.search.shards import shard_cost
 
 A100 = accelerator("a100")

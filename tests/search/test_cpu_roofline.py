@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.search import accelerators, cpu_roofline
+from torch_topoopt.profile import cpu_roofline
+from torch_topoopt.search import accelerators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.search.explain import LARGE, explain
+from torch_topoopt.planner.explain import LARGE, explain
 from torch_topoopt.search.strategies import data_parallel, whole_operators
 from torch_topoopt.search.strategy_space import DIMENSIONS
 

@@ -9,8 +9,8 @@ from small_op_graphs import chain, graph, operator
 
 from torch_topoopt.op_graph import MeasuredStep
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.planner import Planning
-from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.planner.alternation import Planning
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.measured_step import with_measured_step
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict_ideal_switch

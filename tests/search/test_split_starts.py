@@ -12,7 +12,7 @@ from small_op_graphs import chain, graph, operator, random_graph, random_hybrid_
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees
-from torch_topoopt.planner import plan
+from torch_topoopt.planner.alternation import plan
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.pipelines import pipelines, planning_starts
 from torch_topoopt.search.split_starts import split_starts, split_strategy
@@ -20,7 +20,7 @@ from torch_topoopt.search.strategies import data_parallel, starting_strategies
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy
 from torch_topoopt.search.traffic import demand, shared_reads, transfer_count, transfers
 from torch_topoopt.sim import predict
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.topology_finder import find_network
 
 if TYPE_CHECKING:
     import random

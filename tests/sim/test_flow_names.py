@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 from small_op_graphs import chain, embeddings
 
-from torch_topoopt import planner
 from torch_topoopt.plan import Cluster, Ring
+from torch_topoopt.planner import alternation as planner
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import named_plan_program, run_program
 from torch_topoopt.sim.flow_names import FlowName, ring_text

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, PairDemand, PairTable
-from torch_topoopt.topology.topology_finder import MODES, Mode, find_network
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.finder.topology_finder import MODES, Mode, find_network
 
 NAN, INFINITE = float("nan"), float("inf")
 

@@ -19,10 +19,10 @@ from torch_topoopt.plan import (
     PairDemand,
     validate_network,
 )
-from torch_topoopt.topology.best import demand_cost, find_best_network
-from torch_topoopt.topology.figures import default_demand
-from torch_topoopt.topology.hop_counts import hop_matrix, hop_summary
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.best.best import demand_cost, find_best_network
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.measures.figures import default_demand
+from torch_topoopt.topology.routing.hop_counts import hop_matrix, hop_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.topology.coin_change import (
+from torch_topoopt.topology.routing.coin_change import (
     coin_change,
     least_loaded_sequences,
     shortest_last_coins,
     translate,
 )
-from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
+from torch_topoopt.topology.routing.shortest_paths import (
+    hop_distances,
+    least_loaded_paths,
+    neighbours,
+)
 
 
 @st.composite

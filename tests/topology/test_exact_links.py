@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt.plan import Cluster
-from torch_topoopt.topology.exact_links import exact_links
-from torch_topoopt.topology.matching import (
+from torch_topoopt.topology.best.exact_links import exact_links
+from torch_topoopt.topology.finder.matching import (
     maximum_weight_assignment,
     maximum_weight_matching,
     wire_matchings,
 )
-from torch_topoopt.topology.wiring import Wiring
+from torch_topoopt.topology.finder.wiring import Wiring
 
 Pair = tuple[int, int]
 Weights = dict[Pair, int]

@@ -19,16 +19,16 @@ from torch_topoopt.plan import (
     cables,
     validate_network,
 )
-from torch_topoopt.topology.degraded import DisconnectedError
-from torch_topoopt.topology.failures import degraded, failure_figures, plan_failures
-from torch_topoopt.topology.fixed_network import Cable, network_of_cables
-from torch_topoopt.topology.loads import link_load_bytes
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.failures.degraded import DisconnectedError
+from torch_topoopt.topology.failures.failures import degraded, failure_figures, plan_failures
+from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.topology.failures import FailureFigures
+    from torch_topoopt.topology.failures.failures import FailureFigures
 
 Ports = Literal["duplex", "simplex"]
 SIZE = 10**12  # so that rounding to bytes is not seen

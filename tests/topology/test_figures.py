@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairTable, validate_demand
-from torch_topoopt.topology.figures import (
+from torch_topoopt.topology.finder.single_ring import single_ring
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.measures.figures import (
     default_demand,
     figures_of,
     moore_bound_hops,
     strides_of,
 )
-from torch_topoopt.topology.single_ring import single_ring
-from torch_topoopt.topology.topology_finder import find_network
 
 
 def test_the_figures_of_a_ring_of_eight() -> None:

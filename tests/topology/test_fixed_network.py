@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_topoopt.topology.fixed_network import hamiltonian_cycle
+from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
 
 
 def test_a_cycle_is_found_where_the_natural_order_is_none_and_denied_where_there_is_none() -> None:

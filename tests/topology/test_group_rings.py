@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
-from torch_topoopt.topology.group_rings import degree_split, merge_groups, ring_counts
+from torch_topoopt.topology.finder.group_rings import degree_split, merge_groups, ring_counts
 
 Ports = Literal["duplex", "simplex"]
 

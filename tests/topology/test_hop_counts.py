@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt.plan import Link
-from torch_topoopt.topology.figures import moore_bound_hops
-from torch_topoopt.topology.hop_counts import hop_matrix, hop_summary
-from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
+from torch_topoopt.topology.measures.figures import moore_bound_hops
+from torch_topoopt.topology.routing.hop_counts import hop_matrix, hop_summary
+from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 
 def links_of(pairs: list[tuple[int, int]]) -> list[Link]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import adjacency, random_capacity, simple_paths
 
-from torch_topoopt.topology.k_shortest_paths import k_shortest_paths
+from torch_topoopt.topology.routing.k_shortest_paths import k_shortest_paths
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from torch_topoopt import _core
-from torch_topoopt.topology.figures import moore_bound_hops
-from torch_topoopt.topology.kautz_rings import has_kautz_rings, kautz_rings
-from torch_topoopt.topology.ring_unions import WORK_PER_S, search_rings
+from torch_topoopt.topology.best.kautz_rings import has_kautz_rings, kautz_rings
+from torch_topoopt.topology.best.ring_unions import WORK_PER_S, search_rings
+from torch_topoopt.topology.measures.figures import moore_bound_hops
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt.plan import Cluster, Network
-from torch_topoopt.topology.loads import mean_hops
-from torch_topoopt.topology.matching import (
+from torch_topoopt.topology.finder.matching import (
     maximum_weight_assignment,
     maximum_weight_matching,
     wire_free_ports,
     wire_matchings,
 )
-from torch_topoopt.topology.wiring import Wiring
+from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.routing.loads import mean_hops
 
 Pair = tuple[int, int]
 

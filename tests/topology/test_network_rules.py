@@ -13,7 +13,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import (
     Cluster,
     Demand,
@@ -31,12 +30,13 @@ from torch_topoopt.plan import (
     validate_failures,
     validate_network,
 )
-from torch_topoopt.topology.failures import degraded, plan_failures
-from torch_topoopt.topology.fixed_network import Cable, network_of_cables
-from torch_topoopt.topology.load_checks import validate_link_bytes, validate_loads
-from torch_topoopt.topology.loads import link_load_bytes
-from torch_topoopt.topology.single_ring import single_ring
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.failures.failures import degraded, plan_failures
+from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.finder.single_ring import single_ring
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.load_checks import validate_link_bytes, validate_loads
+from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

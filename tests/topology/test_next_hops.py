@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torch_topoopt.plan import RouteTable
 from torch_topoopt.plan.route_checks import validate_routes
-from torch_topoopt.topology.next_hops import least_loaded_next_hops
+from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
 
 
 @settings(deadline=None, max_examples=30)

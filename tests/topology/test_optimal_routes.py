@@ -17,9 +17,9 @@ from random_networks import adjacency, random_capacity, random_traffic, simple_p
 from scipy.optimize import linprog
 
 from torch_topoopt.plan import Cluster
-from torch_topoopt.topology.flow_program import period_of, program_size
-from torch_topoopt.topology.optimal_routes import OptimalRoutes, link_counts, optimal_routes
-from torch_topoopt.topology.wiring import Wiring
+from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.routing.linear_program import period_of, program_size
+from torch_topoopt.topology.routing.optimal_routes import OptimalRoutes, link_counts, optimal_routes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import Cluster, Link
-from torch_topoopt.topology.wiring import Wiring, ports_per_ring
+from torch_topoopt.topology.finder.wiring import Wiring, ports_per_ring
 
 
 def test_a_duplex_ring_takes_a_port_towards_each_neighbour() -> None:

@@ -12,9 +12,9 @@ from torch_topoopt.plan import (
     PairTable,
     validate_network,
 )
-from torch_topoopt.topology.loads import bandwidth_tax, diameter, mean_hops
-from torch_topoopt.topology.released import released_strides
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.released import released_strides
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.loads import bandwidth_tax, diameter, mean_hops
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt import _core
-from torch_topoopt.topology.figures import moore_bound_hops
-from torch_topoopt.topology.ring_unions import (
+from torch_topoopt.topology.best.ring_unions import (
     WORK_PER_S,
     anneal_for_pairs,
     random_rings,
     search_rings,
 )
+from torch_topoopt.topology.measures.figures import moore_bound_hops
 
 Ring = tuple[int, ...]
 

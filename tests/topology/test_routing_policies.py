@@ -14,10 +14,10 @@ from torch_topoopt.plan import (
     RouteTable,
     validate_network,
 )
-from torch_topoopt.topology.load_balance import load_balance
-from torch_topoopt.topology.loads import bandwidth_tax, link_load_bytes, mean_hops
-from torch_topoopt.topology.routing_policies import POLICIES, Policy, reroute
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.measures.load_balance import load_balance
+from torch_topoopt.topology.routing.loads import bandwidth_tax, link_load_bytes, mean_hops
+from torch_topoopt.topology.routing.routing_policies import POLICIES, Policy, reroute
 
 
 def uniform(servers: int, size_bytes: int = 1000) -> Demand:

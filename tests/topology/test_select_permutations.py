@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.topology.select_permutations import select_permutations
-from torch_topoopt.topology.totient_perms import totient_perms
+from torch_topoopt.topology.finder.select_permutations import select_permutations
+from torch_topoopt.topology.finder.totient_perms import totient_perms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
+from torch_topoopt.topology.routing.shortest_paths import (
+    hop_distances,
+    least_loaded_paths,
+    neighbours,
+)
 
 Pair = tuple[int, int]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand
-from torch_topoopt.topology.loads import link_load_bytes
-from torch_topoopt.topology.single_ring import single_ring
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.finder.single_ring import single_ring
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.loads import link_load_bytes
 
 
 def test_all_bytes_take_one_direction_of_one_ring() -> None:

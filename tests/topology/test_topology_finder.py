@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import (
     Cluster,
     Demand,
@@ -21,10 +20,11 @@ from torch_topoopt.plan import (
     PairDemand,
     validate_network,
 )
-from torch_topoopt.topology.group_rings import merge_groups
-from torch_topoopt.topology.loads import bandwidth_tax, diameter, link_load_bytes, mean_hops
-from torch_topoopt.topology.topology_finder import find_network
-from torch_topoopt.topology.wiring import ports_per_ring
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.finder.group_rings import merge_groups
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.finder.wiring import ports_per_ring
+from torch_topoopt.topology.routing.loads import bandwidth_tax, diameter, link_load_bytes, mean_hops
 
 Ports = Literal["duplex", "simplex"]
 

@@ -18,14 +18,14 @@ from torch_topoopt.plan import (
     Route,
     RouteTable,
 )
-from torch_topoopt.topology.loads import (
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.loads import (
     bandwidth_tax,
     diameter,
     link_load_bytes,
     mean_hops,
     traffic_matrix,
 )
-from torch_topoopt.topology.topology_finder import find_network
 
 
 def simplex_ring(servers: int) -> Network:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import Cluster, Group, Link, Ring, Route
-from torch_topoopt.topology.routing import (
+from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.routing.routing import (
     all_hop_distances,
     circulant_offsets,
     plan_routes,
     ring_pair_bytes,
 )
-from torch_topoopt.topology.wiring import Wiring
 
 
 def ring_of_eight(*chords: tuple[int, int]) -> list[Link]:

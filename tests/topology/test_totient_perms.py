@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from torch_topoopt.topology.totient_perms import ring_order, totient_perms
+from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
 
 
 def test_twelve_servers_have_strides_1_5_7_11_as_in_section_4_3() -> None:

@@ -115,7 +115,7 @@ def main() -> None:
         (folder / "barrier").mkdir()
         os.environ["TEMP_DIR"] = temporary
         os.environ["INIT_METHOD"] = f"file://{temporary}/store"
-        importlib.import_module("torch_topoopt.backend").register()
+        importlib.import_module("torch_topoopt.runtime.backend").register()
         suite = importlib.import_module("opened_suite").load(os.environ["BACKEND"])
         case = _case_class(suite, limit_s)
         print(json.dumps(unittest.TestLoader().getTestCaseNames(case)), file=answers)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from torch_topoopt import profiling
-from torch_topoopt.tracing import ShapeCache
+from torch_topoopt.profile import profiling
+from torch_topoopt.profile.tracing import ShapeCache
 
 aten = torch.ops.aten
 

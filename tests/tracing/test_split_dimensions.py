@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from torch_topoopt.plan import Degrees, Placement
-from torch_topoopt.profiling import load_model, profile
+from torch_topoopt.profile.profiling import load_model, profile
 from torch_topoopt.search.traffic import transfers
 
 

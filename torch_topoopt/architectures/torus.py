@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import Topology, Wires, direct, rank_order, rings_of
-from torch_topoopt.topology.fixed_network import hamiltonian_cycle
+from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand, Ring

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt import planner
-from torch_topoopt.architecture_packets import predict_packets
-from torch_topoopt.architecture_sim import ArchitectureEstimate, predict_architecture
 from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, topoopt
-from torch_topoopt.cost import capital_cost, equal_cost_gbps
-from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
+from torch_topoopt.comparison.flow_level import ArchitectureEstimate, predict_architecture
+from torch_topoopt.comparison.packet_level import predict_packets
+from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import starting_strategies
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.topology_finder import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology, ring_hops
-from torch_topoopt.reconfiguration_sim import simulate_reconfiguring
+from torch_topoopt.reconfiguration.simulation import simulate_reconfiguring
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand

@@ -14,16 +14,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt import _core
-from torch_topoopt.architecture_program import architecture_program
-from torch_topoopt.architecture_sim import ArchitectureEstimate, demand_bytes
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
-from torch_topoopt.reconfiguration_sim import ITERATIONS, MOST_WINDOWS
+from torch_topoopt.comparison.flow_level import ArchitectureEstimate, demand_bytes
+from torch_topoopt.reconfiguration.simulation import ITERATIONS, MOST_WINDOWS
 from torch_topoopt.search.lowering import servers_at_once
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import run_program
+from torch_topoopt.sim.architecture_program import architecture_program
+from torch_topoopt.sim.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

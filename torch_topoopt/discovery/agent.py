@@ -23,12 +23,12 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.discovery.ports import list_ports
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,9 +30,9 @@ from torch_topoopt.discovery.reach import (
 )
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen, time_left
+from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
-from torch_topoopt.rank_layout import RankLayout
 
 if TYPE_CHECKING:
     import socket

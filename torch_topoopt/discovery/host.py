@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from torch_topoopt.data_model import Document
 from torch_topoopt.discovery.interfaces import (
     INTERFACES_VARIABLE,
     Interface,
@@ -15,6 +14,7 @@ from torch_topoopt.discovery.interfaces import (
     select,
 )
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.plan.codec import Document
 
 SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
 

@@ -13,7 +13,7 @@ from torch_topoopt.plan import (
     Link,
     Plan,
 )
-from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
+from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from torch_topoopt.data_model import Document
+from torch_topoopt.plan.codec import Document
 
 
 @dataclass(frozen=True)

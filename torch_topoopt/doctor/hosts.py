@@ -7,10 +7,10 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.doctor.facts import HostFacts
 from torch_topoopt.doctor.gather import gather
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile

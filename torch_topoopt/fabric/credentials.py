@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import Ring, Route, shared_by_slowest_link
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network, Plan

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from torch_topoopt.fabric.links import OpenLink
+    from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.rank_port import RankPort
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
-    from torch_topoopt.rank_layout import RankLayout
 
 
 class Meeting(Protocol):

@@ -9,8 +9,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.plan import digest_of
+from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Plan

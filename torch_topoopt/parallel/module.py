@@ -37,7 +37,7 @@ from torch_topoopt.parallel.transfers import (
     Move,
 )
 from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, drop, empty_of, filled
-from torch_topoopt.tracing import INPUT
+from torch_topoopt.profile.tracing import INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

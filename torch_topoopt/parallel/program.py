@@ -13,8 +13,8 @@ import torch
 
 from torch_topoopt.parallel.layouts import made_by, read_by
 from torch_topoopt.parallel.splits import cuts_of
-from torch_topoopt.profiling import trace_calls
-from torch_topoopt.tracing import INPUT, OUTPUT
+from torch_topoopt.profile.profiling import trace_calls
+from torch_topoopt.profile.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch_topoopt.parallel.layouts import Layout
     from torch_topoopt.parallel.splits import Cut
     from torch_topoopt.plan import Placement
-    from torch_topoopt.tracing import Call, CallTensor, CallTrace
+    from torch_topoopt.profile.tracing import Call, CallTensor, CallTrace
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from torch_topoopt.tracing import is_elementwise
+from torch_topoopt.profile.tracing import is_elementwise
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Placement
-    from torch_topoopt.tracing import Call
+    from torch_topoopt.profile.tracing import Call
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch_topoopt.parallel.walk import (
     empty_of,
     filled,
 )
-from torch_topoopt.tracing import Slot
+from torch_topoopt.profile.tracing import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

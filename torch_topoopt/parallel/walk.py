@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from torch_topoopt.tracing import Slot
+from torch_topoopt.profile.tracing import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

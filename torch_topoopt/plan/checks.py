@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.route_checks import validate_routes
 from torch_topoopt.plan.server_sets import check_servers
 

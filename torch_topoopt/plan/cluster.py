@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
-from torch_topoopt import limits
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan import limits
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

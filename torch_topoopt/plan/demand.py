@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, overload
 
-from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.plan.server_sets import check_servers
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.plan.checks import validate_network
 from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fields of Plan
+from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.plan.demand import Demand, validate_demand
 from torch_topoopt.plan.failures import FailurePlan, validate_failures
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
@@ -91,8 +91,8 @@ class Plan(Document):
     A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
     found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
     `cost_model`, a job measures one when it starts. `failures` may be left out too: it follows from
-    the rest (torch_topoopt.topology.failures). An iteration works on its batch in `micro_batches`
-    equal parts, one after the other (1: as a whole).
+    the rest (torch_topoopt.topology.failures.failures). An iteration works on its batch in
+    `micro_batches` equal parts, one after the other (1: as a whole).
 
     Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a
     version 1 is read as having none of them. Version 3 added `micro_batches`, and to placements

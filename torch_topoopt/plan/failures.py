@@ -2,8 +2,9 @@
 
 For every cable (on simplex ports: every link) and every server a `Failure` says which rings are
 given up and which ways the others take. The rest follows from a rule, which `degraded` in
-torch_topoopt.topology.degraded applies: shares of the other rings grow in proportion; routes that
-are left carry what the lost ones did; and where none is left, one shortest route is taken.
+torch_topoopt.topology.failures.degraded applies: shares of the other rings grow in proportion;
+routes that are left carry what the lost ones did; and where none is left, one shortest route is
+taken.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan.checks import unreachable
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.routes import Route  # noqa: TC001 - read with the fields of Failure
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ a few bytes that names a billion servers, from taking the memory of the whole ma
 
 from __future__ import annotations
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 
 # What one request may need before anything is computed: half of a machine of 8 GB, the smallest on
 # which people plan.

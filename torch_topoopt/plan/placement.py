@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.server_sets import check_servers
 
 ParameterKind = Literal["columns", "rows", "experts"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.routes import Pair, Route, RouteTable
 from torch_topoopt.plan.server_sets import check_servers
 

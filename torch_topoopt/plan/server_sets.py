@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 
 
 def check_servers(where: str, servers: tuple[int, ...], count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.plan.placement import Placement, validate_placement
 
 

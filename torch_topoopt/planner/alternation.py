@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
-from torch_topoopt.planning_defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
-from torch_topoopt.planning_options import PlanningOptions
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.chains import budgets
+from torch_topoopt.search.defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -22,20 +22,20 @@ from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
-from torch_topoopt.topology.load_checks import validate_link_bytes
-from torch_topoopt.topology.single_ring import single_ring
-from torch_topoopt.topology.topology_finder import find_network
+from torch_topoopt.topology.finder.single_ring import single_ring
+from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, SpaceName
-    from torch_topoopt.planning_options import Ablation, MicroBatches
+    from torch_topoopt.planner.options import Ablation, MicroBatches
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.sim import IterationEstimate
-    from torch_topoopt.topology.routing_policies import Policy
+    from torch_topoopt.topology.routing.routing_policies import Policy
 
     _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.op_graph import MeasuredCost
+from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, OpGraph

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch_topoopt.data_model import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

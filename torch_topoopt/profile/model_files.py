@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_topoopt.tracing import (
+from torch_topoopt.profile.tracing import (
     Arguments,
     ProfileError,
     batch_size_of,

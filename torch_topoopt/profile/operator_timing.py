@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from torch_topoopt.profiling import trace_batches
-from torch_topoopt.search.cost_table import CostPoint, CostTable, OperatorCost
-from torch_topoopt.tracing import ProfileError, Trace, TracedOperator, tensors
+from torch_topoopt.profile.cost_table import CostPoint, CostTable, OperatorCost
+from torch_topoopt.profile.profiling import trace_batches
+from torch_topoopt.profile.tracing import ProfileError, Trace, TracedOperator, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +98,7 @@ def device_name(device: str) -> str:
     """What the measurements were made on, for people."""
     if device.startswith("cuda"):
         return str(torch.cuda.get_device_name(device))
-    from torch_topoopt.search.cpu_roofline import processor_name
+    from torch_topoopt.profile.cpu_roofline import processor_name
 
     return f"{processor_name()}, {torch.get_num_threads()} threads"
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_topoopt.model_files import DEFAULT_BATCH_SIZE, LoadedModel, is_file, load_model
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
-from torch_topoopt.repeated_layers import repeated_layers
-from torch_topoopt.tracing import (
+from torch_topoopt.profile.model_files import DEFAULT_BATCH_SIZE, LoadedModel, is_file, load_model
+from torch_topoopt.profile.repeated_layers import repeated_layers
+from torch_topoopt.profile.tracing import (
     Arguments,
     CallTrace,
     ProfileError,
@@ -34,7 +34,7 @@ from torch_topoopt.tracing import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from torch_topoopt.tracing import Region
+    from torch_topoopt.profile.tracing import Region
 
 __all__ = [
     "DEFAULT_BATCH_SIZE",

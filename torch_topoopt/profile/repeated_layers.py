@@ -9,7 +9,7 @@ from torch_topoopt.op_graph import Operator, RepeatedLayer, layer_form
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.tracing import Span
+    from torch_topoopt.profile.tracing import Span
 
 
 def repeated_layers(

@@ -13,9 +13,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.control import jobs as j
-from torch_topoopt.control.launching import commands_of, environment_of, prepare_folder
-from torch_topoopt.control.partition import (
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.switches.selector import flip
+from torch_topoopt.fabric.switches.switch import SwitchError
+from torch_topoopt.plan import Plan
+from torch_topoopt.queue import jobs as j
+from torch_topoopt.queue.launching import commands_of, environment_of, prepare_folder
+from torch_topoopt.queue.partition import (
     cables_of,
     lay_out,
     partition,
@@ -23,23 +27,19 @@ from torch_topoopt.control.partition import (
     sides_of,
     unheld,
 )
-from torch_topoopt.control.scheduler import Waiting, assign, holdings_of, may_start
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.switches.selector import flip
-from torch_topoopt.fabric.switches.switch import SwitchError
-from torch_topoopt.plan import Plan
+from torch_topoopt.queue.scheduler import Waiting, assign, holdings_of, may_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
-    from torch_topoopt.control.jobs import Job
-    from torch_topoopt.control.processes import LocalProcesses
-    from torch_topoopt.control.store import Store
-    from torch_topoopt.control.switch_work import Changes, SwitchWork
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.fabric.switches.selector import Selector
+    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.processes import LocalProcesses
+    from torch_topoopt.queue.store import Store
+    from torch_topoopt.queue.switch_work import Changes, SwitchWork
 
 _MOST_RETRY_S = 60.0
 _START_AGAIN_S = 10.0  # a supervisor that has not said who it is by then never will

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.control import jobs as j
-from torch_topoopt.control.partition import lay_out, ports_needed, sides_of
-from torch_topoopt.control.scheduler import Waiting, assign, holdings_of
+from torch_topoopt.queue import jobs as j
+from torch_topoopt.queue.partition import lay_out, ports_needed, sides_of
+from torch_topoopt.queue.scheduler import Waiting, assign, holdings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.control.jobs import Job, Layout
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.plan import Plan
+    from torch_topoopt.queue.jobs import Job, Layout
 
 _NEW = 0  # no job of the database has this number
 

@@ -7,15 +7,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.control.partition import job_cluster
-from torch_topoopt.control.processes import Command
-from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.plan.codec import write_text_atomically
+from torch_topoopt.queue.partition import job_cluster
+from torch_topoopt.queue.processes import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.control.jobs import Job
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.queue.jobs import Job
 
 _FIRST_PORT = 29500  # torchrun's; jobs that share a machine must not share it
 _PORTS = 2000

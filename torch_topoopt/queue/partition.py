@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.control.jobs import Connection, Layout
-from torch_topoopt.control.scheduler import ServerSides, Waiting, fits
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.selector import SIDES
+from torch_topoopt.queue.jobs import Connection, Layout
+from torch_topoopt.queue.scheduler import ServerSides, Waiting, fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.plan.codec import write_text_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ class LocalProcesses:
         write_text_atomically(folder / "commands.json", text + "\n")
         with open(folder / "supervisor.log", "ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "torch_topoopt.control.supervisor", str(folder)],
+                [sys.executable, "-m", "torch_topoopt.queue.supervisor", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -17,14 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.control.jobs import CLEARING, FINAL
 from torch_topoopt.fabric.switches.selector import SIDES
+from torch_topoopt.queue.jobs import CLEARING, FINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torch_topoopt.control.jobs import Job
     from torch_topoopt.fabric.switches.selector import Side
+    from torch_topoopt.queue.jobs import Job
 
 
 @dataclass(frozen=True)

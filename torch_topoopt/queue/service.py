@@ -8,20 +8,20 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from torch_topoopt.control import jobs as j
-from torch_topoopt.control.partition import check_fits
-from torch_topoopt.control.store import Event, StoreError, StoreLockedError
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Plan
+from torch_topoopt.queue import jobs as j
+from torch_topoopt.queue.partition import check_fits
+from torch_topoopt.queue.store import Event, StoreError, StoreLockedError
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from torch_topoopt.control.daemon import Daemon
-    from torch_topoopt.control.store import Store
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.queue.daemon import Daemon
+    from torch_topoopt.queue.store import Store
 
 _LOCK = "daemon.lock"
 _BUSY_S = 2.0  # after which it looks for signals, and tries again

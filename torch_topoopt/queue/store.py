@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.control.jobs import CANCELLED, FINAL, QUEUED, Job, JobSpec, Layout
-from torch_topoopt.control.schema import MIGRATIONS
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.queue.jobs import CANCELLED, FINAL, QUEUED, Job, JobSpec, Layout
+from torch_topoopt.queue.schema import MIGRATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Runs the commands of one job and writes how they ended: a process of its own, see `processes`.
 
-    python -m torch_topoopt.control.supervisor FOLDER
+    python -m torch_topoopt.queue.supervisor FOLDER
 
 If one command fails, the others are ended: a job without one of its servers is none. SIGTERM ends
 all; whatever is left after 10 s is killed.
@@ -18,8 +18,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from torch_topoopt.control.processes import ProcessIdentity, locked
-from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.plan.codec import write_text_atomically
+from torch_topoopt.queue.processes import ProcessIdentity, locked
 
 _GRACE_S = 10.0
 _NOT_STARTED = 127

@@ -21,8 +21,8 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.ocs_reconfig import of_circuits
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks
 from torch_topoopt.search.lowering import servers_at_once
+from torch_topoopt.sim.iteration_tasks import check_iterations, iteration_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.architectures.topology import Topology
-    from torch_topoopt.iteration_tasks import IterationTask
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.sim.iteration_tasks import IterationTask
 
 ITERATIONS = 2  # the first one starts with random circuits; the last one counts
 _SIMULTANEOUS = 1e-12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.plan.codec import write_text_atomically
 from torch_topoopt.report.run_folder import read_plan, read_run
 from torch_topoopt.report.sections import render_page
 from torch_topoopt.report.summary import summarise

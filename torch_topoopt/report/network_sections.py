@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from torch_topoopt.rates import format_gbps
+from torch_topoopt.plan.rates import format_gbps
 from torch_topoopt.report import figures
 from torch_topoopt.report.html import (
     MISSING,

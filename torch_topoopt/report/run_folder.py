@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Link, Plan
+from torch_topoopt.plan.codec import DocumentError
 
 STAGES = ("profile", "co-optimise", "wire", "train")
 

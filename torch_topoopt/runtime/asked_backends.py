@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import write_text_atomically
+from torch_topoopt.plan.codec import write_text_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, NoReturn
 
-from torch_topoopt.versions import BuildMismatchError, check_build
+from torch_topoopt.runtime.versions import BuildMismatchError, check_build
 
 
 def register() -> None:
@@ -19,7 +19,7 @@ def register() -> None:
             # What follows relies on parts of torch that another version may not have.
             _refuse_groups(error)
             raise
-        from torch_topoopt import backend, rank_errors
+        from torch_topoopt.runtime import backend, rank_errors
 
         if not hasattr(backend, "register"):
             # Its own `import torch` was the first of this process and has led here: at its end.

@@ -8,7 +8,7 @@ share these connections.
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (where the
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
 auto|ring|multi_ring|both_ways|tree|doubling (for the collectives that can be served that way),
-TOPOOPT_TAKE_OVER (see torch_topoopt.asked_backends).
+TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from torch_topoopt import asked_backends
-from torch_topoopt.c10d_hooks import watch_groups
-from torch_topoopt.c10d_names import open_name_locks
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.shared_segment import open_segment
-from torch_topoopt.job import Job, end_past_jobs, job_of, job_with, jobs, let_go, open_job
-from torch_topoopt.job_network import Place
-from torch_topoopt.versions import check_build
+from torch_topoopt.runtime import asked_backends
+from torch_topoopt.runtime.c10d_hooks import watch_groups
+from torch_topoopt.runtime.c10d_names import open_name_locks
+from torch_topoopt.runtime.job import Job, end_past_jobs, job_of, job_with, jobs, let_go, open_job
+from torch_topoopt.runtime.job_network import Place
+from torch_topoopt.runtime.versions import check_build
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Ring
@@ -291,6 +291,6 @@ def _leave() -> None:
             job.leave()
 
 
-# torch_topoopt.autoload waits for this where this module was imported before torch.
+# torch_topoopt.runtime.autoload waits for this where this module was imported before torch.
 if _after_import := globals().get("after_import"):
     _after_import()

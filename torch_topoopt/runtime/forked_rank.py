@@ -1,6 +1,6 @@
 """Becomes one rank of emulated servers in a fork of a process that has imported PyTorch.
 
-`python -m torch_topoopt.launcher.forked_rank RANKS_PER_SERVER NAMESPACES ARGUMENTS...`, started
+`python -m torch_topoopt.runtime.forked_rank RANKS_PER_SERVER NAMESPACES ARGUMENTS...`, started
 from a fork server; for the first two see rank_main. The rank then is `python ARGUMENTS...`, except
 that `import torch` has happened before its environment was there.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from torch_topoopt import autoload
 from torch_topoopt.processes.fork_server_main import run_as_main
 from torch_topoopt.processes.rank_main import enter_namespace, place_on_server
+from torch_topoopt.runtime import autoload
 
-MODULE = "torch_topoopt.launcher.forked_rank"
+MODULE = "torch_topoopt.runtime.forked_rank"
 
 
 def main(ranks_per_server: int, namespaces: str, arguments: list[str]) -> None:

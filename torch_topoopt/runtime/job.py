@@ -18,13 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import write_text_atomically
 from torch_topoopt.discovery.discover import discover
-from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
-from torch_topoopt.iteration_meter import IterationMeter
-from torch_topoopt.job_network import Place, StoreMeeting, given_network, link_tuples, log_link
-from torch_topoopt.measuring import CostTuple, cost_of
-from torch_topoopt.rank_layout import (
+from torch_topoopt.fabric.rank_layout import (
     RankLayout,
     forwarded_network,
     leader_rings,
@@ -32,6 +27,17 @@ from torch_topoopt.rank_layout import (
     rank_routes,
     rings_of,
 )
+from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
+from torch_topoopt.plan.codec import write_text_atomically
+from torch_topoopt.runtime.iteration_meter import IterationMeter
+from torch_topoopt.runtime.job_network import (
+    Place,
+    StoreMeeting,
+    given_network,
+    link_tuples,
+    log_link,
+)
+from torch_topoopt.runtime.measuring import CostTuple, cost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import OpenLink, describe, time_left
+from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
-from torch_topoopt.rank_layout import RankLayout
-from torch_topoopt.topology.remaining import remaining_network
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.failures.remaining import remaining_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import write_text_atomically
 from torch_topoopt.plan import CostModel
+from torch_topoopt.plan.codec import write_text_atomically
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch_topoopt import __version__
 
-_RECORD = Path(__file__).with_name("_build_info.json")
+_RECORD = Path(__file__).parent.with_name("_build_info.json")
 _REBUILD = "pip install --no-build-isolation -e ."
 
 

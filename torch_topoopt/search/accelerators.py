@@ -165,7 +165,7 @@ def accelerator(name: str) -> Accelerator:
 @cache
 def _this_cpu() -> Accelerator:
     """Operators reach what the kernels that were measured did."""
-    from torch_topoopt.search.cpu_roofline import cpu_roofline
+    from torch_topoopt.profile.cpu_roofline import cpu_roofline
 
     figures = cpu_roofline()
     most = max(figures.dense_flops, figures.convolution_flops)

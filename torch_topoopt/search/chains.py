@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.planning_defaults import DEFAULT_CHAINS
+from torch_topoopt.search.defaults import DEFAULT_CHAINS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.planning_defaults import DEFAULT_CHAINS
 from torch_topoopt.search.chains import (
     Chain,
     ChainProgress,
@@ -13,6 +12,7 @@ from torch_topoopt.search.chains import (
     budgets,
     merged,
 )
+from torch_topoopt.search.defaults import DEFAULT_CHAINS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

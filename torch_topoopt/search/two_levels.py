@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.planning_defaults import DEFAULT_CHAINS
 from torch_topoopt.search.chains import ChainProgress, ChainResult, ThreadedChains
+from torch_topoopt.search.defaults import DEFAULT_CHAINS
 from torch_topoopt.search.mcmc import StrategySearch
 from torch_topoopt.search.ray_chains import RayChains
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
 from torch_topoopt.search.lowering import servers_at_once
 from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.sim.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
 
 if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.iteration_tasks import IterationStep
     from torch_topoopt.plan import Ring
+    from torch_topoopt.sim.iteration_tasks import IterationStep
 
 _LISTED = 2  # names of operators in a name; more are counted
 

@@ -11,7 +11,8 @@ import resource
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt import _core, limits
+from torch_topoopt import _core
+from torch_topoopt.plan import limits
 from torch_topoopt.sim.packet import run_packet_level
 
 if TYPE_CHECKING:

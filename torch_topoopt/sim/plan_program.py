@@ -17,17 +17,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt import _core
-from torch_topoopt.iteration_tasks import (
+from torch_topoopt.search.lowering import servers_at_once
+from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.sim.flow_names import FlowName, StepNames
+from torch_topoopt.sim.iteration import complete_groups
+from torch_topoopt.sim.iteration_tasks import (
     IterationStep,
     IterationTask,
     check_iterations,
     iteration_steps,
     repeated_tasks,
 )
-from torch_topoopt.search.lowering import servers_at_once
-from torch_topoopt.search.strategy_space import check_strategy
-from torch_topoopt.sim.flow_names import FlowName, StepNames
-from torch_topoopt.sim.iteration import complete_groups
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph

@@ -25,13 +25,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from torch_topoopt.data_model import DocumentError, write_text_atomically
 from torch_topoopt.fabric.cluster import strict_yaml
 from torch_topoopt.fabric.cluster.cluster_rules import check_cluster
 from torch_topoopt.fabric.cluster.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.selector import SelectorEntry
-from torch_topoopt.rates import parse_gbps, rate_text
+from torch_topoopt.plan.codec import DocumentError, write_text_atomically
+from torch_topoopt.plan.rates import parse_gbps, rate_text
 
 if TYPE_CHECKING:
     import os

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ipaddress
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.cluster.cluster_file import (
     VERSION,
     CableEnds,
@@ -19,6 +18,7 @@ from torch_topoopt.fabric.cluster.cluster_file import (
     ServerEntry,
 )
 from torch_topoopt.fabric.cluster.strict_yaml import Fields, list_at, text_at, told
+from torch_topoopt.plan.codec import DocumentError
 
 _PREFIX_LENGTH = 30
 _REMEDY = "find out how the hosts are connected with `topoopt discover --hostfile FILE`"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Cluster, Link, Network
-from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
-from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
+from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
+from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster.cluster_file import ClusterFile

@@ -12,7 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch_topoopt.data_model import DocumentError, brief, brief_name
+from torch_topoopt.plan.codec import DocumentError, brief, brief_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

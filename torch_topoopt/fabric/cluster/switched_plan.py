@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.fabric.cluster.static_plan import accelerators_of, check_servers
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Cluster
-from torch_topoopt.topology.fixed_network import UNKNOWN_GBPS
+from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set

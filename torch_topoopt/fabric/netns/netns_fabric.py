@@ -36,7 +36,7 @@ from torch_topoopt.fabric.netns.netns_switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
-from torch_topoopt.scratch import process_start
+from torch_topoopt.processes.scratch import process_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.netns_layout import fabric_of
-from torch_topoopt.own_command import own_command
+from torch_topoopt.fabric.own_command import own_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

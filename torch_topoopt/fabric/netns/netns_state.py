@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel
 from torch_topoopt.fabric.netns.netns_layout import BLOCKS, Layout, check_name
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
-from torch_topoopt.scratch import process_start
+from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.processes.scratch import process_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
     Difference,
@@ -15,6 +14,7 @@ from torch_topoopt.fabric.switches.circuits import (
     reconcile,
 )
 from torch_topoopt.fabric.switches.switch import SwitchError
+from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.data_model import Document, DocumentError
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
     Difference,
@@ -31,6 +30,7 @@ from torch_topoopt.fabric.switches.panel_work import (
     TerminalPerson,
 )
 from torch_topoopt.fabric.switches.switch import Capabilities, NotSettled, SwitchError
+from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry

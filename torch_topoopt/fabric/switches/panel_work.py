@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torch_topoopt.data_model import write_text_atomically
 from torch_topoopt.fabric.switches.switch import SwitchError
+from torch_topoopt.plan.codec import write_text_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

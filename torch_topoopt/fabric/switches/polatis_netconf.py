@@ -19,7 +19,6 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.clock import Clock, SystemClock
 from torch_topoopt.fabric.switches.netconf import NetconfError, NetconfSession
 from torch_topoopt.fabric.switches.open_switch import host_and_port, read_options
@@ -30,6 +29,7 @@ from torch_topoopt.fabric.switches.switch import (
     SwitchError,
     SwitchUnreachable,
 )
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

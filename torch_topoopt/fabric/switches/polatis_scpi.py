@@ -25,10 +25,10 @@ import socket
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.switches.open_switch import host_and_port, read_options
 from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

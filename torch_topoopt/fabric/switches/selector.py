@@ -18,10 +18,10 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.clock import Clock, HandClock
 from torch_topoopt.fabric.switches.circuits import port_order
 from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,7 +20,6 @@ import re
 import urllib.parse
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.fabric.clock import Clock, SystemClock
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
@@ -38,6 +37,7 @@ from torch_topoopt.fabric.switches.switch import (
     SwitchError,
     SwitchUnreachable,
 )
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """What a user's own training script communicates, recorded without starting its other ranks."""
 
-from torch_topoopt.script_trace.demand import RootedDemand, demand_of, on_servers, rooted_demands
-from torch_topoopt.script_trace.document import CollectiveCall, CommunicationTrace
-from torch_topoopt.script_trace.runner import ScriptError, TraceLimits, trace_script
+from torch_topoopt.profile.script.demand import RootedDemand, demand_of, on_servers, rooted_demands
+from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace
+from torch_topoopt.profile.script.runner import ScriptError, TraceLimits, trace_script
 
 __all__ = [
     "CollectiveCall",

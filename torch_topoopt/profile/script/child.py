@@ -1,6 +1,6 @@
 """Runs the user's script as ranks of a world that is not there, and writes what each called.
 
-`python -m torch_topoopt.script_trace.child FOLDER`, started by runner.py from a fork server.
+`python -m torch_topoopt.profile.script.child FOLDER`, started by runner.py from a fork server.
 FOLDER/jobs.json is an object {"stop_at_error": ..., "stop_when_alike": ..., "total_limit_s": ...,
 "jobs": [...]}; job i leaves FOLDER/i.json, which is {"calls": [...]} or {"error": "one line"}, and
 what the script prints in FOLDER/i.log. Each job is a fork of this process, in which the script runs
@@ -41,8 +41,8 @@ from torch.optim.optimizer import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch_topoopt.processes.rank_main import die_with
-from torch_topoopt.script_trace.memory import used_bytes
-from torch_topoopt.script_trace.recorder import Recorder
+from torch_topoopt.profile.script.memory import used_bytes
+from torch_topoopt.profile.script.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

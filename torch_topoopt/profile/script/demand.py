@@ -12,13 +12,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.data_model import DocumentError
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch_topoopt.script_trace.document import CollectiveCall, CommunicationTrace
+    from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace
 
 # Halves of an AllReduce of the same tensor.
 _HALVES = {"AllReduce": 2, "AllGather": 1, "ReduceScatter": 1, "Broadcast": 1, "Reduce": 1}

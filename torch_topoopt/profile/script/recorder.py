@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_topoopt.script_trace.document import CollectiveCall, Operation, Phase
+from torch_topoopt.profile.script.document import CollectiveCall, Operation, Phase
 
 # Not in the type stubs of PyTorch.
 _WORK_OF_FUTURE: Any = getattr(_distributed_c10d, "_create_work_from_future")  # noqa: B009

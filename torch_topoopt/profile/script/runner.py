@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.processes.fork_server import ForkServerError, shared
-from torch_topoopt.scratch import scratch_folder
-from torch_topoopt.script_trace.document import CommunicationTrace
+from torch_topoopt.processes.scratch import scratch_folder
+from torch_topoopt.profile.script.document import CommunicationTrace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -190,7 +190,7 @@ def run_jobs(
         (folder / "jobs.json").write_text(json.dumps(todo), encoding="utf-8")
         errors = folder / "errors.log"
         process = start_child(
-            "torch_topoopt.script_trace.child", folder, errors, os.environ, server
+            "torch_topoopt.profile.script.child", folder, errors, os.environ, server
         )
         try:
             process.wait()  # it limits the time of each job itself

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import GradientBuckets
-from torch_topoopt.script_trace.runner import ScriptError, rank_environment, start_child
+from torch_topoopt.profile.script.runner import ScriptError, rank_environment, start_child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def time_steps(
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})}
-        module = "torch_topoopt.script_trace.timed_child"
+        module = "torch_topoopt.profile.script.timed_child"
         process = start_child(module, folder, folder / "errors.log", environment, server)
         try:
             process.wait(limit_s)

@@ -1,6 +1,6 @@
 """Runs all ranks of a script at once, without its messages, and writes how long its steps take.
 
-`python -m torch_topoopt.script_trace.timed_child FOLDER`, started by step_timing.py from a fork
+`python -m torch_topoopt.profile.script.timed_child FOLDER`, started by step_timing.py from a fork
 server. FOLDER/job.json says what to run; rank r leaves FOLDER/r.json, {"steps": ..., "buckets":
 ...} or {"error": "one line"}. Every process group is PyTorch's fake one, as in child.py:
 nothing is sent, and what is received is ones.
@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from torch_topoopt.script_trace import child
-from torch_topoopt.script_trace.recorder import completed
-from torch_topoopt.script_trace.step_clock import StepClock
+from torch_topoopt.profile.script import child
+from torch_topoopt.profile.script.recorder import completed
+from torch_topoopt.profile.script.step_clock import StepClock
 
 _KEY = "CPU"
 

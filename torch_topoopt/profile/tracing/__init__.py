@@ -1,15 +1,15 @@
 """What one training iteration of a model computes, recorded on meta tensors."""
 
-from torch_topoopt.tracing.batches import (
+from torch_topoopt.profile.tracing.batches import (
     Arguments,
     batch_size_of,
     meta_twin,
     positional_and_keyword,
     resized,
 )
-from torch_topoopt.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace, Slot
-from torch_topoopt.tracing.leaf_modules import leaf_modules
-from torch_topoopt.tracing.records import (
+from torch_topoopt.profile.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace, Slot
+from torch_topoopt.profile.tracing.leaf_modules import leaf_modules
+from torch_topoopt.profile.tracing.records import (
     ProfileError,
     Read,
     Region,
@@ -19,13 +19,13 @@ from torch_topoopt.tracing.records import (
     shared_tensors,
     tensors,
 )
-from torch_topoopt.tracing.shape_cache import ShapeCache
-from torch_topoopt.tracing.split_dimensions import (
+from torch_topoopt.profile.tracing.shape_cache import ShapeCache
+from torch_topoopt.profile.tracing.split_dimensions import (
     is_elementwise,
     shared_parameters,
     split_dimensions,
 )
-from torch_topoopt.tracing.trace import Trace
+from torch_topoopt.profile.tracing.trace import Trace
 
 __all__ = [
     "INPUT",

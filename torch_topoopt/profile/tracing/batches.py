@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from torch_topoopt.tracing.records import ProfileError, tensors
+from torch_topoopt.profile.tracing.records import ProfileError, tensors
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_topoopt.tracing.records import Read, TracedOperator, region_of, storage_of, tensors
-from torch_topoopt.tracing.trace import Trace
+from torch_topoopt.profile.tracing.records import (
+    Read,
+    TracedOperator,
+    region_of,
+    storage_of,
+    tensors,
+)
+from torch_topoopt.profile.tracing.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_topoopt.tracing.records import check_tensor, tensors
-from torch_topoopt.tracing.shape_cache import ShapeCache
+from torch_topoopt.profile.tracing.records import check_tensor, tensors
+from torch_topoopt.profile.tracing.shape_cache import ShapeCache
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[misc]

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from torch_topoopt.op_graph import Split
-from torch_topoopt.tracing.records import storage_of
+from torch_topoopt.profile.tracing.records import storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch_topoopt.op_graph import SplitDimension
-    from torch_topoopt.tracing.records import TracedOperator
+    from torch_topoopt.profile.tracing.records import TracedOperator
 
 _Needs = Literal["whole", "part"]
 _FEATURES_LAST = frozenset({"Linear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm"})

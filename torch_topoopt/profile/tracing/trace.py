@@ -21,7 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_topoopt.tracing.records import (
+from torch_topoopt.profile.tracing.records import (
     ProfileError,
     Read,
     Region,
@@ -36,7 +36,7 @@ from torch_topoopt.tracing.records import (
     storage_of,
     tensors,
 )
-from torch_topoopt.tracing.shape_cache import ShapeCache
+from torch_topoopt.profile.tracing.shape_cache import ShapeCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

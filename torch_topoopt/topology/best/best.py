@@ -12,17 +12,17 @@ import math
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Network, validate_demand
-from torch_topoopt.topology.best_candidates import candidates
-from torch_topoopt.topology.load_checks import validate_loads
-from torch_topoopt.topology.loads import demand_cost
-from torch_topoopt.topology.ring_unions import WORK_PER_S
-from torch_topoopt.topology.routing_policies import routed_by
+from torch_topoopt.topology.best.best_candidates import candidates
+from torch_topoopt.topology.best.ring_unions import WORK_PER_S
+from torch_topoopt.topology.routing.load_checks import validate_loads
+from torch_topoopt.topology.routing.loads import demand_cost
+from torch_topoopt.topology.routing.routing_policies import routed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.plan import Cluster, Demand
-    from torch_topoopt.topology.routing_policies import Policy
+    from torch_topoopt.topology.routing.routing_policies import Policy
 
 BUDGET_S_PER_SERVER = 1 / 64  # so that 128 servers get two seconds
 
@@ -55,7 +55,7 @@ def find_best_network(
     Raises DocumentError if `cluster` or `demand` is not valid, and ValueError for a negative seed
     or a budget that is not a finite number above 0.
     """
-    from torch_topoopt.topology.topology_finder import find_network
+    from torch_topoopt.topology.finder.topology_finder import find_network
 
     cluster.validate()
     validate_demand(cluster, demand)

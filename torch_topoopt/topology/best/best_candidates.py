@@ -7,39 +7,39 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Network
-from torch_topoopt.topology.crossed_rings import (
-    complete_rings,
-    crossing_matching,
-    crossing_of,
-    group_of_rings,
-)
-from torch_topoopt.topology.exact_links import exact_links
-from torch_topoopt.topology.group_rings import (
-    degree_split,
-    merge_groups,
-    ring_counts,
-    ring_traffic_bytes,
-)
-from torch_topoopt.topology.hop_counts import hop_matrix
-from torch_topoopt.topology.loads import hop_bytes, traffic_matrix
-from torch_topoopt.topology.multi_hop_rings import short_ring
-from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
-from torch_topoopt.topology.ring_unions import (
+from torch_topoopt.topology.best.exact_links import exact_links
+from torch_topoopt.topology.best.ring_unions import (
     RingUnion,
     anneal_for_pairs,
     search_rings,
     search_rings_and_links,
 )
-from torch_topoopt.topology.routing import group_bytes, plan_routes, ring_pair_bytes
-from torch_topoopt.topology.weighed_by_rate import weighed_by_rate
-from torch_topoopt.topology.wiring import Wiring, ports_per_ring
+from torch_topoopt.topology.finder.crossed_rings import (
+    complete_rings,
+    crossing_matching,
+    crossing_of,
+    group_of_rings,
+)
+from torch_topoopt.topology.finder.group_rings import (
+    degree_split,
+    merge_groups,
+    ring_counts,
+    ring_traffic_bytes,
+)
+from torch_topoopt.topology.finder.multi_hop_rings import short_ring
+from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
+from torch_topoopt.topology.finder.wiring import Wiring, ports_per_ring
+from torch_topoopt.topology.routing.hop_counts import hop_matrix
+from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
+from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
+from torch_topoopt.topology.routing.routing import group_bytes, plan_routes, ring_pair_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch_topoopt.plan import Cluster, Demand
-    from torch_topoopt.topology.group_rings import Servers
-    from torch_topoopt.topology.ring_unions import Ends, Order
+    from torch_topoopt.topology.best.ring_unions import Ends, Order
+    from torch_topoopt.topology.finder.group_rings import Servers
 
     _Rings = Mapping[Servers, Sequence[Order]]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.topology.figures import moore_bound_hops
-from torch_topoopt.topology.kautz_rings import has_kautz_rings, kautz_rings
+from torch_topoopt.topology.best.kautz_rings import has_kautz_rings, kautz_rings
+from torch_topoopt.topology.measures.figures import moore_bound_hops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

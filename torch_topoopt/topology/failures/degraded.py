@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Network, Ring, Route, links_lost_with
-from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
+from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence, Set

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Link, Network, Ring, Route
 from torch_topoopt.plan.checks import unreachable
-from torch_topoopt.topology.degraded import DisconnectedError, Survivors
-from torch_topoopt.topology.fixed_network import Cable, network_of_cables
+from torch_topoopt.topology.failures.degraded import DisconnectedError, Survivors
+from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection

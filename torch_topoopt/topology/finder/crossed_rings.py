@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Link, Ring
-from torch_topoopt.topology.hop_counts import hop_matrix
+from torch_topoopt.topology.routing.hop_counts import hop_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

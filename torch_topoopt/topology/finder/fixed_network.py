@@ -22,10 +22,14 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.plan.checks import unreachable
-from torch_topoopt.topology.crossed_rings import crossing_of, group_of_rings
-from torch_topoopt.topology.multi_hop_rings import short_ring
-from torch_topoopt.topology.port_rates import LoadWithBytes, path_weights
-from torch_topoopt.topology.shortest_paths import hop_distances, least_loaded_paths, neighbours
+from torch_topoopt.topology.finder.crossed_rings import crossing_of, group_of_rings
+from torch_topoopt.topology.finder.multi_hop_rings import short_ring
+from torch_topoopt.topology.routing.port_rates import LoadWithBytes, path_weights
+from torch_topoopt.topology.routing.shortest_paths import (
+    hop_distances,
+    least_loaded_paths,
+    neighbours,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

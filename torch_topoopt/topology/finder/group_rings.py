@@ -12,11 +12,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
-from torch_topoopt.topology.crossed_rings import crossing_matching
-from torch_topoopt.topology.port_rates import ports_for, ring_ports_for
-from torch_topoopt.topology.select_permutations import select_permutations
-from torch_topoopt.topology.totient_perms import ring_order, totient_perms
-from torch_topoopt.topology.wiring import Wiring, ports_per_ring
+from torch_topoopt.topology.finder.crossed_rings import crossing_matching
+from torch_topoopt.topology.finder.select_permutations import select_permutations
+from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
+from torch_topoopt.topology.finder.wiring import Wiring, ports_per_ring
+from torch_topoopt.topology.routing.port_rates import ports_for, ring_ports_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

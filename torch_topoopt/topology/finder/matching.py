@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import numpy as np
 
-from torch_topoopt.topology.load_checks import validate_matching
+from torch_topoopt.topology.routing.load_checks import validate_matching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch_topoopt.topology.wiring import Wiring
+    from torch_topoopt.topology.finder.wiring import Wiring
 
 Pair = tuple[int, int]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.topology.totient_perms import ring_order, totient_perms
+from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

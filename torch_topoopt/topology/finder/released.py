@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.topology.multi_hop_rings import ring_hops, short_ring
-from torch_topoopt.topology.totient_perms import ring_order, totient_perms
-from torch_topoopt.topology.wiring import ports_per_ring
+from torch_topoopt.topology.finder.multi_hop_rings import ring_hops, short_ring
+from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
+from torch_topoopt.topology.finder.wiring import ports_per_ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan import GroupDemand
-    from torch_topoopt.topology.wiring import Wiring
+    from torch_topoopt.topology.finder.wiring import Wiring
 
 Servers = tuple[int, ...]
 

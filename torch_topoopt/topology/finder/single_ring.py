@@ -11,10 +11,10 @@ from torch_topoopt.plan import (
     validate_demand,
     validate_network,
 )
-from torch_topoopt.topology.group_rings import merge_groups
-from torch_topoopt.topology.load_checks import validate_loads
-from torch_topoopt.topology.routing import plan_routes
-from torch_topoopt.topology.wiring import Wiring
+from torch_topoopt.topology.finder.group_rings import merge_groups
+from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.routing.load_checks import validate_loads
+from torch_topoopt.topology.routing.routing import plan_routes
 
 
 def single_ring(cluster: Cluster, demand: Demand) -> Network:

@@ -14,8 +14,8 @@ from torch_topoopt.plan import (
     Network,
     validate_demand,
 )
-from torch_topoopt.topology.crossed_rings import crossing_of, group_of_rings, spare_cables
-from torch_topoopt.topology.group_rings import (
+from torch_topoopt.topology.finder.crossed_rings import crossing_of, group_of_rings, spare_cables
+from torch_topoopt.topology.finder.group_rings import (
     Servers,
     degree_split,
     merge_groups,
@@ -26,28 +26,28 @@ from torch_topoopt.topology.group_rings import (
     wire_repeated_strides,
     wire_rings,
 )
-from torch_topoopt.topology.load_checks import validate_loads
-from torch_topoopt.topology.loads import demand_cost
-from torch_topoopt.topology.matching import wire_free_ports, wire_matchings
-from torch_topoopt.topology.multi_hop_rings import short_ring
-from torch_topoopt.topology.pair_bytes import demand_matrix, pairs_of
-from torch_topoopt.topology.released import released_order, wire_released
-from torch_topoopt.topology.routing import (
+from torch_topoopt.topology.finder.matching import wire_free_ports, wire_matchings
+from torch_topoopt.topology.finder.multi_hop_rings import short_ring
+from torch_topoopt.topology.finder.released import released_order, wire_released
+from torch_topoopt.topology.finder.totient_perms import ring_order
+from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
+from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.routing.load_checks import validate_loads
+from torch_topoopt.topology.routing.loads import demand_cost
+from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
+from torch_topoopt.topology.routing.routing import (
     all_hop_distances,
     group_bytes,
     plan_routes,
     ring_pair_bytes,
 )
-from torch_topoopt.topology.routing_policies import routed_by
-from torch_topoopt.topology.totient_perms import ring_order
-from torch_topoopt.topology.weighed_by_rate import weighed_by_rate
-from torch_topoopt.topology.wiring import Wiring
+from torch_topoopt.topology.routing.routing_policies import routed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch_topoopt.topology.matching import Pair
-    from torch_topoopt.topology.routing_policies import Policy
+    from torch_topoopt.topology.finder.matching import Pair
+    from torch_topoopt.topology.routing.routing_policies import Policy
 
 
 Mode = Literal["paper", "released", "best"]
@@ -97,7 +97,7 @@ def find_network(
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if mode == "best":
-        from torch_topoopt.topology.best import find_best_network
+        from torch_topoopt.topology.best.best import find_best_network
 
         return find_best_network(
             cluster,

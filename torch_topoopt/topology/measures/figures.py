@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairTable
-from torch_topoopt.topology.hop_counts import hop_summary
-from torch_topoopt.topology.loads import (
-    hop_bytes,
-    link_bytes,
-    traffic_matrix,
-)
+from torch_topoopt.topology.routing.hop_counts import hop_summary
+from torch_topoopt.topology.routing.loads import hop_bytes, link_bytes, traffic_matrix
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.topology.loads import link_bytes, traffic_matrix
+from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Demand, Network

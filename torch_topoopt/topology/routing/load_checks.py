@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.data_model import DocumentError
-from torch_topoopt.topology.loads import link_bytes as bytes_on_links
-from torch_topoopt.topology.loads import traffic_matrix
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.routing.loads import link_bytes as bytes_on_links
+from torch_topoopt.topology.routing.loads import traffic_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

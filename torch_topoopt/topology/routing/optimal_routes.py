@@ -14,7 +14,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Route
-from torch_topoopt.topology.flow_program import (
+from torch_topoopt.topology.routing.linear_program import (
     least_utilisation_flow,
     period_of,
     program_size,

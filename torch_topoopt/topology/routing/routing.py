@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_topoopt.plan import Route, RouteTable, StrideRoute
-from torch_topoopt.topology.coin_change import (
+from torch_topoopt.topology.routing.coin_change import (
     coin_change,
     least_loaded_sequences,
     shortest_last_coins,
     translate,
 )
-from torch_topoopt.topology.next_hops import least_loaded_next_hops
-from torch_topoopt.topology.pair_bytes import bytes_by_offset, matrix_of, pairs_of
-from torch_topoopt.topology.port_rates import LoadWithBytes, path_weights
-from torch_topoopt.topology.shortest_paths import (
+from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
+from torch_topoopt.topology.routing.pair_bytes import bytes_by_offset, matrix_of, pairs_of
+from torch_topoopt.topology.routing.port_rates import LoadWithBytes, path_weights
+from torch_topoopt.topology.routing.shortest_paths import (
     Pair,
     hop_distances,
     least_loaded_paths,

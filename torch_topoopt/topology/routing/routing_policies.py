@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from torch_topoopt.plan import Network, Route, RouteTable, StrideRoute, validate_network
-from torch_topoopt.topology.coin_change import coin_change
-from torch_topoopt.topology.k_shortest_paths import k_shortest_paths
-from torch_topoopt.topology.loads import hop_bytes, traffic_matrix
-from torch_topoopt.topology.next_hops import least_loaded_next_hops
-from torch_topoopt.topology.optimal_routes import DEFAULT_GAP, link_counts, optimal_routes
-from torch_topoopt.topology.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing import (
+from torch_topoopt.topology.routing.coin_change import coin_change
+from torch_topoopt.topology.routing.k_shortest_paths import k_shortest_paths
+from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
+from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
+from torch_topoopt.topology.routing.optimal_routes import DEFAULT_GAP, link_counts, optimal_routes
+from torch_topoopt.topology.routing.pair_bytes import demand_matrix
+from torch_topoopt.topology.routing.routing import (
     circulant_offsets,
     group_bytes,
     plan_routes,
     ring_pair_bytes,
 )
-from torch_topoopt.topology.shortest_paths import hop_distances, neighbours
+from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

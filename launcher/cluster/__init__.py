@@ -1,0 +1,1 @@
+"""`topoopt cluster`: jobs that share a cluster."""

@@ -1,0 +1,1 @@
+"""`topoopt fabric`, `discover` and `doctor`: what servers are wired with."""

@@ -1,0 +1,1 @@
+"""`topoopt plan`, `topology` and `diff`."""

@@ -1,0 +1,1 @@
+"""`topoopt profile`."""

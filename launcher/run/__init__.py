@@ -1,0 +1,1 @@
+"""`topoopt run`: from options to ranks that train."""

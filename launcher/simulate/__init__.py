@@ -1,0 +1,1 @@
+"""`topoopt simulate` and `compare`."""

@@ -1,0 +1,1 @@
+"""Strategy, network and routes together: rounds of search and TopologyFinder; their outcome."""

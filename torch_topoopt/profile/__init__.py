@@ -1,0 +1,1 @@
+"""From a model or a training script to what it computes and communicates, and what that costs."""

@@ -1,0 +1,1 @@
+"""Networks whose circuits move while an iteration runs."""

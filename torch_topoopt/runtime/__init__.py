@@ -1,0 +1,1 @@
+"""What a rank runs: the process group, how ranks meet, and what they count."""

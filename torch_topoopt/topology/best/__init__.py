@@ -1,0 +1,1 @@
+"""Networks that are searched for a demand, not built in one pass."""

@@ -1,0 +1,1 @@
+"""Routes on given links, and the bytes that they put there."""
