@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.netns.netns_routes import chosen_routes
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Link

@@ -29,7 +29,7 @@ from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.shards import shard_cost
 from torch_topoopt.search.strategy_space import every_strategy
 from torch_topoopt.search.traffic import demand, parameter_groups
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster, Demand, Network, Placement
     from torch_topoopt.search.strategies import Strategy
-    from torch_topoopt.topology.finder.topology_finder import Mode
+    from torch_topoopt.topology.find_network import Mode
 
 Alone = tuple[np.ndarray, dict[tuple[int, ...], float]]  # seconds per byte: pairs, groups
 _ROUNDING = 1e-9  # of a bound, which adds the same numbers in another order than a simulator

@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, Network, PairTable
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.wiring import Wiring
 from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax

@@ -62,7 +62,7 @@ _MODEL_COLUMNS = ("network", "paper s", "best s", "best/paper")
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """One row, in this process; `error` instead of the figures if the case cannot be."""
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.topology.finder.topology_finder import find_network
+    from torch_topoopt.topology.find_network import find_network
     from torch_topoopt.topology.measures.figures import default_demand, figures_of
 
     cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"])

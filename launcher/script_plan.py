@@ -108,7 +108,7 @@ def plan_for_demand(
     time of an iteration is not predicted. Raises InputError where no network can be found.
     """
     from torch_topoopt.sim import complete_groups
-    from torch_topoopt.topology.finder.topology_finder import find_network
+    from torch_topoopt.topology.find_network import find_network
 
     found = network
     if found is None:

@@ -24,7 +24,7 @@ from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch, run_program
 from torch_topoopt.sim.architecture_program import architecture_program
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -21,9 +21,9 @@ from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.finder.single_ring import single_ring
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch_topoopt.plan import Cluster, Demand, Network, Plan, Route, RouteTable, StrideRoute
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.route_checks import validate_routes
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from torch_topoopt.search.lowering import (
     lower_placement,
 )
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 Row = tuple[str, int, float, float, int, tuple[int, ...], tuple[int, ...]]
 

@@ -39,8 +39,8 @@ from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import Strategy, data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.loads import link_load_bytes
 from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
 

@@ -11,7 +11,7 @@ from torch_topoopt.launcher.errors import InputError
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 VARIABLE = "TOPOOPT_CLUSTER"
 
@@ -33,7 +33,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
 
 def load_cluster(arguments: argparse.Namespace) -> ClusterFile:
     """Reads --cluster; raises InputError or DocumentError."""
-    from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
 
     if not arguments.cluster:
         raise InputError(f"cluster: missing; say --cluster lab.yaml, or set {VARIABLE}")

@@ -23,7 +23,7 @@ from torch_topoopt.launcher.errors import OK, InputError
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.queue.foresight import Foresight

@@ -166,7 +166,7 @@ def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Chan
 
 
 def _hosts_of_file(path: str) -> list[str]:
-    from torch_topoopt.fabric.cluster.mlx_hostfile import ssh_names
+    from torch_topoopt.fabric.cluster_file.mlx_hostfile import ssh_names
     from torch_topoopt.plan.codec import DocumentError
 
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.doctor.findings import Finding, Site
     from torch_topoopt.doctor.hosts import Host
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 _FOUND = 1
 
@@ -108,7 +108,8 @@ def main(argv: list[str]) -> int:
 
 
 def _cluster(path: str | None) -> ClusterFile | None:
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, load_cluster
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
 
     if path is None:
         return None

@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
     from torch_topoopt.fabric.hosts.host_script import setup_script, undo_script
     from torch_topoopt.fabric.hosts.host_setup import host_setup
     from torch_topoopt.plan import Plan

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster.cluster_switches import SwitchProgress
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.switches.circuits import Difference
 
 DRY_RUN = "nothing was changed (--dry-run)"
@@ -48,7 +48,7 @@ def check_timeout(arguments: argparse.Namespace) -> None:
 
 def load_switched(path: str) -> ClusterFile:
     """The cluster file; raises DocumentError, or InputError if it has no switches."""
-    from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
 
     file = load_cluster(path)
     if not file.switches:

@@ -122,7 +122,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         return plan
     if arguments.servers is None:
         raise InputError("servers: missing; say how many, e.g. --servers 4, or give a --plan")
-    from torch_topoopt.topology.finder.topology_finder import find_network
+    from torch_topoopt.topology.find_network import find_network
 
     arguments.ports = "duplex"  # a veth pair carries both directions
     cluster = shared_options.cluster_of(arguments)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.launcher.plan.planning import PlanningChoice
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.strategies import Executable
 
 
@@ -123,22 +123,20 @@ def plan_pipeline(
     graph: OpGraph,
     program: Program | None,
     cluster: Cluster,
-    choice: PlanningChoice,
+    options: PlanningOptions,
+    stages: int | None,
     progress: Callable[[float | None, str], None],
 ) -> Plan:
     """The pipeline that is predicted to be fastest; with a `program`, of those it can execute.
 
-    Considered are all numbers of stages, or those of the `choice`; and 2, 4, ... 32 micro-batches,
-    or those of the choice, as far as they divide the batch. Each is cut into stages that compute
+    Considered are all numbers of `stages`, or this one; and the micro-batches of the `options`, as
+    far as they divide the batch. Each is cut into stages that compute
     equally long and gets a network of its own. Raises InputError where there is none.
     """
     from torch_topoopt.parallel import StrategyError, stages_of
     from torch_topoopt.search.pipelines import pipelines
 
-    stages = choice.stages
-    asked = "auto" if choice.micro_batches is None else choice.micro_batches
-    counting = replace(choice.options, micro_batches=asked)
-    counts = [count for count in counting.micro_batch_counts(graph.batch_size) if count > 1]
+    counts = [count for count in options.micro_batch_counts(graph.batch_size) if count > 1]
     why = "too few samples, too little memory, or no place where a single tensor passes"
     plans = []
     try:
@@ -155,14 +153,14 @@ def plan_pipeline(
             except StrategyError as error:
                 why = str(error).removeprefix("strategy: ")
                 continue
-        options = replace(
-            choice.options,
+        fixed = replace(
+            options,
             evaluations=0,
             executable=placements.__contains__,
             strategy=candidate.strategy,
             micro_batches=candidate.micro_batches,
         )
-        plans.append(documents.make_plan(graph, cluster, options, progress))
+        plans.append(documents.make_plan(graph, cluster, fixed, progress))
     if not plans:
         wanted = f" of {stages} stages" if stages else ""
         executed = " that can be executed" if program is not None else ""

@@ -136,9 +136,9 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
         )
         return cluster, None
     shared_options.refuse_beside_cluster_file(arguments)
-    from torch_topoopt.fabric.cluster.cluster_file import load_cluster
     from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
     from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
 
     parser.check_accelerator(accelerator)
     file = load_cluster(arguments.cluster)

@@ -97,8 +97,9 @@ class PlanningChoice:
         `keep_best` StoppedEarly, as `documents.make_plan`."""
         options = replace(self.options, network=network)
         if self.space == "pipeline" and self.strategy is None:
-            choice = replace(self, options=options)
-            return hybrid.plan_pipeline(graph, program, cluster, choice, progress)
+            asked = "auto" if self.micro_batches is None else self.micro_batches
+            options = replace(options, micro_batches=asked)
+            return hybrid.plan_pipeline(graph, program, cluster, options, self.stages, progress)
         micro_batches = self.micro_batches
         if program is not None and self.space != "data-parallel":
             options = replace(options, executable=hybrid.executable(program, cluster))

@@ -149,7 +149,7 @@ def _find(
             f"operations: mode {arguments.mode} does not search; leave --operations out"
         )
     from torch_topoopt.topology.best.ring_unions import WORK_PER_S
-    from torch_topoopt.topology.finder.topology_finder import find_network
+    from torch_topoopt.topology.find_network import find_network
 
     if arguments.operations is not None and not 1 <= arguments.operations < math.inf:
         raise InputError(f"operations: {arguments.operations:g} is not a number from 1 on")

@@ -14,7 +14,8 @@ from torch_topoopt.launcher.errors import InputError
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, ServerEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import ServerEntry
 
 DEFAULT_MASTER_PORT = 29500  # torchrun's
 
@@ -62,7 +63,7 @@ def choose(arguments: argparse.Namespace) -> ClusterChoice:
 
     Raises InputError or DocumentError: an option that contradicts the file, or no such server.
     """
-    from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
 
     file = load_cluster(arguments.cluster)
     _refuse_others(arguments)

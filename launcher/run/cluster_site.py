@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.run.cluster_options import ClusterChoice
     from torch_topoopt.launcher.run.link_bytes import LinkBytes

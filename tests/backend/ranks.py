@@ -18,7 +18,7 @@ from limits import limit_s as stretched
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

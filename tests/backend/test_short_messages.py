@@ -11,7 +11,7 @@ from ranks import make_plan, run_ranks, values
 
 import torch_topoopt
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan, Route
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.strategy_space import DIMENSIONS, every_strategy
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 CASES = [("random", 3, 2, 3), ("tables", 3, 2, 3), ("matmul", 3, 2, 2), ("experts", 3, 2, 3)]
 CASES += [("heavy", 4, 2, 2)]

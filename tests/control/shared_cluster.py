@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster.cluster_file import (
-    ClusterFile,
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import (
     PortEntry,
+    SelectorEntry,
     ServerEntry,
     SwitchEntry,
 )
-from torch_topoopt.fabric.switches.selector import SelectorEntry
 from torch_topoopt.queue.jobs import JobSpec
 
 if TYPE_CHECKING:

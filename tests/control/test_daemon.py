@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shared_cluster import make_cluster, program, wait_for
 
-from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 WAITS = 'echo started >> "$1.ran"; while [ ! -e "$1.go" ]; do sleep 0.02; done'
 

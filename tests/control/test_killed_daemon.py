@@ -22,7 +22,7 @@ from polatis_device import PolatisDevice
 from polatis_scpi_server import PolatisScpiServer
 from shared_cluster import make_cluster, program, wait_for
 
-from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.switch import cable_circuits
 from torch_topoopt.queue import jobs as j

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fabric.real_hosts import Hosts
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000

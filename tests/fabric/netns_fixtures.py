@@ -11,7 +11,7 @@ import pytest
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from pathlib import Path

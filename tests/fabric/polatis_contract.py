@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from polatis_device import PolatisServer
 
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.circuits import Fence
     from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from plain_namespaces import LIMIT_S, End, Namespaces, ip, run, wait_for_carrier
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

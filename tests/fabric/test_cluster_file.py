@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, load_cluster
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry
+from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.plan.codec import DocumentError
 

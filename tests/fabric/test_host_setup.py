@@ -9,8 +9,8 @@ import pytest
 from fabric.real_hosts import cluster_of
 from small_op_graphs import one_all_reduce
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hosts.host_setup import FORWARD_MAC, HostSetup, host_setup
 from torch_topoopt.plan import Cluster, Link, Plan, Route
@@ -18,6 +18,8 @@ from torch_topoopt.planner import alternation as planner
 
 if TYPE_CHECKING:
     from conftest import RingPlan
+
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 
 def _setups(plan: Plan, file: ClusterFile) -> dict[str, HostSetup]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from switch_contract import Bench, SwitchContract
 
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence, duplex_circuit
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.manual_panel import ManualPanel, PanelState, state_file
@@ -216,7 +216,7 @@ import sys
 from pathlib import Path
 from torch_topoopt.fabric.switches.circuits import Fence, duplex_circuit
 from torch_topoopt.data_model import DocumentError
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.cluster_file import SwitchEntry
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.manual_panel import ManualPanel
 panel = ManualPanel("1234", state=Path({str(tmp_path / "panel.json")!r}))

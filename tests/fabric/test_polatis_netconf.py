@@ -14,7 +14,7 @@ from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_
 from polatis_netconf_server import OPSW, PolatisNetconfServer
 from switch_contract import LIMIT_S, ports_of
 
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure

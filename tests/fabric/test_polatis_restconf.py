@@ -14,7 +14,7 @@ from certificates import write_certificate
 from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
 from polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
 
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.open_switch import open_switch

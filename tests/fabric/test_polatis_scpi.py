@@ -13,7 +13,7 @@ from polatis_device import PolatisDevice
 from polatis_scpi_server import PolatisScpiServer
 from switch_contract import LIMIT_S, ports_of
 
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.open_switch import open_switch

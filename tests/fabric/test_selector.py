@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import SelectorEntry
 from torch_topoopt.fabric.switches.selector import (
     CommandSelector,
     MemorySelector,
     Selector,
-    SelectorEntry,
     flip,
     open_selector,
 )

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 from torch_topoopt.fabric.cluster.static import StaticFabric
 from torch_topoopt.fabric.cluster.static_check import check_links
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import check_hello, connections, send_hello
 from torch_topoopt.fabric.rank_layout import RankLayout

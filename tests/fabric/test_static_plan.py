@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
 from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of, place
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan import Demand, Plan, validate_network
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from conftest import RingPlan
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
     from torch_topoopt.plan import Plan
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from conftest import RingPlan
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 
 def plan_of(servers: int, pairs: Sequence[tuple[int, int]], degree: int) -> Plan:

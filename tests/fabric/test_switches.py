@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.open_switch import DRIVERS, open_switch

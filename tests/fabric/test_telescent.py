@@ -14,7 +14,7 @@ from switch_contract import Bench, SwitchContract
 from telescent_server import PASSWORD, USER, Panel, TelescentServer
 
 from torch_topoopt.fabric.clock import HandClock
-from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, CircuitError, Difference, Fence
 from torch_topoopt.fabric.switches.configure import configure, preview

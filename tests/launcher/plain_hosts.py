@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from conftest import COMMAND
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 
 if TYPE_CHECKING:
     import subprocess

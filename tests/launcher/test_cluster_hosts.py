@@ -11,13 +11,15 @@ import pytest
 from plain_hosts import Hosts, make_hosts
 from plain_namespaces import Namespaces
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from conftest import Launcher
+
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 SCRIPT = """
 import torch, torch.distributed as dist

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import cluster_site

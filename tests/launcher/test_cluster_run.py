@@ -16,12 +16,9 @@ from limits import limit_s
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
 from plain_namespaces import Namespaces, ip
 
-from torch_topoopt.fabric.cluster.cluster_file import (
-    ClusterFile,
-    PortEntry,
-    ServerEntry,
-    load_cluster,
-)
+from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 

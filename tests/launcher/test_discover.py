@@ -13,7 +13,7 @@ from limits import limit_s
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
 from plain_namespaces import Namespaces, ip, up
 
-from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.fabric.discover_agents import split_address
 from torch_topoopt.launcher.main import main

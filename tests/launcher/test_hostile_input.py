@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import COMMAND
 
-from torch_topoopt.fabric.cluster import strict_yaml
+from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.plan import strategy_files

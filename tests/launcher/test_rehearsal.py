@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fabric.netns_fixtures import a_name, own_state, require_namespaces
 
-from torch_topoopt.fabric.cluster.cluster_file import load_cluster
+from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.netns import netns_kernel, netns_state
 from torch_topoopt.plan import Plan
 

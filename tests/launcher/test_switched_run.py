@@ -16,9 +16,9 @@ from plain_hosts import Hosts, make_hosts
 from plain_namespaces import Namespaces, ip, wait_for_carrier
 from test_cluster_run import check_trained, error_of, run_everywhere
 
-from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, SwitchEntry
 from torch_topoopt.fabric.cluster.cluster_switches import Switches
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit
 from torch_topoopt.plan import Plan
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import Launcher, RingPlan
+
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 sys.path.append(str(Path(__file__).parent.parent / "fabric"))
 from certificates import write_certificate

@@ -9,7 +9,7 @@ from torch_topoopt.plan import Cluster, Degrees, Network
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, lower_placement
 from torch_topoopt.search.strategies import Strategy, data_parallel
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from torch_topoopt.search.strategies import data_parallel, starting_strategies
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy
 from torch_topoopt.search.traffic import demand, shared_reads, transfer_count, transfers
 from torch_topoopt.sim import predict
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     import random

@@ -9,7 +9,7 @@ import pytest
 
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, PairDemand, PairTable
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.topology.finder.topology_finder import MODES, Mode, find_network
+from torch_topoopt.topology.find_network import MODES, Mode, find_network
 
 NAN, INFINITE = float("nan"), float("inf")
 

@@ -21,8 +21,8 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.topology.failures.degraded import DisconnectedError
 from torch_topoopt.topology.failures.failures import degraded, failure_figures, plan_failures
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairTable, validate_demand
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.measures.figures import (
     default_demand,
     figures_of,

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.matching import (
     maximum_weight_assignment,
     maximum_weight_matching,
 )
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes, validate_matching
 from torch_topoopt.topology.routing.loads import link_load_bytes
 

@@ -32,9 +32,9 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.topology.failures.failures import degraded, plan_failures
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.finder.single_ring import single_ring
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes, validate_loads
 from torch_topoopt.topology.routing.loads import link_load_bytes
 

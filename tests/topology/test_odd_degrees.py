@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand, validate_network
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.crossed_rings import (
     complete_rings,
     crossed_orders,
     crossing_matching,
 )
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.measures.figures import figures_of
 from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:
-    from torch_topoopt.topology.finder.topology_finder import Mode
+    from torch_topoopt.topology.find_network import Mode
 
 BUDGET_S = 0.01  # of mode best
 

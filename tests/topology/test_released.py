@@ -12,8 +12,8 @@ from torch_topoopt.plan import (
     PairTable,
     validate_network,
 )
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.released import released_strides
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.loads import bandwidth_tax, diameter, mean_hops
 
 

@@ -9,7 +9,7 @@ import pytest
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
 from torch_topoopt.topology.failures.degraded import DisconnectedError
 from torch_topoopt.topology.failures.remaining import remaining_network
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 
 @pytest.mark.parametrize("ports", ["duplex", "simplex"])

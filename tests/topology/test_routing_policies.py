@@ -14,7 +14,7 @@ from torch_topoopt.plan import (
     RouteTable,
     validate_network,
 )
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax, link_load_bytes, mean_hops
 from torch_topoopt.topology.routing.routing_policies import POLICIES, Policy, reroute

@@ -6,8 +6,8 @@ import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.loads import link_load_bytes
 
 

@@ -18,7 +18,7 @@ from torch_topoopt.plan import (
     Route,
     RouteTable,
 )
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.routing.loads import (
     bandwidth_tax,
     diameter,

@@ -27,9 +27,9 @@ from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict, predict_ideal_switch
 from torch_topoopt.topology.best.best import demand_cost
 from torch_topoopt.topology.failures.failures import degraded, plan_failures
+from torch_topoopt.topology.find_network import Mode, find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.finder.group_rings import degree_split, ring_counts
-from torch_topoopt.topology.finder.topology_finder import Mode, find_network
 from torch_topoopt.topology.measures.figures import figures_of
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 from torch_topoopt.topology.routing.loads import link_load_bytes

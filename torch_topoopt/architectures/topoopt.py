@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import NodeLink, NodePath, Topology
 from torch_topoopt.plan import Demand, GroupDemand
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Optics

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.architectures.topology import NodeLink, NodePath, Topology, Wires
 from torch_topoopt.architectures.topoopt import all_reduce_demand
 from torch_topoopt.plan import Demand, GroupDemand, PairDemand, Ring
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster

@@ -24,7 +24,7 @@ from torch_topoopt.search.strategies import starting_strategies
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
-from torch_topoopt.topology.finder.topology_finder import find_network
+from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

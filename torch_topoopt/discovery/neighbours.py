@@ -21,7 +21,7 @@ from torch_topoopt.fabric.driver import FabricError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch_topoopt.fabric.cluster.static import Heard
+    from torch_topoopt.fabric.cluster.static_check import Heard
 
 _ALL_HOSTS = "224.0.0.1"  # RFC 1112: this network only
 _ALL_NODES = "ff02::1"  # RFC 4291

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.interfaces import Interface, select
 from torch_topoopt.discovery.ports import PortFacts
-from torch_topoopt.fabric.cluster.cluster_file import VERSION, ClusterFile, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch_topoopt.doctor.facts import HostFacts, InterfaceFacts
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import PortEntry
 
 Level = Literal["error", "warning", "note"]
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.doctor.facts import Answer, InterfaceFacts
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, ServerEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 
 _SMALL_BYTES = 64
 _SIZES_BYTES = (_SMALL_BYTES, 576, 1280, 1400, 1500, 2048, 4096, 8000, 9000)

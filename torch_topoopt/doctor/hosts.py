@@ -13,7 +13,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 _LIMIT_S = 60.0
 

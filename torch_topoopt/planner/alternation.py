@@ -22,8 +22,8 @@ from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
-from torch_topoopt.topology.finder.topology_finder import find_network
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.switches.selector import Selector
     from torch_topoopt.queue.jobs import Job
     from torch_topoopt.queue.processes import LocalProcesses

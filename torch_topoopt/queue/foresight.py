@@ -12,7 +12,7 @@ from torch_topoopt.queue.scheduler import Waiting, assign, holdings_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.plan import Plan
     from torch_topoopt.queue.jobs import Job, Layout
 

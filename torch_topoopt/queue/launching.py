@@ -14,7 +14,7 @@ from torch_topoopt.queue.processes import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.queue.jobs import Job
 
 _FIRST_PORT = 29500  # torchrun's; jobs that share a machine must not share it

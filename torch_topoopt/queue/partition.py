@@ -19,7 +19,8 @@ from torch_topoopt.queue.scheduler import ServerSides, Waiting, fits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry, SwitchEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import PortEntry, SwitchEntry
     from torch_topoopt.fabric.switches.selector import Side
     from torch_topoopt.plan import Plan
 

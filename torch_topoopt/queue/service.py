@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.queue.daemon import Daemon
     from torch_topoopt.queue.store import Store
 

@@ -18,7 +18,8 @@ from torch_topoopt.fabric.switches.open_switch import open_switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.circuits import Difference
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
 

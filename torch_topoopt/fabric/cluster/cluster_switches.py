@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_file import CableEnds, ClusterFile, SwitchEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import CableEnds, SwitchEntry
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
     # name of the switch, done circuits, of how many, and what is happening

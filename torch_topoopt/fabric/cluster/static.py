@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch_topoopt.fabric.cluster.static_check import check_links, ends_of, told, verdict
+from torch_topoopt.fabric.cluster.static_check import Heard, check_links, ends_of, told, verdict
 from torch_topoopt.fabric.cluster.static_plan import PortNames, place
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
@@ -25,12 +25,10 @@ from torch_topoopt.fabric.wiring import PortAddress, Wiring
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import PortEntry
     from torch_topoopt.fabric.rank_links import Meeting
     from torch_topoopt.plan import Plan
-
-# Port of this server -> the ports (server, port) at the other end of its cable, as they say
-Heard = dict[str, frozenset[tuple[str, str]]]
 
 _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing connections
 _UDP_PORTS = range(20000, 30000)

@@ -21,11 +21,13 @@ from torch_topoopt.plan import Link
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
-    from torch_topoopt.fabric.cluster.static import Heard
     from torch_topoopt.fabric.cluster.static_plan import PortNames
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
+
+# Port of this server -> the ports (server, port) at the other end of its cable, as they say
+Heard = dict[str, frozenset[tuple[str, str]]]
 
 _LOAD_BYTES = 64 << 10  # several packets of any size that a link may have
 

@@ -14,7 +14,7 @@ from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS, Cable, net
 from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.plan import Plan
 
 # Server and port of a Plan -> "server:port" of the cluster file

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, SwitchEntry
     from torch_topoopt.fabric.cluster.cluster_switches import SwitchProgress
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.rank_links import Meeting
     from torch_topoopt.fabric.switches.switch import CircuitSwitch

@@ -20,7 +20,8 @@ from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
-    from torch_topoopt.fabric.cluster.cluster_file import CableEnds, ClusterFile
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import CableEnds
     from torch_topoopt.plan import Plan
 
 Pair = tuple[int, int]  # two servers, the lower number first

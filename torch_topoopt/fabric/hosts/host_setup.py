@@ -24,8 +24,9 @@ from torch_topoopt.plan import Route
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry
     from torch_topoopt.fabric.cluster.static_plan import PortNames
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import PortEntry
     from torch_topoopt.plan import Link, Plan
 
 FORWARD_MAC = "02:54:4f:50:4f:46"  # locally administered

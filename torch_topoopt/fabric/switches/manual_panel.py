@@ -35,7 +35,7 @@ from torch_topoopt.plan.codec import Document, DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.panel_work import Person
     from torch_topoopt.fabric.switches.switch import Progress
 

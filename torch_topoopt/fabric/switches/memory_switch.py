@@ -17,7 +17,7 @@ from torch_topoopt.fabric.switches.switch import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.switch import Progress
 
 _POLL_S = 0.01

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
 # kind -> module of torch_topoopt.fabric

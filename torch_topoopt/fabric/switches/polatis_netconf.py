@@ -34,7 +34,7 @@ from torch_topoopt.plan.codec import DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.polatis import Pair
 
 TCP_PORT = 830

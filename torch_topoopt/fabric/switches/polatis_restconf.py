@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from torch_topoopt.fabric.clock import Clock
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.credentials import PasswordSource
     from torch_topoopt.fabric.switches.polatis import Pair
 

@@ -15,40 +15,19 @@ person has soldered them to. So the driver here (`kind: command`) runs a program
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch_topoopt.fabric.clock import Clock, HandClock
 from torch_topoopt.fabric.switches.circuits import port_order
 from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
-from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from torch_topoopt.fabric.cluster_file.entries import SelectorEntry
+
 Side = Literal["switch", "lookahead"]
 SIDES: tuple[Side, Side] = ("switch", "lookahead")
-KINDS = ("command", "memory")
-
-
-@dataclass(frozen=True)
-class SelectorEntry:
-    """What the cluster file says of its 1x2 switches. `timeout_s`: for one call of `program`."""
-
-    kind: str
-    program: tuple[str, ...] = ()
-    timeout_s: int = 10
-
-    def validate(self, path: str = "selector") -> None:
-        """Raises DocumentError naming the first rule that is broken."""
-        if self.kind not in KINDS:
-            raise DocumentError(f"{path}.kind: {self.kind!r} is not one of {', '.join(KINDS)}")
-        if self.kind == "command" and not self.program:
-            raise DocumentError(f"{path}.program: missing; kind command runs it for get and set")
-        if self.kind == "memory" and self.program:
-            raise DocumentError(f"{path}.program: kind memory runs no program; leave it out")
-        if self.timeout_s < 1:
-            raise DocumentError(f"{path}.timeout_s: {self.timeout_s} is not at least 1")
 
 
 class Selector(Protocol):

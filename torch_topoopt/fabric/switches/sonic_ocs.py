@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch_topoopt.fabric.clock import Clock
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.credentials import PasswordSource
     from torch_topoopt.fabric.switches.circuits import Difference
     from torch_topoopt.fabric.switches.switch import Progress

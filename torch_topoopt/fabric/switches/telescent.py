@@ -42,7 +42,7 @@ from torch_topoopt.plan.codec import DocumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from torch_topoopt.fabric.cluster.cluster_file import SwitchEntry
+    from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.switch import Progress
 
 SSH_PORT = 9861

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan import Network, validate_demand
 from torch_topoopt.topology.best.best_candidates import candidates
 from torch_topoopt.topology.best.ring_unions import WORK_PER_S
+from torch_topoopt.topology.finder.topology_finder import wire_by_rule
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.loads import demand_cost
 from torch_topoopt.topology.routing.routing_policies import routed_by
@@ -55,8 +56,6 @@ def find_best_network(
     Raises DocumentError if `cluster` or `demand` is not valid, and ValueError for a negative seed
     or a budget that is not a finite number above 0.
     """
-    from torch_topoopt.topology.finder.topology_finder import find_network
-
     cluster.validate()
     validate_demand(cluster, demand)
     if seed < 0:
@@ -65,7 +64,7 @@ def find_best_network(
         budget_s = BUDGET_S_PER_SERVER * cluster.servers
     if not 0 < budget_s < math.inf:
         raise ValueError(f"budget_s: {budget_s} is not a finite number of seconds above 0")
-    best = find_network(cluster, demand, mode="paper", paths=paths, routing=routing)
+    best = wire_by_rule(cluster, demand, paths=paths, routing=routing)
     if cluster.servers <= 2:
         return best  # one cable: there is nothing to choose
     best_cost = _cost(cluster, demand, best, price)

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch_topoopt.plan import Cluster, Demand
-    from torch_topoopt.topology.best.ring_unions import Ends, Order
+    from torch_topoopt.topology.best.kautz_rings import Order
+    from torch_topoopt.topology.best.ring_unions import Ends
     from torch_topoopt.topology.finder.group_rings import Servers
 
     _Rings = Mapping[Servers, Sequence[Order]]

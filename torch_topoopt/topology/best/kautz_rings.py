@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
-    from torch_topoopt.topology.best.ring_unions import Order
+Order = tuple[int, ...]  # of the servers of a ring
 
 # In the unit of `search_rings`' work: of following one link of one ring, and of one exchange.
 _OPERATIONS_PER_LINK, _OPERATIONS_PER_STEP = 250, 10_000

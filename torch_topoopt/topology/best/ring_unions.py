@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.topology.best.kautz_rings import has_kautz_rings, kautz_rings
+from torch_topoopt.topology.best.kautz_rings import Order, has_kautz_rings, kautz_rings
 from torch_topoopt.topology.measures.figures import moore_bound_hops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Order = tuple[int, ...]
 Ends = tuple[int, int]
 
 WORK_PER_S = 4_000_000_000  # operations on words; about what one core does, but taken as fixed

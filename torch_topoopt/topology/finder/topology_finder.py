@@ -1,11 +1,11 @@
-"""TopologyFinder: links, rings and routes for a demand, as the paper or its artifact finds them.
+"""Links, rings and routes for a demand, as the paper or its artifact finds them.
 
 Source: paper section 4.2, Algorithm 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import (
     Cluster,
@@ -50,67 +50,15 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.routing.routing_policies import Policy
 
 
-Mode = Literal["paper", "released", "best"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-
-
-def find_network(
+def wire_by_rule(
     cluster: Cluster,
     demand: Demand,
     *,
-    mode: Mode = "paper",
+    mode: Literal["paper", "released"] = "paper",
     paths: int = 4,
-    seed: int = 0,
-    budget_s: float | None = None,
     routing: Policy = "shortest",
-    price: Callable[[Network], float] | None = None,
-    on_better: Callable[[Network], None] | None = None,
 ) -> Network:
-    """The network half of a Plan for `demand`, validated; the same arguments give the same result.
-
-    Mode `paper`, the four steps of Algorithm 1: split the degree (`degree_split`; on duplex the
-    AllReduce part is rounded up to even), wire strides for AllReduce groups (`ring_counts`,
-    `wire_rings`), wire matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to
-    `paths` shortest paths for a pair with MP demand). Ports that are left then go to further
-    strides, to strides that are not coprime with n, to strides once more if the cluster allows
-    parallel links, to a matching that crosses the last ring (`crossed_rings`: the odd port of
-    every server; stride n / 2 where that does), and to matchings over a uniform demand, in this
-    order; a port stays dark only if no other server has one to join it to. Where a matching crosses
-    a ring over all servers, AllReduce uses its cables too if the busiest link carries less then.
-
-    Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
-    Both are deterministic: `seed` changes nothing.
-
-    Mode `best`: searched (`best.find_best_network`, which says what `seed`, `budget_s`, `price` and
-    `on_better` are; the other modes have no use for them).
-
-    Another `routing` than "shortest" replaces the routes at the end (`routing_policies.reroute`).
-
-    `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
-    group, most traffic first; a group of one server has no rings. Rings of one group have equal
-    shares, or where ports are not alike shares in proportion to their slowest link. On duplex every
-    order of three servers or more is there in both directions.
-
-    Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode or for
-    what the artifact cannot wire.
-    """
-    if mode not in MODES:
-        raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
-    if mode == "best":
-        from torch_topoopt.topology.best.best import find_best_network
-
-        return find_best_network(
-            cluster,
-            demand,
-            seed=seed,
-            budget_s=budget_s,
-            paths=paths,
-            routing=routing,
-            price=price,
-            on_better=on_better,
-        )
-    if budget_s is not None or price is not None:
-        raise ValueError(f"budget_s, price: mode {mode!r} does not search")
+    """Modes `paper` and `released` of `find_network`, which says what they do. No search."""
     cluster.validate()
     validate_demand(cluster, demand)
     demanded = merge_groups(cluster, demand)

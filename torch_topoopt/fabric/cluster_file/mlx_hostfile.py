@@ -10,14 +10,9 @@ from __future__ import annotations
 
 import ipaddress
 
-from torch_topoopt.fabric.cluster.cluster_file import (
-    VERSION,
-    CableEnds,
-    ClusterFile,
-    PortEntry,
-    ServerEntry,
-)
-from torch_topoopt.fabric.cluster.strict_yaml import Fields, list_at, text_at, told
+from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import CableEnds, PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, list_at, text_at, told
 from torch_topoopt.plan.codec import DocumentError
 
 _PREFIX_LENGTH = 30

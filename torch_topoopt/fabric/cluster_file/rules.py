@@ -11,14 +11,14 @@ from torch_topoopt.plan.codec import DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.fabric.cluster.cluster_file import ClusterFile, PortEntry
+    from torch_topoopt.fabric.cluster_file.entries import ClusterEntries, PortEntry
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _MTU = range(68, 65536)  # RFC 791: what every IPv4 link can carry, and the most a packet can be
 
 
-def check_cluster(cluster: ClusterFile) -> None:
+def check_cluster(cluster: ClusterEntries) -> None:
     """Raises DocumentError naming the first rule that is broken."""
     _check_name("name", cluster.name)
     if not cluster.servers:
@@ -96,7 +96,7 @@ def _check_port(port: PortEntry, path: str) -> None:
         raise DocumentError(f"{path}.mtu: {port.mtu} is not in {_MTU[0]}..{_MTU[-1]}")
 
 
-def _check_cables(cluster: ClusterFile) -> Iterator[tuple[str, str]]:
+def _check_cables(cluster: ClusterEntries) -> Iterator[tuple[str, str]]:
     """The ends of all cables, each with the path where it is."""
     used = _Unique()
     for i, cable in enumerate(cluster.cables):
@@ -116,7 +116,7 @@ def _check_cables(cluster: ClusterFile) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _find_port(cluster: ClusterFile, end: str, path: str) -> None:
+def _find_port(cluster: ClusterEntries, end: str, path: str) -> None:
     if end in cluster.ports:
         return
     server, colon, _ = end.partition(":")
@@ -129,7 +129,7 @@ def _find_port(cluster: ClusterFile, end: str, path: str) -> None:
     raise DocumentError(f"{path}: {end!r}: there is no server {server!r}")
 
 
-def _check_switches(cluster: ClusterFile, plugged: dict[str, str]) -> None:
+def _check_switches(cluster: ClusterEntries, plugged: dict[str, str]) -> None:
     """`plugged`: ports that are in a cable, each with the path where it is."""
     names, used = _Unique(), _Unique()
     sockets: dict[str, tuple[str, ...]] = {}
@@ -170,7 +170,7 @@ def _check_socket(plug: str, sockets: dict[str, tuple[str, ...]], path: str) -> 
         )
 
 
-def _check_lookahead(cluster: ClusterFile, port: PortEntry, path: str) -> None:
+def _check_lookahead(cluster: ClusterEntries, port: PortEntry, path: str) -> None:
     if port.switch is None:
         raise DocumentError(f"{path}: {port.lookahead!r} without a switch; it is the second socket")
     if cluster.selector is None:

@@ -19,17 +19,21 @@ doubled or contradictory is a DocumentError that names the field by its path.
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
-from torch_topoopt.fabric.cluster import strict_yaml
-from torch_topoopt.fabric.cluster.cluster_rules import check_cluster
-from torch_topoopt.fabric.cluster.strict_yaml import Fields, list_at, text_at
+from torch_topoopt.fabric.cluster_file import strict_yaml
+from torch_topoopt.fabric.cluster_file.entries import (
+    CableEnds,
+    ClusterEntries,
+    PortEntry,
+    SelectorEntry,
+    ServerEntry,
+    SwitchEntry,
+)
+from torch_topoopt.fabric.cluster_file.rules import check_cluster
+from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.switches.selector import SelectorEntry
 from torch_topoopt.plan.codec import DocumentError, write_text_atomically
 from torch_topoopt.plan.rates import parse_gbps, rate_text
 
@@ -39,112 +43,19 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-CableEnds = tuple[str, str]  # "server:port", twice
-
 
 @dataclass(frozen=True)
-class PortEntry:
-    """A port of a server. `address` is IPv4 with its prefix length: 10.201.0.1/30.
-
-    `gbps` is the speed per direction (None: not known), `mtu` in bytes. `switch` is the socket of a
-    circuit switch that the port is plugged into, "ocs0:3"; with a 1x2 switch in front of the port,
-    `lookahead` is the socket that it reaches on the other side.
-    """
-
-    name: str
-    address: str
-    gbps: float | None = None
-    interface: str | None = None
-    mac: str | None = None
-    mtu: int | None = None
-    switch: str | None = None
-    lookahead: str | None = None
-
-    @property
-    def ip(self) -> str:
-        """The address without its prefix length."""
-        return self.address.partition("/")[0]
-
-    @property
-    def subnet(self) -> ipaddress.IPv4Network:
-        return ipaddress.IPv4Interface(self.address).network
-
-
-@dataclass(frozen=True)
-class ServerEntry:
-    """A server. `management` (an address or host name) is for control traffic, never for data.
-
-    Several servers on one machine (a MIG slice or a NUMA node each) name the same `host`.
-    """
-
-    name: str
-    management: str
-    accelerators: int = 1
-    host: str | None = None
-    ports: tuple[PortEntry, ...] = ()
-
-    @property
-    def machine(self) -> str:
-        """Equal for the servers of one machine."""
-        return self.host or self.name
-
-
-@dataclass(frozen=True)
-class SwitchEntry:
-    """A circuit switch. `kind` names its driver, which gets `options` as they are.
-
-    `sockets` are the sockets of this cluster: nothing else on the switch is ever touched.
-    """
-
-    name: str
-    kind: str
-    address: str
-    user: str | None = None
-    password: PasswordSource | None = None
-    sockets: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True)
-class ClusterFile:
-    """A whole cluster. `cables` are pairs of "server:port", `selector` its 1x2 switches."""
-
-    version: int
-    name: str
-    servers: tuple[ServerEntry, ...]
-    cables: tuple[CableEnds, ...] = ()
-    switches: tuple[SwitchEntry, ...] = ()
-    selector: SelectorEntry | None = None
+class ClusterFile(ClusterEntries):
+    """A whole cluster, as a document: read, checked and written."""
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError naming the first rule that is broken."""
         check_cluster(self)
         return self
 
-    @cached_property
-    def ports(self) -> dict[str, tuple[int, PortEntry]]:
-        """ "h0:p0" -> number of the server, and the port."""
-        return {
-            f"{server.name}:{port.name}": (number, port)
-            for number, server in enumerate(self.servers)
-            for port in server.ports
-        }
-
-    def server_number(self, name: str) -> int:
-        """The position of a server in the file; raises DocumentError for an unknown name."""
-        for number, server in enumerate(self.servers):
-            if server.name == name:
-                return number
-        known = ", ".join(server.name for server in self.servers)
-        raise DocumentError(f"{name!r} is not a server of cluster {self.name} (these are: {known})")
-
     @classmethod
-    def from_yaml(cls, text: str) -> Self:
-        """Parses and validates; raises DocumentError."""
-        return cls._from_value(strict_yaml.parse(text))
-
-    @classmethod
-    def _from_value(cls, value: object) -> Self:
+    def from_value(cls, value: object) -> Self:
+        """Of a parsed file, validated; raises DocumentError."""
         fields = Fields(value, "", ("version", "name", "servers", "cables", "switches", "selector"))
         version = fields.integer("version")
         if not 1 <= version <= VERSION:
@@ -160,6 +71,11 @@ class ClusterFile:
             selector=_read_selector(fields.raw("selector")) if fields.has("selector") else None,
         ).validate()
 
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """Parses and validates; raises DocumentError."""
+        return cls.from_value(strict_yaml.parse(text))
+
     def to_yaml(self) -> str:
         """The text of this file: one port, cable or switch per line."""
         return "\n".join(_written(self)) + "\n"
@@ -167,23 +83,6 @@ class ClusterFile:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file, whole or not at all; raises OSError."""
         write_text_atomically(path, self.to_yaml())
-
-
-def load_cluster(path: str | os.PathLike[str]) -> ClusterFile:
-    """Reads a cluster file, or an MLX hostfile; raises DocumentError prefixed with the path."""
-    from torch_topoopt.fabric.cluster.mlx_hostfile import cluster_of_hostfile, is_hostfile
-
-    try:
-        value = strict_yaml.parse(Path(path).read_text(encoding="utf-8"))
-        if is_hostfile(value):
-            return cluster_of_hostfile(value, Path(path).stem)
-        return ClusterFile._from_value(value)
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot read this cluster file: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DocumentError(f"{path}: not a text file") from None
-    except DocumentError as error:
-        raise DocumentError(f"{path}: {error}") from None
 
 
 def _read_server(value: object, path: str) -> ServerEntry:

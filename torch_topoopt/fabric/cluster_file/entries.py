@@ -1,0 +1,130 @@
+"""What a cluster file says, entry by entry: servers, ports, cables, switches."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch_topoopt.fabric.credentials import PasswordSource  # noqa: TC001 - read with the fields
+from torch_topoopt.plan.codec import DocumentError
+
+CableEnds = tuple[str, str]  # "server:port", twice
+
+
+@dataclass(frozen=True)
+class PortEntry:
+    """A port of a server. `address` is IPv4 with its prefix length: 10.201.0.1/30.
+
+    `gbps` is the speed per direction (None: not known), `mtu` in bytes. `switch` is the socket of a
+    circuit switch that the port is plugged into, "ocs0:3"; with a 1x2 switch in front of the port,
+    `lookahead` is the socket that it reaches on the other side.
+    """
+
+    name: str
+    address: str
+    gbps: float | None = None
+    interface: str | None = None
+    mac: str | None = None
+    mtu: int | None = None
+    switch: str | None = None
+    lookahead: str | None = None
+
+    @property
+    def ip(self) -> str:
+        """The address without its prefix length."""
+        return self.address.partition("/")[0]
+
+    @property
+    def subnet(self) -> ipaddress.IPv4Network:
+        return ipaddress.IPv4Interface(self.address).network
+
+
+@dataclass(frozen=True)
+class ServerEntry:
+    """A server. `management` (an address or host name) is for control traffic, never for data.
+
+    Several servers on one machine (a MIG slice or a NUMA node each) name the same `host`.
+    """
+
+    name: str
+    management: str
+    accelerators: int = 1
+    host: str | None = None
+    ports: tuple[PortEntry, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """Equal for the servers of one machine."""
+        return self.host or self.name
+
+
+@dataclass(frozen=True)
+class SwitchEntry:
+    """A circuit switch. `kind` names its driver, which gets `options` as they are.
+
+    `sockets` are the sockets of this cluster: nothing else on the switch is ever touched.
+    """
+
+    name: str
+    kind: str
+    address: str
+    user: str | None = None
+    password: PasswordSource | None = None
+    sockets: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+SELECTOR_KINDS = ("command", "memory")
+
+
+@dataclass(frozen=True)
+class SelectorEntry:
+    """What the cluster file says of its 1x2 switches. `timeout_s`: for one call of `program`."""
+
+    kind: str
+    program: tuple[str, ...] = ()
+    timeout_s: int = 10
+
+    def validate(self, path: str = "selector") -> None:
+        """Raises DocumentError naming the first rule that is broken."""
+        if self.kind not in SELECTOR_KINDS:
+            raise DocumentError(
+                f"{path}.kind: {self.kind!r} is not one of {', '.join(SELECTOR_KINDS)}"
+            )
+        if self.kind == "command" and not self.program:
+            raise DocumentError(f"{path}.program: missing; kind command runs it for get and set")
+        if self.kind == "memory" and self.program:
+            raise DocumentError(f"{path}.program: kind memory runs no program; leave it out")
+        if self.timeout_s < 1:
+            raise DocumentError(f"{path}.timeout_s: {self.timeout_s} is not at least 1")
+
+
+@dataclass(frozen=True)
+class ClusterEntries:
+    """A whole cluster. `cables` are pairs of "server:port", `selector` its 1x2 switches."""
+
+    version: int
+    name: str
+    servers: tuple[ServerEntry, ...]
+    cables: tuple[CableEnds, ...] = ()
+    switches: tuple[SwitchEntry, ...] = ()
+    selector: SelectorEntry | None = None
+
+    @cached_property
+    def ports(self) -> dict[str, tuple[int, PortEntry]]:
+        """ "h0:p0" -> number of the server, and the port."""
+        return {
+            f"{server.name}:{port.name}": (number, port)
+            for number, server in enumerate(self.servers)
+            for port in server.ports
+        }
+
+    def server_number(self, name: str) -> int:
+        """The position of a server in the file; raises DocumentError for an unknown name."""
+        for number, server in enumerate(self.servers):
+            if server.name == name:
+                return number
+        known = ", ".join(server.name for server in self.servers)
+        raise DocumentError(f"{name!r} is not a server of cluster {self.name} (these are: {known})")
