@@ -1,79 +1,24 @@
-"""The direction of imports: folders are layers, lower never imports higher, siblings never meet.
+"""The direction of imports: lower floors never import higher ones, siblings never meet.
 
-Python by its syntax trees, C++ by its include lines. The layers are those of the README's layout.
+Python by its syntax trees (docs/rooms.py has the floors), C++ by its include lines.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import pytest
+import rooms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
-
-# From the bottom up. A unit is a module or a package of torch_topoopt; units on one line are
-# siblings and do not import each other.
-PYTHON_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset(
-        {
-            "data_model",
-            "metrics",
-            "own_command",
-            "planning_defaults",
-            "processes",
-            "rank_errors",
-            "rates",
-            "scratch",
-            "versions",
-            "_core",
-            "_backend",
-        }
-    ),
-    frozenset({"limits"}),
-    frozenset({"op_graph", "plan"}),
-    frozenset({"search", "topology", "tracing", "rank_layout", "script_trace"}),
-    frozenset(
-        {
-            "architectures",
-            "iteration_tasks",
-            "plan_difference",
-            "planning_options",
-            "repeated_layers",
-            "model_files",
-        }
-    ),
-    frozenset({"reconfiguration_sim"}),
-    frozenset(
-        {
-            "profiling",
-            "sim",
-            "architecture_sim",
-            "architecture_program",
-            "cost",
-            "asked_backends",
-            "c10d_hooks",
-            "c10d_names",
-            "fabric",
-        }
-    ),
-    frozenset(
-        {"discovery", "iteration_meter", "measuring", "architecture_packets", "operator_timing"}
-    ),
-    frozenset({"job_network", "doctor"}),
-    frozenset({"job"}),
-    frozenset({"backend", "planner", "report", "control"}),
-    frozenset({"comparison", "parallel"}),
-    frozenset({"models", "autoload", "__main__"}),
-    frozenset({"launcher"}),
-)
 
 CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
@@ -109,57 +54,61 @@ def _allowed(layers: tuple[frozenset[str], ...], importer: str, imported: str) -
     return importer == imported or _level(layers, imported) < _level(layers, importer)
 
 
-def _python_files() -> Iterator[tuple[str, Path]]:
-    """(unit, file) of everything that is installed as torch_topoopt."""
-    for path in sorted((ROOT / "torch_topoopt").rglob("*.py")):
-        unit = path.relative_to(ROOT / "torch_topoopt").parts[0].removesuffix(".py")
-        if unit != "__init__":
-            yield unit, path
-    for folder in ("models", "launcher"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield folder, path
-
-
-def _imported_units(source: str) -> Iterator[str]:
-    """Units of torch_topoopt that a file imports, anywhere in it, type checking included."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                parts = alias.name.split(".")
-                if parts[0] == "torch_topoopt" and len(parts) > 1:
-                    yield parts[1]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            parts = (node.module or "").split(".")
-            if parts[0] != "torch_topoopt":
-                continue
-            if len(parts) > 1:
-                yield parts[1]
-            else:
-                yield from (a.name for a in node.names if a.name not in ("log", "__version__"))
-
-
-def test_python_lower_layers_never_import_higher_ones_nor_siblings() -> None:
+def test_no_room_imports_from_its_own_floor_or_a_higher_one() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}: {unit} imports {imported}"
-        for unit, path in _python_files()
-        for imported in _imported_units(path.read_text())
-        if not _allowed(PYTHON_LAYERS, unit, imported)
+        f"{importer} imports {other}"
+        for importer, other in rooms.import_graph().edges
+        if not rooms.allowed(rooms.room_of(importer), rooms.room_of(other))
     ]
     assert wrong == []
 
 
+def test_no_module_imports_one_that_imports_it() -> None:
+    assert _cycles(rooms.import_graph()) == []
+
+
+def test_no_part_of_a_room_imports_one_that_imports_it() -> None:
+    graph = rooms.import_graph()
+    for room in {module.rpartition(".")[0] for module in graph if "." in module}:
+        parts = nx.DiGraph(
+            (a, b)
+            for edge in graph.edges
+            if all(module.startswith(f"{room}.") for module in edge)
+            for a, b in [[module.removeprefix(f"{room}.").partition(".")[0] for module in edge]]
+            if a != b
+        )
+        assert _cycles(parts) == [], room
+
+
+def _cycles(graph: nx.DiGraph[str]) -> list[list[str]]:
+    return [sorted(group) for group in nx.strongly_connected_components(graph) if len(group) > 1]
+
+
 def test_a_wrong_import_would_be_found() -> None:
-    found = list(_imported_units("def f():\n    from torch_topoopt import planner\n"))
-    assert found == ["planner"]
-    assert not _allowed(PYTHON_LAYERS, "plan", "planner")
-    assert not _allowed(PYTHON_LAYERS, "search", "topology")
+    known = rooms.modules()
+    lazy = "def f():\n    from torch_topoopt.planner import alternation\n"
+    assert list(rooms.imported(lazy, known)) == ["planner.alternation"]
+    assert list(rooms.imported("from torch_topoopt.plan import Plan", known)) == ["plan"]
+    assert list(rooms.imported("import torch_topoopt.launcher.main", known)) == ["launcher.main"]
+    assert not rooms.allowed("plan", "planner")
+    assert not rooms.allowed("search", "fabric")
+    assert _cycles(nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])) == [["a", "b", "c"]]
     assert not _allowed(CPP_LAYERS, "transport", "collectives")
 
 
-def test_the_package_itself_imports_only_the_bottom_layer() -> None:
-    imported = set(_imported_units((ROOT / "torch_topoopt" / "__init__.py").read_text()))
-    assert imported <= PYTHON_LAYERS[0] - {"_core", "_backend"}
+def test_the_package_itself_imports_nothing_big() -> None:
+    known = rooms.modules()
+    assert list(rooms.imported(known[""].read_text(), known)) == ["runtime.metrics"]
+    assert list(rooms.imported(known["runtime.metrics"].read_text(), known)) == []
+    assert list(rooms.imported(known["runtime"].read_text(), known)) == []
+
+
+def test_the_rooms_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    rooms.main()
+    drawn = capsys.readouterr().out
+    assert drawn.startswith("flowchart TB\n")
+    assert all(f"\n    {room}\n" in drawn for room in ("plan", "planner", "runtime", "launcher"))
+    assert "\n  planner --> sim\n" in drawn
 
 
 def _cpp_files() -> Iterator[tuple[str, Path]]:
@@ -200,7 +149,13 @@ def test_only_the_backend_folder_includes_torch() -> None:
         "torch_topoopt",
         *(
             f"torch_topoopt.{m}"
-            for m in ("planner", "sim", "report", "fabric.loopback", "fabric.netns.netns_fabric")
+            for m in (
+                "planner.alternation",
+                "sim",
+                "report",
+                "fabric.loopback",
+                "fabric.netns.netns_fabric",
+            )
         ),
     ],
 )

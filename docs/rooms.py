@@ -1,0 +1,124 @@
+"""Draws the rooms of torch_topoopt and who imports whom, from the imports themselves.
+
+    python docs/rooms.py > rooms.mmd     a Mermaid flowchart, floor above floor
+
+A room is a folder or a module of torch_topoopt. It imports from lower floors only, and no module
+imports one that imports it, inside functions and for types alone included; tests/test_imports.py
+checks both.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "torch_topoopt"
+
+# From the ground up.
+FLOORS: dict[str, frozenset[str]] = {
+    "documents, and how processes start": frozenset({"op_graph", "plan", "processes"}),
+    "algorithms on one document": frozenset({"profile", "topology"}),
+    "spaces, networks and fabrics": frozenset({"architectures", "fabric", "search"}),
+    "simulation and discovery": frozenset({"discovery", "sim"}),
+    "what is planned, healed, shared and moved": frozenset(
+        {"doctor", "parallel", "planner", "queue", "reconfiguration"}
+    ),
+    "what runs, and what is held against it": frozenset({"comparison", "report", "runtime"}),
+    "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),
+}
+# The extensions are below all floors. An OpGraph is read and written by the codec of the Plan.
+BELOW = frozenset({"_backend", "_core"})
+SIDEWAYS = frozenset({("op_graph", "plan")})
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package, by its name inside of it ("plan.codec"); "" is the package."""
+    folder = ROOT / PACKAGE
+    links = [path for path in folder.iterdir() if path.is_symlink()]  # not followed by rglob
+    found = {}
+    for path in sorted([*folder.rglob("*.py"), *(p for link in links for p in link.rglob("*.py"))]):
+        parts = path.relative_to(folder).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def imported(source: str, known: dict[str, Path]) -> Iterator[str]:
+    """Modules of the package that a file imports, anywhere in it, for types alone included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, inner = name.partition(".")
+            if package == PACKAGE:
+                yield inner if inner in known or inner in BELOW else inner.rpartition(".")[0]
+
+
+@functools.cache
+def import_graph() -> nx.DiGraph[str]:
+    """An edge from every module to each that it imports."""
+    known = modules()
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(known)
+    for name, path in known.items():
+        others = imported(path.read_text(encoding="utf-8"), known)
+        graph.add_edges_from((name, other) for other in others if other != name)
+    return graph
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in."""
+    return module.partition(".")[0] or "__init__"
+
+
+def floor_of(room: str) -> int:
+    """Counted from the ground, 0; -1 for the extensions. Raises KeyError for one that has none."""
+    if room in BELOW:
+        return -1
+    for number, rooms in enumerate(FLOORS.values()):
+        if room in rooms:
+            return number
+    raise KeyError(f"{room} has no floor in {Path(__file__).name}: give it one")
+
+
+def allowed(importer: str, other: str) -> bool:
+    """Whether one room may import from another."""
+    return (
+        importer == other
+        or floor_of(other) < floor_of(importer)
+        or (importer, other) in SIDEWAYS
+        or other == "__init__"  # __version__ and log, which import nothing
+    )
+
+
+def main() -> None:
+    """Prints the flowchart. Arrows that follow from others are left out."""
+    rooms = nx.DiGraph(
+        (room_of(a), room_of(b))
+        for a, b in import_graph().edges
+        if room_of(a) != room_of(b) and room_of(b) not in BELOW | {"__init__"}
+    )
+    print("flowchart TB")
+    for number, (name, of_floor) in reversed([*enumerate(FLOORS.items())]):
+        print(f'  subgraph floor{number}["{name}"]')
+        for room in sorted(of_floor & set(rooms)):
+            print(f"    {room}")
+        print("  end")
+    for a, b in sorted(nx.transitive_reduction(rooms).edges):
+        print(f"  {a} --> {b}")
+
+
+if __name__ == "__main__":
+    main()
