@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from limits import limit_s
-from turns import forget, turn
+from support.limits import limit_s
+from support.turns import forget, turn
 
 from torch_topoopt.plan import (
     Cluster,

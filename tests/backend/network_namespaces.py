@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plain_namespaces import Namespaces, ip
+from support.plain_namespaces import Namespaces, ip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from limits import limit_s as stretched
+from support.limits import limit_s as stretched
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan

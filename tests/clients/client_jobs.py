@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from limits import limit_s
+from support.limits import limit_s
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_S = 120  # of one job; most of it is imports, on every rank

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
+from support.small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
 from torch_topoopt.comparison.flow_level import predict_architecture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from small_op_graphs import (
+from support.small_op_graphs import (
     chain,
     one_all_reduce,
     random_graph,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_op_graphs import chain
+from support.small_op_graphs import chain
 
 from torch_topoopt.comparison.compare import compare
 from torch_topoopt.plan import Cluster

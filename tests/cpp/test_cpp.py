@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from limits import limit_s, slowness
+from support.limits import limit_s, slowness
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

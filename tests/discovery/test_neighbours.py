@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from plain_namespaces import End, Namespaces, ip, up
+from support.plain_namespaces import End, Namespaces, ip, up
 
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.fabric.driver import FabricError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from doctor.sites import in_namespace
-from plain_namespaces import Namespaces, run
+from support.plain_namespaces import Namespaces, run
 
 from torch_topoopt.doctor.facts import ChainFacts
 from torch_topoopt.doctor.firewall import accept_rule, iptables_chains, nft_chains, read_firewall

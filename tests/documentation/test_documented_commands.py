@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pages import ROOT, Command, blocks, commands, pages
-from plain_namespaces import Namespaces
 from rules import ELSEWHERE, GIVEN, SMALLER, WHOLE, smaller
+from support.plain_namespaces import Namespaces
 from workshop import Outcome, Workshop
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plain_namespaces import LIMIT_S, End, Namespaces, ip, run, wait_for_carrier
+from support.plain_namespaces import LIMIT_S, End, Namespaces, ip, run, wait_for_carrier
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry

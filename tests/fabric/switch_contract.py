@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from limits import limit_s
+from support.limits import limit_s
 
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,

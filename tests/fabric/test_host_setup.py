@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fabric.real_hosts import cluster_of
-from small_op_graphs import one_all_reduce
+from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from limits import limit_s
+from support.limits import limit_s
 
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
 

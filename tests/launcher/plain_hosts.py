@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from conftest import Launcher
-    from plain_namespaces import Namespaces
+    from support.plain_namespaces import Namespaces
 
 TOKEN = "TOPOOPT_DISCOVER_TOKEN"
 

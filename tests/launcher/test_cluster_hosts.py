@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plain_hosts import Hosts, make_hosts
-from plain_namespaces import Namespaces
+from support.plain_namespaces import Namespaces
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 

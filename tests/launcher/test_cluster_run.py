@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import COMMAND
-from limits import limit_s
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
-from plain_namespaces import Namespaces, ip
+from support.limits import limit_s
+from support.plain_namespaces import Namespaces, ip
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import COMMAND
-from limits import limit_s
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
-from plain_namespaces import Namespaces, ip, up
+from support.limits import limit_s
+from support.plain_namespaces import Namespaces, ip, up
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.launcher.errors import InputError

@@ -16,7 +16,7 @@ from fabric.real_hosts import (
     real_hosts,
     wait_until_up,
 )
-from limits import limit_s
+from support.limits import limit_s
 
 from torch_topoopt.doctor.facts import HostFacts
 from torch_topoopt.launcher import main

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from limits import limit_s
+from support.limits import limit_s
 
 from torch_topoopt.fabric.switches.circuits import duplex_circuit
 from torch_topoopt.fabric.switches.manual_panel import PanelState

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from small_op_graphs import graph, operator
+from support.small_op_graphs import graph, operator
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.op_graph import Split

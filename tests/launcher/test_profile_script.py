@@ -21,7 +21,7 @@ Answers = list[dict[str, Any]]
 def _answers_of(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Stands for the processes of the ranks, which tests/script_trace runs."""
+    """Stands for the processes of the ranks, which tests/profile/script runs."""
 
     def run_jobs(jobs: Answers, **_: Any) -> Answers:
         return [answer(job) for job in jobs]

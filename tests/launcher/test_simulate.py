@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from small_op_graphs import embeddings
+from support.small_op_graphs import embeddings
 
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plain_hosts import Hosts, make_hosts
-from plain_namespaces import Namespaces, ip, wait_for_carrier
+from support.plain_namespaces import Namespaces, ip, wait_for_carrier
 from test_cluster_run import check_trained, error_of, run_everywhere
 
 from torch_topoopt.fabric.cluster.cluster_switches import Switches

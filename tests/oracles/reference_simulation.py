@@ -7,9 +7,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from element_ownership import element_needs, element_transfers, shards
-from exact_max_min import exact_rates
-
+from oracles.element_ownership import element_needs, element_transfers, shards
+from oracles.exact_max_min import exact_rates
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.shards import shard_operator
 from torch_topoopt.sim import ComputeTask, FlowTask, SimLink, simulate_tasks

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from limits import limit_s
+from support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
 # What is imported as torch_topoopt, and where it lies in the checkout.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from limits import limit_s
+from support.limits import limit_s
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.runtime import autoload, versions

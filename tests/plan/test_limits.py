@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-import limits
 import pytest
+from support import limits
 
 
 def _load(monkeypatch, per_core):

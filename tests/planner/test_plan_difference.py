@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from small_op_graphs import chain, embeddings
+from support.small_op_graphs import chain, embeddings
 
 from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.planner.alternation import plan

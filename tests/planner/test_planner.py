@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from small_op_graphs import chain, embeddings, random_graph
+from support.small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
 from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Network
     from torch_topoopt.search.strategies import Strategy
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def small(servers: int = 4, degree: int = 2, link_gbps: float = 10.0) -> Cluster:
@@ -152,7 +152,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_its_own() -> None:
 
 
 PLAN_IN_A_PROCESS = """
-    from small_op_graphs import embeddings
+    from support.small_op_graphs import embeddings
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner import plan
 

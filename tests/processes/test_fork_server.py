@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from limits import limit_s
+from support.limits import limit_s
 
 from torch_topoopt.processes.fork_server import ForkServer, ForkServerError
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_op_graphs import operator
+from support.small_op_graphs import operator
 
 from torch_topoopt.search.accelerators import (
     DEVICES,

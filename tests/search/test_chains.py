@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from search_cases import lowered, prices_of, wired
-from small_op_graphs import chain, embeddings, graph, operator, random_graph
+from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search import ray_chains

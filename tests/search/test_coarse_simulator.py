@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from search_cases import lowered, prices_of, wired
-from small_op_graphs import (
+from support.small_op_graphs import (
     chain,
     embeddings,
     graph,

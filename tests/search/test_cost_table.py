@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from small_op_graphs import graph, operator
+from support.small_op_graphs import graph, operator
 
 from torch_topoopt.op_graph import MeasuredCost, OpGraph, Split
 from torch_topoopt.plan import Degrees

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from search_cases import lowered, prices_of, wired
-from small_op_graphs import chain, embeddings, graph, operator
+from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Placement

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_op_graphs import graph, operator
+from support.small_op_graphs import graph, operator
 
 from torch_topoopt.op_graph import OpGraph, Split
 from torch_topoopt.plan import Placement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from exact_max_min import Path, exact_rates
+from oracles.exact_max_min import Path, exact_rates
 
 from torch_topoopt import _core
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from search_cases import wired
-from small_op_graphs import chain, embeddings, graph, operator, random_graph
+from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, Network, Placement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_op_graphs import chain, graph, operator
+from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.op_graph import MeasuredStep
 from torch_topoopt.plan import Cluster, Placement

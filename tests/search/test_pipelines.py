@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from small_op_graphs import chain, graph, operator
+from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import memory_by_server, memory_limit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_op_graphs import chain, graph, operator, random_graph, random_hybrid_strategy
+from support.small_op_graphs import chain, graph, operator, random_graph, random_hybrid_strategy
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from small_op_graphs import chain, graph, operator
+from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.search.stages import any_stages, cut_points, equal_stages
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_op_graphs import chain, embeddings, graph, operator
+from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.search.lowering import memory_by_server, memory_limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_op_graphs import chain, graph, operator
+from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Degrees, Placement

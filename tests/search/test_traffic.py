@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from element_ownership import element_needs, element_transfers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_op_graphs import (
+from oracles.element_ownership import element_needs, element_transfers
+from support.small_op_graphs import (
     chain,
     graph,
     operator,

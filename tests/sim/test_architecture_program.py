@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from small_op_graphs import one_all_reduce, random_graph, random_strategy
+from support.small_op_graphs import one_all_reduce, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES
 from torch_topoopt.comparison.flow_level import demand_bytes, predict_on

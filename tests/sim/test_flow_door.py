@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exact_max_min import exact_rates
+from oracles.exact_max_min import exact_rates
 
 from torch_topoopt.sim import Flow, FlowLink, LinkChange, read_flows, run_flow_file, run_flows
 from torch_topoopt.sim.flows import run_program, write_flows

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 
 import pytest
-from small_op_graphs import chain, embeddings
+from support.small_op_graphs import chain, embeddings
 
 from torch_topoopt.plan import Cluster, Ring
 from torch_topoopt.planner import alternation as planner

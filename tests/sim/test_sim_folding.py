@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from small_op_graphs import (
+from support.small_op_graphs import (
     graph,
     operator,
     random_graph,

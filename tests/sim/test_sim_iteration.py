@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from reference_simulation import IterationReference
-from small_op_graphs import (
+from oracles.reference_simulation import IterationReference
+from support.small_op_graphs import (
     chain,
     graph,
     one_all_reduce,

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from reference_simulation import Task, reference_finish
+from oracles.reference_simulation import Task, reference_finish
 
 from torch_topoopt.sim import ComputeTask, FlowTask, SimLink, simulate_tasks
 

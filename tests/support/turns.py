@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FOLDER = Path(__file__).parent.parent / "build"
+_FOLDER = Path(__file__).parents[2] / "build"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Every rule of a network on random clusters and demands: one corruption of a valid one is named.
 
-tests/test_plan.py holds each rule on a network by hand.
+tests/plan/test_plan.py holds each rule on a network by hand.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_op_graphs import chain, one_all_reduce
+from support.small_op_graphs import chain, one_all_reduce
 
 from torch_topoopt.plan import (
     BYTES_PER_GBPS,

@@ -193,7 +193,7 @@ def predict_packets(
     seed: int = 0,
     **options: Any,
 ) -> ArchitectureEstimate:
-    """`architecture_sim.predict_architecture` at packet level; `options` are those of the level.
+    """`flow_level.predict_architecture` at packet level; `options` are those of the level.
 
     Where circuits move, two iterations run one after the other; the time is that of the second,
     and the bytes are the mean. Raises ValueError as `architecture_program` and `run_flows`.

@@ -1,6 +1,6 @@
 """Iterations on an architecture as a flow program: every flow with one explicit path.
 
-What packets need, and single-path ECMP: where `architecture_sim` spreads a transfer over all
+What packets need, and single-path ECMP: where comparison.flow_level spreads a transfer over all
 shortest paths, here each flow takes one of them, chosen at random in proportion to the rates (or
 the weights of listed paths). A ring AllReduce is one flow per hop.
 """

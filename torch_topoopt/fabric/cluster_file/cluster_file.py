@@ -13,7 +13,7 @@ are plugged into: a cable to another port, or a socket of a circuit switch.
     cables:
       - [h0:p0, h1:p1]
 
-Reading is as strict as that of the other documents (see data_model): what is unknown, missing,
+Reading is as strict as that of the other documents (see plan/codec.py): what is unknown, missing,
 doubled or contradictory is a DocumentError that names the field by its path.
 """
 

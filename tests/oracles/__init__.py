@@ -1,0 +1,1 @@
+"""Slow and plain references that fast code is held against."""
