@@ -24,7 +24,10 @@ PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
 
 # The folders of each module that include neither torch nor Python.
 PLAIN = {
-    "_core": ("common", "topology", "search", "sim", "sim/packet"),
+    "_core": (
+        *("common", "topology", "search"),
+        *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
+    ),
     "_backend": ("common", "plan", "transport", "collectives"),
 }
 FLAGS = [
@@ -70,10 +73,10 @@ def sources(*folders: str) -> tuple[Path, ...]:
 
 def bindings(module: str) -> tuple[Path, ...]:
     """The C++ files of a module that need the headers of Python or torch."""
-    backend = CSRC / "bind_backend.cc"
+    backend = CSRC / "bind" / "backend.cc"
     if module == "_backend":
         return (backend, *sources("backend"))
-    return tuple(path for path in sources(".") if path != backend)
+    return tuple(path for path in sources("bind") if path != backend)
 
 
 def compile_plain(module: str | None = None) -> list[Path]:

@@ -1,6 +1,6 @@
 // Networks of any kind, with switches between the servers, for torch_topoopt.architectures.
 
-#include "bind_architectures.h"
+#include "bind/architectures.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/routed_network.h"
+#include "sim/iteration/routed_network.h"
 
 namespace py = pybind11;
 

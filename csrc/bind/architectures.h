@@ -1,4 +1,4 @@
-// What bind_core.cc adds to its module from bind_architectures.cc.
+// What bind/core.cc adds to its module from bind/architectures.cc.
 
 #pragma once
 

@@ -15,20 +15,20 @@
 #include <utility>
 #include <vector>
 
-#include "bind_architectures.h"
-#include "bind_iteration.h"
-#include "bind_sim.h"
-#include "sim/flow_simulator.h"
-#include "sim/max_min_rates.h"
-#include "sim/routed_network.h"
+#include "bind/architectures.h"
+#include "bind/iteration.h"
+#include "bind/sim.h"
+#include "sim/flow/flow_simulator.h"
+#include "sim/flow/max_min_rates.h"
+#include "sim/iteration/routed_network.h"
 
 namespace py = pybind11;
 
 namespace topoopt {
 
-void bindRouting(py::module_& module);   // bind_routing.cc
-void bindSearch(py::module_& module);    // bind_search.cc
-void bindTopology(py::module_& module);  // bind_topology.cc
+void bindRouting(py::module_& module);   // bind/routing.cc
+void bindSearch(py::module_& module);    // bind/search.cc
+void bindTopology(py::module_& module);  // bind/topology.cc
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Bindings of placements, of a job's costs and of one iteration; torch_topoopt.search.lowering,
 // .search.traffic, .sim.iteration and .iteration_tasks are their front.
 
-#include "bind_iteration.h"
+#include "bind/iteration.h"
 
 #include <pybind11/stl.h>
 
@@ -12,10 +12,10 @@
 #include <string>
 #include <utility>
 
-#include "sim/iteration.h"
-#include "sim/iteration_steps.h"
-#include "sim/job.h"
-#include "sim/routed_network.h"
+#include "sim/iteration/iteration.h"
+#include "sim/iteration/iteration_steps.h"
+#include "sim/iteration/job.h"
+#include "sim/iteration/routed_network.h"
 
 namespace py = pybind11;
 

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/flow_simulator.h"
-#include "sim/placements.h"
+#include "sim/flow/flow_simulator.h"
+#include "sim/iteration/placements.h"
 
 namespace topoopt {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "bind_sim.h"
-#include "sim/flow_program.h"
+#include "bind/sim.h"
+#include "sim/core/flow_program.h"
 #include "sim/packet/packet_network.h"
 #include "sim/packet/reconfigurer.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bind_iteration.h"
+#include "bind/iteration.h"
 #include "search/coarse_chain.h"
 #include "search/coarse_simulator.h"
 #include "search/strategy_search.h"

@@ -1,6 +1,6 @@
 // Bindings of flow programs and of the flow level: torch_topoopt.sim.flows is their front.
 
-#include "bind_sim.h"
+#include "bind/sim.h"
 
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
@@ -13,9 +13,9 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/flow_network.h"
-#include "sim/flow_program_reader.h"
-#include "sim/task_runner.h"
+#include "sim/core/flow_program_reader.h"
+#include "sim/core/task_runner.h"
+#include "sim/flow/flow_network.h"
 
 namespace py = pybind11;
 

@@ -4,9 +4,9 @@
 
 #include <pybind11/pybind11.h>
 
-#include "sim/flow_program.h"
-#include "sim/network.h"
-#include "sim/task_runner.h"
+#include "sim/core/flow_program.h"
+#include "sim/core/network.h"
+#include "sim/core/task_runner.h"
 
 namespace topoopt {
 
@@ -19,7 +19,7 @@ void bindSim(pybind11::module_& module);
 pybind11::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                           const pybind11::object& keep_going);
 
-// Adds the packet level to the module (bind_packet.cc).
+// Adds the packet level to the module (bind/packet.cc).
 void bindPacket(pybind11::module_& module);
 
 }  // namespace topoopt

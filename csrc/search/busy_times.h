@@ -9,7 +9,7 @@
 
 #include "search/lane_loops.h"
 #include "search/link_loads.h"
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 

@@ -7,11 +7,11 @@
 // behind it. A server computes in this order. A
 // transfer starts when all who send have their part, and keeps every link of its routes busy for
 // the bytes it carries there, one transfer after the other; it arrives everywhere when its last
-// link is done. AllReduces take what transfers leave of a link. The flow level (sim/iteration.h)
-// shares links between all flows at hand instead, lets every pair of servers start by itself, and
-// has a shard compute as soon as it can. Buckets of gradients are those of a placement, and not of
-// each of its groups. Readers that need the same of a tensor share a transfer,
-// and the last of them to come back returns the gradient.
+// link is done. AllReduces take what transfers leave of a link. The flow level
+// (sim/iteration/iteration.h) shares links between all flows at hand instead, lets every pair of
+// servers start by itself, and has a shard compute as soon as it can. Buckets of gradients are
+// those of a placement, and not of each of its groups. Readers that need the same of a tensor share
+// a transfer, and the last of them to come back returns the gradient.
 //
 // With micro-batches, every server works in the order of 1F1B (one forward, one backward), as
 // PlacementCosts::inFlight says. Where servers share processors (Job::servers_at_once), everything
@@ -27,7 +27,7 @@
 #include "search/lane_loops.h"
 #include "search/link_loads.h"
 #include "search/step_order.h"
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "search/lane_loops.h"
-#include "sim/job.h"
-#include "sim/routed_network.h"
+#include "sim/iteration/job.h"
+#include "sim/iteration/routed_network.h"
 
 namespace topoopt {
 

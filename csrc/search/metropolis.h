@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "search/limits.h"
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 

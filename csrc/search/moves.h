@@ -8,7 +8,7 @@
 
 #include "common/random.h"
 #include "search/limits.h"
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 

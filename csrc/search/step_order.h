@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 

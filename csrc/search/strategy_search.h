@@ -10,7 +10,7 @@
 
 #include "search/metropolis.h"
 #include "search/moves.h"
-#include "sim/iteration.h"
+#include "sim/iteration/iteration.h"
 
 namespace topoopt {
 

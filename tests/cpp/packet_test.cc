@@ -8,11 +8,11 @@
 #include <set>
 
 #include "seed.h"
+#include "sim/core/task_runner.h"
 #include "sim/packet/delay_lines.h"
 #include "sim/packet/packet_network.h"
 #include "sim/packet/received.h"
 #include "sim/packet/reconfigurer.h"
-#include "sim/task_runner.h"
 
 namespace topoopt::packet {
 namespace {

@@ -1,6 +1,6 @@
 // Placements, a job's costs and an iteration with micro-batches, without Python.
 
-#include "sim/placements.h"
+#include "sim/iteration/placements.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 
 #include "common/random.h"
 #include "seed.h"
-#include "sim/iteration.h"
-#include "sim/job.h"
+#include "sim/iteration/iteration.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 namespace {

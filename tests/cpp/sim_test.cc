@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "sim/dependents.h"
-#include "sim/event_queue.h"
-#include "sim/flow_network.h"
-#include "sim/flow_program_reader.h"
-#include "sim/link_pairs.h"
-#include "sim/max_min_rates.h"
-#include "sim/min_tree.h"
-#include "sim/task_runner.h"
+#include "sim/core/dependents.h"
+#include "sim/core/event_queue.h"
+#include "sim/core/flow_program_reader.h"
+#include "sim/core/min_tree.h"
+#include "sim/core/task_runner.h"
+#include "sim/flow/flow_network.h"
+#include "sim/flow/link_pairs.h"
+#include "sim/flow/max_min_rates.h"
 
 namespace topoopt {
 namespace {

@@ -215,7 +215,7 @@ def test_ctrl_c_undoes_nothing_and_says_what_is_believed(tmp_path: Path) -> None
 import sys
 from pathlib import Path
 from torch_topoopt.fabric.switches.circuits import Fence, duplex_circuit
-from torch_topoopt.data_model import DocumentError
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.fabric.cluster_file.cluster_file import SwitchEntry
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.manual_panel import ManualPanel

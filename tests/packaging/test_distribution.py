@@ -75,6 +75,16 @@ def _sources(*folders: str) -> set[str]:
     return {name for name in listing.split() if (ROOT / name).exists()}
 
 
+def _shipped() -> set[str]:
+    """Where the files of torch_topoopt are in what is distributed."""
+    return {
+        target + name.removeprefix(folder)
+        for target, folder in SHIPPED.items()
+        for name in _sources(folder)
+        if not (ROOT / name).is_symlink()
+    }
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make dist` makes. Objects that this checkout has are not compiled again."""
@@ -123,7 +133,7 @@ def test_the_source_distribution_holds_every_source(dist: Path) -> None:
         metadata = archive.extractfile(f"{path.name.removesuffix('.tar.gz')}/PKG-INFO")
         assert metadata is not None
         requirements = metadata.read().decode()
-    sources = _sources("csrc", "torch_topoopt", "launcher", "models", "setup.py", "pyproject.toml")
+    sources = _sources("csrc", "setup.py", "pyproject.toml") | _shipped()
     assert sources - names == set()
     assert {name for name in names if name.endswith((".so", ".o", "_build_info.json"))} == set()
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
@@ -136,13 +146,10 @@ def test_the_source_distribution_holds_every_source(dist: Path) -> None:
 def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = set()
-    for target, folder in SHIPPED.items():
-        expected |= {target + name.removeprefix(folder) for name in _sources(folder)}
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     built = {f"torch_topoopt/{name}{suffix}" for name in ("_core", "_backend")}
     built.add("torch_topoopt/_build_info.json")
-    assert {name for name in names if ".dist-info/" not in name} == expected | built
+    assert {name for name in names if ".dist-info/" not in name} == _shipped() | built
 
 
 def test_the_wheel_depends_on_the_torch_it_was_built_with(wheel: Path) -> None:

@@ -108,7 +108,7 @@ import sys, warnings, torch
 torch.__version__ = "2.10.0"
 for name in [name for name in sys.modules if name.startswith("torch_topoopt")]:
     del sys.modules[name]
-from torch_topoopt import autoload
+from torch_topoopt.runtime import autoload
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     autoload.register()
@@ -132,7 +132,7 @@ import torch
 torch.__version__ = "2.10.0"
 import warnings
 warnings.simplefilter("ignore")
-from torch_topoopt import autoload
+from torch_topoopt.runtime import autoload
 autoload.register()
 import torch.distributed as dist
 store = dist.HashStore()

@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_its_own() -> None:
 PLAN_IN_A_PROCESS = """
     from support.small_op_graphs import embeddings
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner import plan
+    from torch_topoopt.planner.alternation import plan
 
     def tell(progress):
         print("searching", flush=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STAY = """
 import signal
-from torch_topoopt.scratch import scratch_folder
+from torch_topoopt.processes.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").touch()
     print(folder, flush=True)

@@ -1,7 +1,7 @@
 """Pipelines to start from: the graph cut into stages of equal time, each on servers of its own.
 
 A pipeline is a strategy whose stages are on disjoint servers, with more than one micro-batch. Its
-schedule is 1F1B (csrc/sim/placements.h, microBatchesInFlight).
+schedule is 1F1B (csrc/sim/iteration/placements.h, microBatchesInFlight).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[Sha
     """Every tensor, as often as it is sent for readers that do not need the same of it.
 
     Readers share what is sent if their shards are on the same servers in the same order and need
-    the same parts: as csrc/sim/iteration_steps.h, which waits and prices accordingly.
+    the same parts: as csrc/sim/iteration/iteration_steps.h, which waits and prices accordingly.
     """
     found: dict[object, SharedRead] = {}
     for i, (operator, placement) in enumerate(zip(op_graph.operators, placements, strict=True)):

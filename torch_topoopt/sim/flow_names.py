@@ -72,7 +72,7 @@ class StepNames:
         return self._known[number]
 
     def _operator(self, priority: int) -> tuple[int, bool]:
-        """Undoes `priority` of csrc/sim/iteration_steps.h."""
+        """Undoes `priority` of csrc/sim/iteration/iteration_steps.h."""
         count, parts = len(self._operators), self._micro_batches
         if parts == 1:
             return (2 * count - priority, True) if priority > count else (priority, False)

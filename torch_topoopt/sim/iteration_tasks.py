@@ -1,6 +1,6 @@
 """One training iteration as tasks: what computes where, what is sent, what waits for what.
 
-The steps of `csrc/sim/iteration_steps.h`, which the flow level simulates too, with nothing folded
+The steps of `csrc/sim/iteration/iteration_steps.h`, which the flow level simulates too, with nothing folded
 and for simulators to which the paths of transfers are not known beforehand.
 """
 

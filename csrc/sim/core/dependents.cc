@@ -1,4 +1,4 @@
-#include "sim/dependents.h"
+#include "sim/core/dependents.h"
 
 #include <algorithm>
 #include <bit>

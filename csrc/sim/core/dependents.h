@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/task_graph.h"
+#include "sim/core/task_graph.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "sim/flow_program.h"
+#include "sim/core/flow_program.h"
 
 #include <algorithm>
 #include <charconv>

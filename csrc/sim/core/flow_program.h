@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/task_graph.h"
+#include "sim/core/task_graph.h"
 
 namespace topoopt {
 

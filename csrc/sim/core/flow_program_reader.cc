@@ -1,4 +1,4 @@
-#include "sim/flow_program_reader.h"
+#include "sim/core/flow_program_reader.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "sim/flow_program.h"
+#include "sim/core/flow_program.h"
 
 namespace topoopt {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/task_graph.h"
+#include "sim/core/task_graph.h"
 
 namespace topoopt {
 

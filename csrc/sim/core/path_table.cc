@@ -1,4 +1,4 @@
-#include "sim/path_table.h"
+#include "sim/core/path_table.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "sim/task_runner.h"
+#include "sim/core/task_runner.h"
 
 #include <algorithm>
 #include <stdexcept>

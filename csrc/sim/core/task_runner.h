@@ -9,11 +9,11 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/dependents.h"
-#include "sim/event_queue.h"
-#include "sim/flow_program.h"
-#include "sim/network.h"
-#include "sim/task_graph.h"
+#include "sim/core/dependents.h"
+#include "sim/core/event_queue.h"
+#include "sim/core/flow_program.h"
+#include "sim/core/network.h"
+#include "sim/core/task_graph.h"
 
 namespace topoopt {
 

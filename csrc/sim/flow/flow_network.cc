@@ -1,4 +1,4 @@
-#include "sim/flow_network.h"
+#include "sim/flow/flow_network.h"
 
 #include <algorithm>
 #include <functional>

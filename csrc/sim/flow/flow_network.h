@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/event_queue.h"
-#include "sim/flow_program.h"
-#include "sim/max_min_rates.h"
-#include "sim/min_tree.h"
-#include "sim/network.h"
-#include "sim/path_table.h"
+#include "sim/core/event_queue.h"
+#include "sim/core/flow_program.h"
+#include "sim/core/min_tree.h"
+#include "sim/core/network.h"
+#include "sim/core/path_table.h"
+#include "sim/flow/max_min_rates.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "sim/flow_simulator.h"
+#include "sim/flow/flow_simulator.h"
 
 #include <cmath>
 #include <optional>

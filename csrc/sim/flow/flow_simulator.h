@@ -4,11 +4,11 @@
 
 #include <vector>
 
-#include "sim/flow_network.h"
-#include "sim/fold.h"
-#include "sim/path_table.h"
-#include "sim/task_graph.h"
-#include "sim/task_runner.h"
+#include "sim/core/path_table.h"
+#include "sim/core/task_graph.h"
+#include "sim/core/task_runner.h"
+#include "sim/flow/flow_network.h"
+#include "sim/flow/fold.h"
 
 namespace topoopt {
 

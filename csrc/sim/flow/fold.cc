@@ -1,4 +1,4 @@
-#include "sim/fold.h"
+#include "sim/flow/fold.h"
 
 #include <algorithm>
 #include <bit>

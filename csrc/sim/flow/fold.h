@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "sim/path_table.h"
-#include "sim/task_graph.h"
+#include "sim/core/path_table.h"
+#include "sim/core/task_graph.h"
 
 namespace topoopt {
 

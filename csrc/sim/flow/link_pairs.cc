@@ -1,4 +1,4 @@
-#include "sim/link_pairs.h"
+#include "sim/flow/link_pairs.h"
 
 #include <bit>
 #include <utility>

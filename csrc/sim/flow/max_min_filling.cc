@@ -6,7 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "sim/max_min_rates.h"
+#include "sim/flow/max_min_rates.h"
 
 namespace topoopt {
 

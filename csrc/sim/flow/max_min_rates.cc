@@ -1,7 +1,7 @@
 // What a solve begins with: counts of paths and capacities are brought up to date. How levels
 // follow is in max_min_filling.cc.
 
-#include "sim/max_min_rates.h"
+#include "sim/flow/max_min_rates.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "sim/link_pairs.h"
-#include "sim/path_table.h"
+#include "sim/core/path_table.h"
+#include "sim/flow/link_pairs.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "sim/iteration.h"
+#include "sim/iteration/iteration.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "sim/iteration_steps.h"
+#include "sim/iteration/iteration_steps.h"
 
 namespace topoopt {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "sim/flow_simulator.h"
-#include "sim/job.h"
-#include "sim/routed_network.h"
+#include "sim/flow/flow_simulator.h"
+#include "sim/iteration/job.h"
+#include "sim/iteration/routed_network.h"
 
 namespace topoopt {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "sim/job.h"
+#include "sim/iteration/job.h"
 
 #include <algorithm>
 #include <cmath>

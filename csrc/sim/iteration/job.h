@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/placements.h"
+#include "sim/iteration/placements.h"
 
 namespace topoopt {
 

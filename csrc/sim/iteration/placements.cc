@@ -1,4 +1,4 @@
-#include "sim/placements.h"
+#include "sim/iteration/placements.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "sim/routed_network.h"
+#include "sim/iteration/routed_network.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/path_table.h"
+#include "sim/core/path_table.h"
 
 namespace topoopt {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/flow_program.h"
+#include "sim/core/flow_program.h"
 
 namespace topoopt::packet {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "sim/flow_program.h"
-#include "sim/network.h"
+#include "sim/core/flow_program.h"
+#include "sim/core/network.h"
 #include "sim/packet/delay_lines.h"
 #include "sim/packet/event_heap.h"
 #include "sim/packet/options.h"
