@@ -1,7 +1,7 @@
 """One training iteration as tasks: what computes where, what is sent, what waits for what.
 
-The steps of `csrc/sim/iteration/iteration_steps.h`, which the flow level simulates too, with nothing folded
-and for simulators to which the paths of transfers are not known beforehand.
+The steps of `csrc/sim/iteration/iteration_steps.h`, which the flow level simulates too, with
+nothing folded and for simulators to which the paths of transfers are not known beforehand.
 """
 
 from __future__ import annotations
