@@ -196,12 +196,21 @@ def test_torch_is_there_and_its_threads_are_those_of_the_environment(programs: P
         "import sys; print('torch' in sys.modules); import torch; print(torch.get_num_threads())"
     )
     assert programs.fork(path, OMP_NUM_THREADS="3").out == "True\n3\n"
-    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    out = programs.folder / "threads"
-    with out.open("w") as file:
-        process = programs.server.start([path], environment, streams=(0, file.fileno(), 2))
-        assert process.wait(limit_s(LIMIT_S)) == 0
-    assert out.read_text().split() == ["True", str(len(os.sched_getaffinity(0)))]
+
+
+def test_programs_may_fork_and_their_forks_train(programs: Programs):
+    path = programs.write("""
+        import os, torch
+
+        def work():
+            layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+            layers(torch.ones(256, 64)).sum().backward()
+            os._exit(0)
+
+        forks = [os.fork() or work() for _ in range(8)]
+        print([os.waitpid(fork, 0)[1] for fork in forks])
+    """)
+    assert programs.fork(path, OMP_NUM_THREADS="1") == Ending(0, f"{[0] * 8}\n", "")
 
 
 def test_random_numbers_differ_between_forks(programs: Programs):

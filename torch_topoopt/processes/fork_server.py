@@ -120,7 +120,10 @@ class ForkServer:
         """Runs `python ARGUMENTS...`, that is `SCRIPT ...` or `-m MODULE ...`, in a new session.
 
         `streams` are the descriptors of its standard streams; the working directory is that of this
-        process. The kernel kills it when this process ends. Raises ForkServerError.
+        process. Without OMP_NUM_THREADS in `environment` it has as many threads as the server,
+        which are those of its own environment, else 1. The kernel kills it when this process ends.
+
+        Raises ForkServerError.
         """
         request = {
             "arguments": list(arguments),

@@ -174,8 +174,10 @@ def _as_if_imported_here() -> None:
     import torch
 
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    processors = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, int(threads)) if threads.isdecimal() else processors)
+    # Only where it differs: it makes a thread pool of torch, which further forks may not survive
+    # (ParallelOpenMP.cpp, "Invalid thread pool!").
+    if threads.isdecimal() and int(threads) not in (0, torch.get_num_threads()):
+        torch.set_num_threads(int(threads))
 
 
 def _set_path(folder: str) -> None:

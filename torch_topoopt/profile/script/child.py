@@ -219,6 +219,8 @@ def run(job: dict[str, Any], result: Path) -> None:
     script = str(job["script"])
     os.environ.update(job["environment"], TORCHDYNAMO_DISABLE="1")
     torch._dynamo.config.disable = True
+    if "OMP_NUM_THREADS" not in os.environ:  # ranks are run one after the other
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
     if job["memory_bytes"] is not None:
         with contextlib.suppress(OSError):  # the first to go, if it comes to that
             Path("/proc/self/oom_score_adj").write_text("1000")
