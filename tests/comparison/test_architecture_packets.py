@@ -10,11 +10,13 @@ import pytest
 from support.small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
+from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.comparison.flow_level import predict_architecture
 from torch_topoopt.comparison.packet_level import MovingCircuits, predict_packets
 from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.reconfiguration.simulation import simulate_reconfiguring
 from torch_topoopt.search.strategies import data_parallel
+from torch_topoopt.search.traffic import demand
 
 MB = 10**6
 TRANSPORTS = ("constant", "roce", "dcqcn", "dctcp", "ndp")
@@ -115,3 +117,28 @@ def test_wrong_arguments_are_errors() -> None:
         MovingCircuits(topology, op_graph, cluster, strategy, iterations=0)
     with pytest.raises(ValueError, match="transport: 'tcp'"):
         MovingCircuits(topology, op_graph, cluster, strategy).run(transport="tcp")
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -> None:
+    """Alpha of the alpha-beta model: 2 (k - 1) hops one after the other, of a few bytes."""
+    cluster = Cluster(8, 4, 100.0, link_latency_s=1e-3)
+    op_graph = one_all_reduce(8000)
+    strategy = data_parallel(op_graph, 8)
+    topology = ARCHITECTURES[name](cluster, demand(op_graph, strategy, 8))
+    flow = predict_architecture(topology, op_graph, cluster, strategy)
+    packets = predict_packets(topology, op_graph, cluster, strategy)
+    if topology.reconfiguration is None:
+        routes = Routes(topology)
+        hop_s = routes.path_latency_s
+        rings = lower_topology(routes, ()).network.rings(tuple(range(8)))
+        orders = [[*zip(order, (*order[1:], order[0]), strict=True)] for order, _ in rings]
+        alike = {hop_s(a, b) for hops in orders for a, b in hops}
+        alpha_s = 14 * max(alike)  # an upper bound where the hops of a ring differ
+        least_s = 14 * min(alike)
+    else:  # circuits join the neighbours of a ring, or other servers forward
+        alpha_s, least_s = 14 * 4 * cluster.link_latency_s, 14 * cluster.link_latency_s
+    for estimate in (flow, packets):
+        assert least_s <= estimate.iteration_s - estimate.compute_s <= alpha_s * 1.01
+    if topology.reconfiguration is None:
+        assert packets.iteration_s == pytest.approx(flow.iteration_s, rel=0.01)

@@ -45,7 +45,7 @@ def topology_of(cluster: Cluster, network: Network, optics: Optics = "none") -> 
         servers=cluster.servers,
         nodes=cluster.servers,
         links=tuple(
-            NodeLink(link.source, link.target, cluster.link_gbps, cluster.link_latency_s)
+            NodeLink(link.source, link.target, cluster.gbps_of(link), cluster.link_latency_s)
             for link in network.links
         ),
         rings=whole[0] if whole else (),

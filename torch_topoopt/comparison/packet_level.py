@@ -72,7 +72,9 @@ class MovingCircuits:
         self._pairs = [(a, b) for a in everyone for b in everyone if a != b]
         self._link = {pair: i for i, pair in enumerate(self._pairs)}
         rings = lower_topology(Routes(topology), ()).network.rings
-        once = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
+        once = iteration_tasks(
+            op_graph, cluster, strategy, rings, lambda *_: cluster.link_latency_s, micro_batches
+        )
         self._asked = sorted({(t.source, t.target) for t in once if t.kind == "flow"})
         paths = self._paths()
         tasks, self.ends = repeated_tasks(

@@ -72,7 +72,9 @@ def simulate_reconfiguring(
     """
     check_iterations(iterations)
     rings = lower_topology(Routes(topology), ()).network.rings
-    tasks = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
+    tasks = iteration_tasks(
+        op_graph, cluster, strategy, rings, lambda *_: cluster.link_latency_s, micro_batches
+    )
     stretch = max(1.0, cluster.servers / servers_at_once(op_graph))
     for task in tasks:
         task.amount *= stretch if task.kind == "compute" else 1.0

@@ -52,7 +52,7 @@ def architecture_program(
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
     rings = lower_topology(routes, ()).network.rings
-    once = iteration_tasks(op_graph, cluster, strategy, rings, micro_batches)
+    once = iteration_tasks(op_graph, cluster, strategy, rings, routes.path_latency_s, micro_batches)
     picker = PathPicker(routes, random.Random(seed))
     tasks, _ = repeated_tasks(once, iterations, lambda task: picker.links(task.source, task.target))
     links = [

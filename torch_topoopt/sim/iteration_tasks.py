@@ -80,14 +80,18 @@ def iteration_tasks(
     cluster: Cluster,
     strategy: Strategy,
     rings: Callable[[tuple[int, ...]], Sequence[tuple[Sequence[int], float]]],
+    latency_s: Callable[[int, int], float],
     micro_batches: int = 1,
 ) -> list[IterationTask]:
-    """The tasks of one iteration; `rings` gives the orders and shares of a group of servers.
+    """The tasks of one iteration.
 
-    A ring AllReduce is one transfer per hop, each of 2 (k - 1) / k of the ring's bytes, all at
-    once.
+    `rings` gives the orders and shares of a group of servers, `latency_s` the latency of the path
+    from one server to another. A ring AllReduce is one transfer per hop, each of 2 (k - 1) / k of
+    the ring's bytes, all at once, and after the last of them the rest of the ring's latency
+    (`ring_delay_s`). No step waits for an AllReduce.
     """
     tasks: list[IterationTask] = []
+    late: list[tuple[IterationTask, range]] = []  # what ends an AllReduce, and its transfers
     task_of: list[int] = []  # per step
     for kind, source, target, amount, priority, servers, after in iteration_steps(
         op_graph, cluster, strategy, micro_batches
@@ -98,14 +102,28 @@ def iteration_tasks(
             continue
         k = len(servers)
         for order, share in rings(servers):
-            for hop_source, hop_target in zip(order, (*order[1:], order[0]), strict=True):
-                size_bytes = 2 * (k - 1) / k * share * amount
-                tasks.append(
-                    IterationTask("flow", hop_source, hop_target, size_bytes, 0, list(after))
-                )
+            hops = list(zip(order, (*order[1:], order[0]), strict=True))
+            size_bytes = 2 * (k - 1) / k * share * amount
+            first = len(tasks)
+            tasks += [IterationTask("flow", a, b, size_bytes, 0, list(after)) for a, b in hops]
+            late_s = ring_delay_s([latency_s(a, b) for a, b in hops])
+            late.append((IterationTask("delay", 0, 0, late_s, 0, []), range(first, len(tasks))))
     for task in tasks:
         task.after = [task_of[step] for step in task.after]
-    return tasks
+    for task, flows in late:
+        task.after = [*flows]
+    return [*tasks, *(task for task, _ in late)]
+
+
+def ring_delay_s(hop_s: Sequence[float]) -> float:
+    """Seconds from the arrival of a ring's transfers, all sent at once, to the end of an AllReduce.
+
+    Data crosses 2 (k - 1) hops of a ring of k one after the other, each with its latency `hop_s`;
+    the slowest start leaves out the two cheapest neighbouring hops of two rounds. The transfers
+    have taken the longest hop's latency already.
+    """
+    skipped_s = min(a + b for a, b in zip(hop_s, (*hop_s[1:], hop_s[0]), strict=True))
+    return max(0.0, 2 * sum(hop_s) - skipped_s - max(hop_s))
 
 
 def repeated_tasks(

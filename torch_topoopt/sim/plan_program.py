@@ -27,6 +27,7 @@ from torch_topoopt.sim.iteration_tasks import (
     check_iterations,
     iteration_steps,
     repeated_tasks,
+    ring_delay_s,
 )
 
 if TYPE_CHECKING:
@@ -173,9 +174,7 @@ class _Builder:
         for source, target in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True):
             arrived += self.add_flows(source, target, 2 * (k - 1) / k * size_bytes, [ready], name)
             hop_s.append(self.latency_s(source, target))
-        skipped_s = min(a + b for a, b in zip(hop_s, (*hop_s[1:], hop_s[0]), strict=True))
-        late_s = max(0.0, 2 * sum(hop_s) - skipped_s - max(hop_s))
-        self.add(_RoutedTask("delay", 0, 0, late_s, 0, arrived))
+        self.add(_RoutedTask("delay", 0, 0, ring_delay_s(hop_s), 0, arrived))
 
     def latency_s(self, source: int, target: int) -> float:
         hops = max(len(path.links) for path in self.paths[source, target])
