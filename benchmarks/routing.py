@@ -20,7 +20,7 @@ import numpy as np
 
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, Network, PairTable
 from torch_topoopt.topology.find_network import find_network
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax
 from torch_topoopt.topology.routing.optimal_routes import link_counts, optimal_routes
@@ -53,7 +53,7 @@ def show_balance(servers: int, degree: int, seed: int) -> None:
 def random_cycles(servers: int, degree: int, seed: int) -> Network:
     """degree / 2 Hamiltonian cycles in random order, in both directions of their cables."""
     draw = random.Random(seed)
-    wiring = Wiring(Cluster(servers, degree, 100.0))
+    wiring = PortAllocator(Cluster(servers, degree, 100.0))
     for _ in range(degree // 2):
         wiring.add_stride(draw.sample(range(servers), servers), 1)
     return Network(tuple(wiring.links), (), ())

@@ -41,7 +41,7 @@ def warning(message: str) -> None:
     print(f"topoopt: warning: {message}", file=sys.stderr)
 
 
-class Stage:
+class StageProgress:
     """A stage in progress; `result` is shown next to its time when it has ended."""
 
     def __init__(self, name: str, show: Callable[[float | None, str], None]) -> None:
@@ -83,7 +83,9 @@ class Terminal:
             print(line.rstrip(), file=self._file)
 
     @contextmanager
-    def stage(self, number: int, count: int, name: str, *, live: bool = True) -> Iterator[Stage]:
+    def stage(
+        self, number: int, count: int, name: str, *, live: bool = True
+    ) -> Iterator[StageProgress]:
         """Announces a stage, shows its progress, and ends with its time and result.
 
         `live=False` for a stage whose own output goes to the terminal.
@@ -93,11 +95,11 @@ class Terminal:
         started = time.perf_counter()
         if live and self._console.is_terminal:
             with self._progress(heading) as show:
-                stage = Stage(name, show)
+                stage = StageProgress(name, show)
                 yield stage
         else:
             self.line(heading)
-            stage = Stage(name, lambda fraction, text: None)
+            stage = StageProgress(name, lambda fraction, text: None)
             yield stage
         stage.seconds = time.perf_counter() - started
         result = f"  {stage.result}" if stage.result else ""

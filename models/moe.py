@@ -97,7 +97,7 @@ class Mixture(nn.Module):
         return mixed.view_as(x), balance
 
 
-class Block(nn.Module):
+class MoEBlock(nn.Module):
     """As GPT's; `mixture` says which of the two kinds of MLP it has."""
 
     def __init__(self, size: MoESize, mixture: bool) -> None:
@@ -122,7 +122,7 @@ class MoE(nn.Module):
     def __init__(self, size: MoESize) -> None:
         super().__init__()
         self.embedding = Embedding(size)
-        self.blocks = nn.ModuleList(Block(size, i % 2 == 1) for i in range(size.blocks))
+        self.blocks = nn.ModuleList(MoEBlock(size, i % 2 == 1) for i in range(size.blocks))
         self.norm = nn.LayerNorm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
 

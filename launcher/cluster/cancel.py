@@ -11,7 +11,7 @@ from torch_topoopt.launcher.errors import OK, InputError
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.jobs import QueuedJob
 
 _DESCRIPTION = """\
 Ends jobs. One that waits for servers is out of the queue at once; one that has servers is ended by
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     return OK
 
 
-def _fate(job: Job, queued: str) -> str:
+def _fate(job: QueuedJob, queued: str) -> str:
     if job.state == queued:
         return "taken out of the queue"
     servers = ", ".join(job.layout.servers) if job.layout else ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.jobs import QueuedJob
     from torch_topoopt.queue.store import Store
 
 _DESCRIPTION = """\
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     return OK
 
 
-def _figures(job: Job, store: Store, *, detail: bool = False) -> dict[str, Any]:
+def _figures(job: QueuedJob, store: Store, *, detail: bool = False) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "job": job.id,
         "name": job.name,
@@ -94,7 +94,7 @@ def _figures(job: Job, store: Store, *, detail: bool = False) -> dict[str, Any]:
     return figures
 
 
-def _show_jobs(terminal: Terminal, jobs: list[Job]) -> None:
+def _show_jobs(terminal: Terminal, jobs: list[QueuedJob]) -> None:
     from torch_topoopt.queue.service import age
 
     if not jobs:
@@ -118,13 +118,13 @@ def _show_jobs(terminal: Terminal, jobs: list[Job]) -> None:
             terminal.line(f"job {job.id}: {job.problem}{_again(job, now)}")
 
 
-def _again(job: Job, now: float) -> str:
+def _again(job: QueuedJob, now: float) -> str:
     if not job.next_try_at:
         return ""
     return f" (tried {job.attempts} times, again in {max(0.0, job.next_try_at - now):.0f} s)"
 
 
-def _show_job(terminal: Terminal, store: Store, job: Job) -> None:
+def _show_job(terminal: Terminal, store: Store, job: QueuedJob) -> None:
     from torch_topoopt.queue.service import stamp
 
     terminal.line(f"{job.title}: {job.state}{'' if job.exit_code is None else _code(job)}")
@@ -140,5 +140,5 @@ def _show_job(terminal: Terminal, store: Store, job: Job) -> None:
         terminal.line(f"{stamp(event.at)}  {event.text}")
 
 
-def _code(job: Job) -> str:
+def _code(job: QueuedJob) -> str:
     return f" (exit code {job.exit_code})"

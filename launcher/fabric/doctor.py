@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.doctor.findings import Finding, Site
-    from torch_topoopt.doctor.hosts import Host
+    from torch_topoopt.doctor.hosts import HostAccess
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 _FOUND = 1
@@ -131,13 +131,13 @@ def _here(file: ClusterFile | None, name: str | None) -> str:
 
 def _hosts(
     file: ClusterFile | None, arguments: argparse.Namespace, *, local: bool
-) -> dict[str, Host]:
-    from torch_topoopt.doctor.hosts import RemoteHost, ThisHost
+) -> dict[str, HostAccess]:
+    from torch_topoopt.doctor.hosts import LocalAccess, RemoteHost
     from torch_topoopt.fabric.driver import FabricError
 
     if local or file is None:
         name = _here(file, arguments.host)
-        return {name: ThisHost(name, file)}
+        return {name: LocalAccess(name, file)}
     try:
         here = _here(file, arguments.host)
     except FabricError:
@@ -146,7 +146,7 @@ def _hosts(
     if not ssh:
         raise InputError("ssh-command: is empty")
     return {
-        server.name: ThisHost(server.name, file)
+        server.name: LocalAccess(server.name, file)
         if server.name == here
         else RemoteHost(server.name, server.management, file, ssh, arguments.remote_command)
         for server in file.servers
@@ -154,7 +154,7 @@ def _hosts(
 
 
 def _examine(
-    hosts: dict[str, Host],
+    hosts: dict[str, HostAccess],
     file: ClusterFile | None,
     terminal: console.Terminal,
     *,
@@ -189,7 +189,7 @@ def _examine(
 
 
 def _apply(
-    findings: list[Finding], site: Site, hosts: dict[str, Host], terminal: console.Terminal
+    findings: list[Finding], site: Site, hosts: dict[str, HostAccess], terminal: console.Terminal
 ) -> list[str]:
     """Carries the repair plan out; returns its commands with their hosts."""
     from torch_topoopt.doctor.repair import apply_repairs, plan_repairs

@@ -100,14 +100,14 @@ class ClusterSite:
 
         `snapshots` gets the circuits from before, on server 0.
         """
-        from torch_topoopt.discovery.local_host import ThisHost
+        from torch_topoopt.discovery.local_host import NamespaceHost
         from torch_topoopt.fabric.cluster.static import StaticFabric
         from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 
         file, server = self.choice.file, self.choice.server
 
         def on_cables(file: ClusterFile) -> FabricDriver:
-            return StaticFabric(file, server, self._meeting, ThisHost())
+            return StaticFabric(file, server, self._meeting, NamespaceHost())
 
         if not file.switches:
             return on_cables(file)

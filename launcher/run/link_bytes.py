@@ -41,7 +41,7 @@ class LinkBytes:
 
 
 @dataclass(frozen=True)
-class Iterations:
+class IterationTimes:
     """`count` training iterations were measured; one takes `seconds`. The first had ended at
     `first_ended_s` since the epoch: what came before is start-up."""
 
@@ -51,7 +51,7 @@ class Iterations:
 
 
 @dataclass(frozen=True)
-class RankLinks(Document):
+class RankLinkBytes(Document):
     """The file of one rank: every link whose source is its server, if it leads it; else none."""
 
     KIND: ClassVar[str] = "RankLinks"
@@ -61,7 +61,7 @@ class RankLinks(Document):
     rank: int
     server: int
     links: tuple[LinkBytes, ...]
-    iterations: Iterations | None = None
+    iterations: IterationTimes | None = None
 
     def validate(self) -> Self:
         for i, link in enumerate(self.links):
@@ -75,13 +75,13 @@ class RankLinks(Document):
         return self
 
 
-def gather(run_dir: Path) -> tuple[list[LinkBytes], Iterations | None]:
+def gather(run_dir: Path) -> tuple[list[LinkBytes], IterationTimes | None]:
     """Reads and removes the ranks' files, in rank order; empty if no rank wrote one.
 
     An iteration takes what it takes the ranks on average; None where no rank measured one. Raises
     DocumentError for a file that is not as it should be.
     """
-    files = [RankLinks.load(path) for path in run_dir.glob(_PATTERN)]
+    files = [RankLinkBytes.load(path) for path in run_dir.glob(_PATTERN)]
     remove(run_dir)
     files.sort(key=lambda file: file.rank)
     measured = [file.iterations for file in files if file.iterations is not None]
@@ -89,7 +89,7 @@ def gather(run_dir: Path) -> tuple[list[LinkBytes], Iterations | None]:
     if measured:
         mean_s = sum(entry.seconds for entry in measured) / len(measured)
         first = [entry.first_ended_s for entry in measured if entry.first_ended_s is not None]
-        iterations = Iterations(
+        iterations = IterationTimes(
             min(entry.count for entry in measured), mean_s, min(first, default=None)
         )
     return [link for file in files for link in file.links], iterations
@@ -106,7 +106,7 @@ def show(
     terminal: Terminal,
     plan: Plan,
     links: list[LinkBytes],
-    iterations: Iterations | None,
+    iterations: IterationTimes | None,
     *,
     compared: bool = True,
 ) -> None:
@@ -214,7 +214,7 @@ def _difference(measured: float, predicted: float) -> str:
 
 
 def iteration_figures(
-    plan: Plan, links: list[LinkBytes], iterations: Iterations | None, *, compared: bool = True
+    plan: Plan, links: list[LinkBytes], iterations: IterationTimes | None, *, compared: bool = True
 ) -> dict[str, Any] | None:
     """One iteration, predicted and measured, for `--json`; None where none was measured.
 

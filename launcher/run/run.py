@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.launcher.console import Stage, Terminal
+    from torch_topoopt.launcher.console import StageProgress, Terminal
     from torch_topoopt.launcher.run.asked_groups import AskedGroups
     from torch_topoopt.launcher.run.cluster_site import ClusterSite
     from torch_topoopt.launcher.run.fabrics import Hosts
-    from torch_topoopt.launcher.run.link_bytes import Iterations, LinkBytes
+    from torch_topoopt.launcher.run.link_bytes import IterationTimes, LinkBytes
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.op_graph import OpGraph
@@ -60,7 +60,7 @@ STAGES = ("profile", "co-optimise", "wire", "train")
 
 
 @dataclass
-class Job:
+class RunInProgress:
     """One run from its first stage to its summary."""
 
     options: RunOptions
@@ -71,13 +71,13 @@ class Job:
     site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
     start_up_s: float | None = None  # of the train stage, until the first iteration had ended
-    counts: tuple[list[LinkBytes], Iterations | None] = ([], None)
+    counts: tuple[list[LinkBytes], IterationTimes | None] = ([], None)
     other_processors: float | None = None  # that others kept busy while emulated servers trained
     short_calls: str = ""
     ended: bool = False
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, live: bool = True) -> Iterator[Stage]:
+    def stage(self, name: str, *, live: bool = True) -> Iterator[StageProgress]:
         """A stage that is shown, timed, and recorded in metrics.jsonl when it has ended."""
         number = STAGES.index(name) + 1
         with self.terminal.stage(number, len(STAGES), name, live=live) as stage:
@@ -283,7 +283,9 @@ class Job:
             self.terminal.line(f"      as planned: {steps}")
         return plan
 
-    def _price_as_measured(self, graph: OpGraph, plan: Plan, stage: Stage) -> tuple[Plan, str]:
+    def _price_as_measured(
+        self, graph: OpGraph, plan: Plan, stage: StageProgress
+    ) -> tuple[Plan, str]:
         """A plan that is more than data parallel, priced by its own steps; what was measured."""
         if not run_steps.measures(self.options) or hybrid.is_data_parallel(plan):
             return plan, ""
@@ -366,7 +368,9 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
     folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
     server = ForkServer() if options.forks else None  # imports torch while a plan is made
-    job = Job(options, console.Terminal(json_output=options.json), folder, metrics, server)
+    job = RunInProgress(
+        options, console.Terminal(json_output=options.json), folder, metrics, server
+    )
     cluster = options.cluster
     try:
         metrics.write(
@@ -389,7 +393,7 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
             server.close()
 
 
-def _stages(job: Job) -> tuple[int, dict[str, Any]]:
+def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
     with job.together():
         plan = job.plan()
         driver = job.driver()
@@ -418,9 +422,9 @@ def _stages(job: Job) -> tuple[int, dict[str, Any]]:
 
 
 def _finish(
-    job: Job,
+    job: RunInProgress,
     plan: Plan,
-    measured: tuple[list[LinkBytes], Iterations | None, AskedGroups],
+    measured: tuple[list[LinkBytes], IterationTimes | None, AskedGroups],
     failures: list[RankFailure],
     code: int,
 ) -> dict[str, Any]:
@@ -459,7 +463,9 @@ def _finish(
     }
 
 
-def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations | None) -> None:
+def _tables(
+    job: RunInProgress, plan: Plan, links: list[LinkBytes], iterations: IterationTimes | None
+) -> None:
     terminal = job.terminal
     terminal.line()
     rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
@@ -485,7 +491,9 @@ def _tables(job: Job, plan: Plan, links: list[LinkBytes], iterations: Iterations
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 
 
-def _summary(job: Job, page: Path | None, wandb_dir: Path | None, *, failed: bool) -> None:
+def _summary(
+    job: RunInProgress, page: Path | None, wandb_dir: Path | None, *, failed: bool
+) -> None:
     terminal = job.terminal
     logs = job.folder / "logs"
     if logs.is_dir():

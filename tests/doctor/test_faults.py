@@ -118,11 +118,11 @@ def test_a_repair_that_does_not_help_ends_the_rest(hosts: Hosts) -> None:
 
 def _apply_over_shell(finding: Finding, site: Site, hosts: Hosts) -> None:
     """With the real runner of commands: this is what tells a command that failed."""
-    from torch_topoopt.doctor.hosts import ThisHost
+    from torch_topoopt.doctor.hosts import LocalAccess
 
-    class Inside(ThisHost):
+    class Inside(LocalAccess):
         def shell(self, command: str) -> None:
-            ThisHost.shell(self, " ".join([*hosts.inside(0), "sh", "-c", f"'{command}'"]))
+            LocalAccess.shell(self, " ".join([*hosts.inside(0), "sh", "-c", f"'{command}'"]))
 
     apply_repairs([finding], site, {"h0": Inside("h0", hosts.file)}, lambda f, c: None)
 

@@ -13,7 +13,7 @@ from netns_fixtures import a_name, require_namespaces
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.fabric.netns.netns_layout import Layout
+from torch_topoopt.fabric.netns.netns_layout import NetnsLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ signal.pause()
 @pytest.fixture
 def namespace() -> Iterator[str]:
     require_namespaces()
-    name = Layout(a_name()).namespace(0)
+    name = NetnsLayout(a_name()).namespace(0)
     netns_kernel.create(name)
     yield name
     netns_kernel.remove([name])

@@ -13,7 +13,7 @@ from torch_topoopt.fabric.netns.netns_layout import (
     LAUNCHER,
     MAX_DEGREE,
     MAX_SERVERS,
-    Layout,
+    NetnsLayout,
     check_name,
     fabric_of,
 )
@@ -23,7 +23,7 @@ from torch_topoopt.plan import Link
 def test_addresses_of_two_blocks_and_all_servers_and_ports_differ() -> None:
     seen: set[str] = set()
     for block in (0, BLOCKS - 1):
-        layout = Layout("x", block)
+        layout = NetnsLayout("x", block)
         addresses = [layout.management_address(LAUNCHER)]
         for server in (0, 1, MAX_SERVERS - 1):
             addresses += [layout.management_address(server), layout.server_address(server)]
@@ -40,7 +40,7 @@ def test_addresses_of_two_blocks_and_all_servers_and_ports_differ() -> None:
 
 def test_the_ends_of_a_cable_are_in_one_subnet_of_their_own() -> None:
     cables = [Link(0, 0, 1, 1), Link(1, 0, 2, 1), Link(2, 0, 0, 1)]
-    addresses = Layout("x", 2).port_addresses(cables)
+    addresses = NetnsLayout("x", 2).port_addresses(cables)
     subnets = [
         {
             ipaddress.ip_interface(f"{addresses[end]}/{CABLE_PREFIX}").network
@@ -56,14 +56,14 @@ def test_the_ends_of_a_cable_are_in_one_subnet_of_their_own() -> None:
 
 
 def test_mac_addresses_are_local_unicast_and_of_one_half() -> None:
-    layout = Layout("x", 3)
+    layout = NetnsLayout("x", 3)
     macs = [layout.port_mac(9, 1), layout.forward_mac(9, 1), layout.port_mac(1, 9)]
     assert macs == ["02:74:03:09:01:01", "02:74:03:09:01:02", "02:74:03:01:09:01"]
 
 
 @pytest.mark.parametrize("name", ["lab", "lab-2", "2", "a-1-management"])
 def test_a_namespace_tells_its_fabric(name: str) -> None:
-    layout = Layout(check_name(name))
+    layout = NetnsLayout(check_name(name))
     for namespace in (
         layout.namespace(12),
         layout.management_namespace,

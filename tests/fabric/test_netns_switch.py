@@ -13,7 +13,7 @@ from netns_fixtures import a_name, require_namespaces
 from switch_contract import Bench, SwitchContract, ports_of
 
 from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.fabric.netns.netns_layout import Layout
+from torch_topoopt.fabric.netns.netns_layout import NetnsLayout
 from torch_topoopt.fabric.netns.netns_switch import NetnsSwitch, socket_interface
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure
@@ -26,10 +26,10 @@ LIMIT_S = 20.0
 
 
 @pytest.fixture
-def layout() -> Iterator[Layout]:
+def layout() -> Iterator[NetnsLayout]:
     """A switch with eight sockets; 1, 2 and 3 are the ports of the hosts 0, 1 and 2."""
     require_namespaces()
-    layout = Layout(a_name())
+    layout = NetnsLayout(a_name())
     try:
         netns_kernel.create(layout.switch_namespace)
         with netns_kernel.open_route(layout.switch_namespace) as route:
@@ -56,7 +56,7 @@ def layout() -> Iterator[Layout]:
 
 
 @pytest.fixture
-def bench(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(layout: NetnsLayout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     switch = NetnsSwitch(layout.switch_namespace, delay_s=0.01)
     person = NetnsSwitch(layout.switch_namespace)  # reads what the kernel has, as anybody could
 
@@ -91,7 +91,7 @@ class TestNetnsSwitch(SwitchContract):
     pass
 
 
-def datagrams(layout: Layout, host: int) -> socket.socket:
+def datagrams(layout: NetnsLayout, host: int) -> socket.socket:
     """A socket of that host that hears what is said to all, its own words included."""
 
     def open_socket() -> socket.socket:
@@ -113,7 +113,9 @@ def received(host: socket.socket) -> list[bytes]:
             return found
 
 
-def test_bytes_flow_before_a_move_not_during_it_and_to_the_new_peer_after(layout: Layout) -> None:
+def test_bytes_flow_before_a_move_not_during_it_and_to_the_new_peer_after(
+    layout: NetnsLayout,
+) -> None:
     # Frames are handed from veth to veth within the call that sends them or soon after it: what is
     # to arrive is waited for, what must not arrive has a later frame behind it as a witness.
     switch = NetnsSwitch(layout.switch_namespace, delay_s=1.0)
@@ -158,7 +160,9 @@ def test_bytes_flow_before_a_move_not_during_it_and_to_the_new_peer_after(layout
         assert b"and back" in wait(a, b"and back")
 
 
-def test_a_driver_that_died_during_a_move_has_a_successor_who_finishes_it(layout: Layout) -> None:
+def test_a_driver_that_died_during_a_move_has_a_successor_who_finishes_it(
+    layout: NetnsLayout,
+) -> None:
     died = NetnsSwitch(layout.switch_namespace, delay_s=3600.0)
     wanted = cable_circuits(died, "1", "2")
     died.apply(Difference((), wanted))

@@ -221,7 +221,7 @@ def test_a_running_job_is_adopted_and_its_circuits_stay(
     store.close()
 
 
-def _circuits_of(site: Site, jobs: list[j.Job]) -> set[object]:
+def _circuits_of(site: Site, jobs: list[j.QueuedJob]) -> set[object]:
     cluster = load_cluster(site.file)
     switch = open_switch(cluster.switches[0])
     found = {

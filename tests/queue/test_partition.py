@@ -10,7 +10,7 @@ from shared_cluster import make_cluster, program
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.queue.jobs import Job, JobSpec, Layout
+from torch_topoopt.queue.jobs import JobLayout, JobSpec, QueuedJob
 from torch_topoopt.queue.launching import commands_of
 from torch_topoopt.queue.partition import (
     cables_of,
@@ -54,7 +54,7 @@ def test_every_cable_of_the_plan_gets_sockets_of_one_switch_within_the_partition
     cluster = make_cluster(6, addresses=("", ""))
     names = ("h5", "h1", "h2", "h4")
     layout = lay_out(ring_plan(4), cluster, names, "lookahead")
-    assert Layout.from_json(layout.to_json()) == layout
+    assert JobLayout.from_json(layout.to_json()) == layout
     pairs = {frozenset(end.split(":")[0] for end in c.ends) for c in layout.connections}
     ring = {frozenset((names[i], names[(i + 1) % 4])) for i in range(4)}
     assert pairs == ring
@@ -107,10 +107,10 @@ def test_too_few_ports_and_simplex_plans_are_refused(ring_plan: Callable[..., Pl
         check_fits(ring_plan(4, ports="simplex"), cluster)
 
 
-def _job(tmp_path: Path, plan: Plan, **spec: object) -> Job:
+def _job(tmp_path: Path, plan: Plan, **spec: object) -> QueuedJob:
     layout = lay_out(plan, make_cluster(4), ("h3", "h1"), "switch")
     whole = replace(program(tmp_path), arguments=("--epochs", "5 or so"), **spec)
-    return Job(
+    return QueuedJob(
         7, "job", "starting", 0, 0, 2, 1, "", whole, False, layout, 1, None, None, None, 0, 0
     )
 

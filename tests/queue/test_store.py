@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "state", create=True)
 
 
-def _submit(store: Store, folder: Path, plan: Plan) -> j.Job:
+def _submit(store: Store, folder: Path, plan: Plan) -> j.QueuedJob:
     number = store.submit("job", plan.cluster.servers, 1, plan.to_json(), program(folder))
     return store.job(number)
 

@@ -9,7 +9,7 @@ from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.strategy_space import (
     DIMENSIONS,
-    Move,
+    SplitChoice,
     arrangements,
     check_strategy,
     server_sets,
@@ -43,7 +43,7 @@ def test_operators_without_a_batch_run_whole_or_everywhere() -> None:
     assert [move.degrees for move in space.moves_of(0)] == [Degrees(1), Degrees(2), Degrees(4)]
     assert [move.degrees for move in space.moves_of(1)] == [Degrees(1), Degrees(4)]
     alone = strategy_space(op_graph, 1)
-    assert alone.moves == ((Move(Degrees(1), ((0,),)),),)
+    assert alone.moves == ((SplitChoice(Degrees(1), ((0,),)),),)
     assert alone.kind == (0, 0)
 
 
@@ -55,7 +55,7 @@ def test_what_is_not_executable_is_not_in_the_space() -> None:
 
     space = strategy_space(op_graph, 4, executable)
     assert space.moves_of(0) == space.moves_of(2) == strategy_space(op_graph, 4).moves[0]
-    assert space.moves_of(1) == (Move(Degrees(4), ((0, 1, 2, 3),)),)
+    assert space.moves_of(1) == (SplitChoice(Degrees(4), ((0, 1, 2, 3),)),)
     with pytest.raises(ValueError, match="executable: operator 'a' may run on no servers"):
         strategy_space(op_graph, 4, lambda _: False)
 

@@ -16,7 +16,7 @@ from torch_topoopt.topology.finder.matching import (
     maximum_weight_matching,
     wire_matchings,
 )
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 
 Pair = tuple[int, int]
 Weights = dict[Pair, int]
@@ -112,7 +112,7 @@ def test_with_one_port_each_it_is_a_maximum_weight_matching(
 def test_it_beats_the_papers_rounds_where_the_first_round_is_greedy() -> None:
     """Algorithm 1 takes (1, 2) alone (9), then (0, 1) with (2, 3) (7): 16. A triangle has 18."""
     weights = {(0, 1): 6, (0, 2): 3, (1, 2): 9, (1, 3): 2, (2, 3): 1}
-    wiring = Wiring(Cluster(4, 2, 100.0))
+    wiring = PortAllocator(Cluster(4, 2, 100.0))
     wire_matchings(wiring, weights)
     rounds = tuple((link.source, link.target) for link in wiring.links)
     rounds = tuple((a, b) for a, b in rounds if a < b)
@@ -128,7 +128,7 @@ def test_it_is_never_below_the_papers_rounds(
     problem: tuple[Weights, list[int], bool], degree: int
 ) -> None:
     weights, free, duplex = problem
-    wiring = Wiring(Cluster(len(free), degree, 100.0, "duplex" if duplex else "simplex"))
+    wiring = PortAllocator(Cluster(len(free), degree, 100.0, "duplex" if duplex else "simplex"))
     wire_matchings(wiring, weights)
     links = tuple((link.source, link.target) for link in wiring.links)
     rounds = tuple((a, b) for a, b in links if a < b or not duplex)

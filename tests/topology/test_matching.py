@@ -15,7 +15,7 @@ from torch_topoopt.topology.finder.matching import (
     wire_free_ports,
     wire_matchings,
 )
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.loads import mean_hops
 
 Pair = tuple[int, int]
@@ -77,22 +77,22 @@ def test_a_server_is_never_paired_with_itself(match) -> None:  # type: ignore[no
         match({(3, 3): 5})
 
 
-def _links(wiring: Wiring) -> list[Pair]:
+def _links(wiring: PortAllocator) -> list[Pair]:
     return sorted((link.source, link.target) for link in wiring.links)
 
 
 def test_a_hot_pair_gets_parallel_cables_until_halving_makes_others_heavier() -> None:
     # 0-1 asks 100 bytes, 0-2 and 1-3 ask 30 each: 100 > 30 + 30, then 50 < 60
-    wiring = Wiring(Cluster(4, 2, 10.0))
+    wiring = PortAllocator(Cluster(4, 2, 10.0))
     wire_matchings(wiring, {(0, 1): 60, (1, 0): 40, (0, 2): 30, (1, 3): 30})
     assert _links(wiring) == [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (3, 1)]
-    wiring = Wiring(Cluster(4, 2, 10.0))
+    wiring = PortAllocator(Cluster(4, 2, 10.0))
     wire_matchings(wiring, {(0, 1): 100, (1, 0): 40, (0, 2): 30, (1, 3): 30})
     assert _links(wiring) == [(0, 1), (0, 1), (1, 0), (1, 0)]
 
 
 def test_simplex_matching_follows_the_direction_of_the_demand() -> None:
-    wiring = Wiring(Cluster(3, 1, 10.0, "simplex"))
+    wiring = PortAllocator(Cluster(3, 1, 10.0, "simplex"))
     wire_matchings(wiring, {(0, 1): 5, (1, 2): 5, (1, 0): 4, (2, 1): 3})
     assert _links(wiring) == [(0, 1), (1, 2)]
 
@@ -102,7 +102,7 @@ def test_simplex_matching_follows_the_direction_of_the_demand() -> None:
 def test_free_ports_are_all_used_when_every_server_has_the_same_number(
     servers: int, ports: str
 ) -> None:
-    wiring = Wiring(Cluster(servers, 2, 10.0, ports))  # type: ignore[arg-type]
+    wiring = PortAllocator(Cluster(servers, 2, 10.0, ports))  # type: ignore[arg-type]
     wire_free_ports(wiring)
     assert len(wiring.links) == 2 * servers
     assert len(set(_links(wiring))) == 2 * servers  # a simple graph: no parallel links needed
@@ -110,7 +110,7 @@ def test_free_ports_are_all_used_when_every_server_has_the_same_number(
 
 def test_a_server_with_more_free_ports_is_served_before_a_pair_without_a_link() -> None:
     # joining 1 and 2, which have no link, would leave both free ports of server 0 dark
-    wiring = Wiring(Cluster(5, 4, 10.0))
+    wiring = PortAllocator(Cluster(5, 4, 10.0))
     for a, b in [(0, 1), (0, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4), (3, 4)]:
         wiring.connect(a, b)
     assert [wiring.free_transmitters(s) for s in range(5)] == [2, 1, 1, 0, 0]
@@ -120,7 +120,7 @@ def test_a_server_with_more_free_ports_is_served_before_a_pair_without_a_link() 
 
 def test_a_tie_goes_to_pairs_without_a_link() -> None:
     for servers in (6, 8, 10, 12):
-        wiring = Wiring(Cluster(servers, 3, 10.0))
+        wiring = PortAllocator(Cluster(servers, 3, 10.0))
         wiring.add_stride(range(servers), 1)
         wire_matchings(wiring, {(a, b): 7 for a in range(servers) for b in range(servers) if a < b})
         assert len(set(_links(wiring))) == len(wiring.links) == 3 * servers
@@ -131,7 +131,7 @@ def test_matchings_of_a_uniform_demand_are_unlike_each_other(
     servers: int, degree: int, bound: float
 ) -> None:
     # shuffled alike in every round they reach 3.49 and 3.01 mean hops, unshuffled 7.8 and 7.0
-    wiring = Wiring(Cluster(servers, degree, 10.0))
+    wiring = PortAllocator(Cluster(servers, degree, 10.0))
     wiring.add_stride(range(servers), 1)
     demand = {(a, b): 7 for a in range(servers) for b in range(servers) if a < b}
     wire_matchings(wiring, demand)

@@ -8,13 +8,13 @@ import pytest
 
 from torch_topoopt.plan import Cluster
 from torch_topoopt.topology.finder.multi_hop_rings import ring_hops, short_ring
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.routing import all_hop_distances
 
 
 def _distances(servers: int, strides: tuple[int, ...], ports: str = "duplex") -> list[list[int]]:
     degree = len(strides) * (2 if ports == "duplex" else 1)
-    wiring = Wiring(Cluster(servers, degree, 10.0, ports))  # type: ignore[arg-type]
+    wiring = PortAllocator(Cluster(servers, degree, 10.0, ports))  # type: ignore[arg-type]
     for stride in strides:
         wiring.add_stride(range(servers), stride)
     return all_hop_distances(servers, wiring.links)

@@ -17,7 +17,7 @@ from random_networks import adjacency, random_capacity, random_traffic, simple_p
 from scipy.optimize import linprog
 
 from torch_topoopt.plan import Cluster
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.linear_program import period_of, program_size
 from torch_topoopt.topology.routing.optimal_routes import OptimalRoutes, link_counts, optimal_routes
 
@@ -142,7 +142,7 @@ def test_uniform_traffic_on_a_network_without_symmetry_both_ways() -> None:
 def test_a_circulant_network_is_solved_for_one_source_alone(
     servers: int, strides: tuple[int, ...]
 ) -> None:
-    wiring = Wiring(Cluster(servers, 2 * len(strides), 1.0))
+    wiring = PortAllocator(Cluster(servers, 2 * len(strides), 1.0))
     for stride in strides:
         wiring.add_stride(range(servers), stride)
     capacity = link_counts(servers, wiring.links)
@@ -202,7 +202,7 @@ def test_bytes_take_no_detour_that_the_maximum_does_not_ask_for(method: str) -> 
 
 def test_a_pair_too_small_for_the_program_to_see_takes_a_shortest_path() -> None:
     ring = Cluster(6, 2, 10.0)
-    wiring = Wiring(ring)
+    wiring = PortAllocator(ring)
     wiring.add_stride(tuple(range(6)), 1)
     capacity = link_counts(6, wiring.links)
     traffic = np.zeros((6, 6))

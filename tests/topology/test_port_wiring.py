@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import Cluster, Link
-from torch_topoopt.topology.finder.wiring import Wiring, ports_per_ring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator, ports_per_ring
 
 
 def test_a_duplex_ring_takes_a_port_towards_each_neighbour() -> None:
-    wiring = Wiring(Cluster(4, 2, 1.0))
+    wiring = PortAllocator(Cluster(4, 2, 1.0))
     wiring.add_stride(range(4), 1)
     assert wiring.links[:2] == [Link(0, 0, 1, 1), Link(1, 1, 0, 0)]
     assert wiring.free_ports(range(4)) == 0
@@ -19,7 +19,7 @@ def test_a_duplex_ring_takes_a_port_towards_each_neighbour() -> None:
 
 
 def test_a_simplex_ring_takes_one_transmitter_and_one_receiver() -> None:
-    wiring = Wiring(Cluster(5, 2, 1.0, "simplex"))
+    wiring = PortAllocator(Cluster(5, 2, 1.0, "simplex"))
     wiring.add_stride(range(5), 2)
     assert wiring.links == [Link(s, 0, (s + 2) % 5, 0) for s in range(5)]
     wiring.connect(0, 1)
@@ -28,7 +28,7 @@ def test_a_simplex_ring_takes_one_transmitter_and_one_receiver() -> None:
 
 
 def test_a_pair_of_servers_needs_one_port_each() -> None:
-    wiring = Wiring(Cluster(6, 2, 1.0))
+    wiring = PortAllocator(Cluster(6, 2, 1.0))
     wiring.add_stride((1, 4), 1)
     assert wiring.links == [Link(1, 0, 4, 0), Link(4, 0, 1, 0)]
     assert [ports_per_ring(Cluster(6, 2, 1.0), size) for size in (2, 3, 6)] == [1, 2, 2]
@@ -36,7 +36,7 @@ def test_a_pair_of_servers_needs_one_port_each() -> None:
 
 
 def test_running_out_of_ports_is_an_error() -> None:
-    wiring = Wiring(Cluster(4, 2, 1.0))
+    wiring = PortAllocator(Cluster(4, 2, 1.0))
     wiring.add_stride(range(4), 1)
     with pytest.raises(ValueError, match="no free port for a link from server 0 to 2"):
         wiring.connect(0, 2)

@@ -23,7 +23,7 @@ from torch_topoopt.plan import (
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.group_rings import merge_groups
-from torch_topoopt.topology.finder.wiring import ports_per_ring
+from torch_topoopt.topology.finder.port_allocator import ports_per_ring
 from torch_topoopt.topology.routing.loads import bandwidth_tax, diameter, link_load_bytes, mean_hops
 
 Ports = Literal["duplex", "simplex"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import Cluster, Group, Link, Ring, Route
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.routing import (
     all_hop_distances,
     circulant_offsets,
@@ -15,7 +15,7 @@ from torch_topoopt.topology.routing.routing import (
 
 
 def ring_of_eight(*chords: tuple[int, int]) -> list[Link]:
-    wiring = Wiring(Cluster(8, 4, 1.0))
+    wiring = PortAllocator(Cluster(8, 4, 1.0))
     wiring.add_stride(range(8), 1)
     for a, b in chords:
         wiring.connect(a, b)

@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery.choice import describe_choice
-from torch_topoopt.discovery.host import Host
+from torch_topoopt.discovery.host import Announcement
 from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE
 from torch_topoopt.discovery.network import plan_network
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
@@ -56,7 +56,7 @@ class Discovered:
 
 def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> Discovered:
     """Finds the network of this job together with all its ranks; raises FabricError."""
-    host = Host.here(rank)
+    host = Announcement.here(rank)
     meeting.publish("host", host.to_json())
     lead = _lead(meeting, world_size, deadline) if rank == 0 else iter(())
     next(lead, None)
@@ -133,7 +133,7 @@ class _Member:
             responder.close()
 
 
-def usable_interfaces(host: Host, *, one_machine: bool) -> list[Interface]:
+def usable_interfaces(host: Announcement, *, one_machine: bool) -> list[Interface]:
     """Loopback if the whole job is on one machine, and only then."""
     loopback = [i for i in host.interfaces if i.loopback]
     if one_machine and loopback:
@@ -206,9 +206,9 @@ def _choose(servers: list[Server], reached: list[Probe]) -> dict[str, Any]:
     return {"plan": plan.to_json(), "wiring": wiring.to_json()}
 
 
-def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[Host]:
+def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[Announcement]:
     texts = meeting.collect("host", range(world_size), deadline)
-    hosts = [Host.from_json(texts[rank]) for rank in range(world_size)]
+    hosts = [Announcement.from_json(texts[rank]) for rank in range(world_size)]
     for rank, host in enumerate(hosts):
         if host.error:
             raise FabricError(f"discovery: rank {rank}: {host.error}")
@@ -222,14 +222,19 @@ def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[Ho
     return hosts
 
 
-def group_ranks(hosts: list[Host]) -> list[int]:
+def group_ranks(hosts: list[Announcement]) -> list[int]:
     """Rank -> server: ranks of one identity are one server, in the order of their lowest ranks."""
     servers: dict[str, int] = {}
     return [servers.setdefault(host.identity, len(servers)) for host in hosts]
 
 
 def _gather_ports(
-    meeting: Meeting, layout: RankLayout, hosts: list[Host], deadline: float, *, one_machine: bool
+    meeting: Meeting,
+    layout: RankLayout,
+    hosts: list[Announcement],
+    deadline: float,
+    *,
+    one_machine: bool,
 ) -> list[Server]:
     texts = meeting.collect("ports", layout.leaders, deadline)
     servers = []

@@ -20,7 +20,7 @@ SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
 
 
 @dataclass(frozen=True)
-class Host(Document):
+class Announcement(Document):
     """One rank's announcement.
 
     Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. `in_vain` are
@@ -42,7 +42,7 @@ class Host(Document):
         return self
 
     @classmethod
-    def here(cls, rank: int) -> Host:
+    def here(cls, rank: int) -> Announcement:
         """The host of this process."""
         name = os.uname().nodename
         machine = _machine(name)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class ThisHost:
+class NamespaceHost:
     """The interfaces of this network namespace, and what is at the other end of their cables."""
 
     def interfaces(self) -> dict[str, str]:

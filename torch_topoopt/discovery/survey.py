@@ -35,7 +35,7 @@ End = tuple[int, str]  # host, interface
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class AgentReport:
     """What an agent says of its host; `management` is how the survey reaches it."""
 
     name: str
@@ -134,9 +134,9 @@ def common_subnet(a: PortFacts, b: PortFacts) -> tuple[str, str] | None:
     return None
 
 
-def _describe(channel: Channel) -> HostFacts:
+def _describe(channel: Channel) -> AgentReport:
     answer = channel.ask("describe")
-    return HostFacts(
+    return AgentReport(
         answer["name"],
         answer["management"] or channel.other.rpartition("@")[2],
         answer["accelerators"],
@@ -144,7 +144,7 @@ def _describe(channel: Channel) -> HostFacts:
     )
 
 
-def _interfaces(host: HostFacts, wanted: str) -> list[str]:
+def _interfaces(host: AgentReport, wanted: str) -> list[str]:
     """The interfaces to look at: all but the one that the survey has come by."""
     usable = [
         port.interface
@@ -202,7 +202,7 @@ def _probe(
     return silent
 
 
-def _no_common_subnet(names: Sequence[str], hosts: Sequence[HostFacts], a: End, b: End) -> str:
+def _no_common_subnet(names: Sequence[str], hosts: Sequence[AgentReport], a: End, b: End) -> str:
     ends = []
     for host, interface in (a, b):
         addresses = ", ".join(hosts[host].port(interface).addresses) or "no IPv4 address"
@@ -216,7 +216,7 @@ def _no_common_subnet(names: Sequence[str], hosts: Sequence[HostFacts], a: End, 
 def _cluster(
     name: str,
     names: Sequence[str],
-    hosts: Sequence[HostFacts],
+    hosts: Sequence[AgentReport],
     cables: Sequence[tuple[End, End, tuple[str, str]]],
 ) -> ClusterFile:
     address_of = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LIMIT_S = 60.0
 
 
-class Host(Protocol):
+class HostAccess(Protocol):
     """One host. Both methods raise FabricError with one line that names it."""
 
     def facts(self, *, probing: bool) -> HostFacts:
@@ -31,7 +31,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class ThisHost:
+class LocalAccess:
     """This host, which is `server` of the file."""
 
     server: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch_topoopt.doctor.facts import HostFacts
-    from torch_topoopt.doctor.hosts import Host
+    from torch_topoopt.doctor.hosts import HostAccess
 
 
 def plan_repairs(findings: Sequence[Finding]) -> list[Finding]:
@@ -24,7 +24,7 @@ def plan_repairs(findings: Sequence[Finding]) -> list[Finding]:
 def apply_repairs(
     repairs: Sequence[Finding],
     site: Site,
-    hosts: Mapping[str, Host],
+    hosts: Mapping[str, HostAccess],
     on_step: Callable[[Finding, str], None],
 ) -> None:
     """Runs the commands of each finding on its host, one after the other.

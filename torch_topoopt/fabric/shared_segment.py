@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OK = "ok"
 
 
-class Store(Protocol):
+class KeyValueStore(Protocol):
     """What the members have in common; reading waits until the keys are there."""
 
     def set(self, key: str, value: str) -> None: ...
@@ -27,7 +27,7 @@ class Store(Protocol):
 
 
 def open_segment(
-    store: Store, member: int, size: int, size_bytes: int, warn: Callable[[str], None]
+    store: KeyValueStore, member: int, size: int, size_bytes: int, warn: Callable[[str], None]
 ) -> int:
     """A descriptor of the group's segment, or -1 on all members if one of them cannot open it.
 

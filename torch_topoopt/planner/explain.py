@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.search.strategies import Strategy
-    from torch_topoopt.search.strategy_space import Move
+    from torch_topoopt.search.strategy_space import SplitChoice
 
 LARGE = 0.02  # of the computing, of the bytes or of the parameters
 _MOST_OPERATORS = 12
@@ -140,7 +140,7 @@ class _Changes:
         self._memory = memory
         self._lowered = [lower_placement(placement) for placement in strategy]
 
-    def best(self, index: int, move: Move) -> Alternative | None:
+    def best(self, index: int, move: SplitChoice) -> Alternative | None:
         """Of that way of splitting; None where it would take too many transfers to price."""
         best: Alternative | None = None
         step = max(1, len(move.arrangements) // _MOST_ARRANGEMENTS)

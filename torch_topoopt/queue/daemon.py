@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.switches.selector import Selector
-    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.jobs import QueuedJob
     from torch_topoopt.queue.processes import LocalProcesses
     from torch_topoopt.queue.store import Store
     from torch_topoopt.queue.switch_work import Changes, SwitchWork
@@ -82,7 +82,7 @@ class Daemon:
         self._sweep_at: float | None = None
         self._sweep_failures = 0
         self._mark = store.meta("id") or ""
-        self._steps: dict[str, Callable[[Job], bool]] = {
+        self._steps: dict[str, Callable[[QueuedJob], bool]] = {
             j.PREPARING: self._prepare,
             j.READY: self._wait_for_servers,
             j.STARTING: self._start,
@@ -109,7 +109,7 @@ class Daemon:
                 progress |= self._steps[job.state](job)
         return self._schedule() or progress
 
-    def _found(self, job: Job) -> str:
+    def _found(self, job: QueuedJob) -> str:
         if job.state == j.QUEUED:
             return "it is still in the queue"
         if job.state in (j.PREPARING, j.CLEARING):
@@ -142,7 +142,7 @@ class Daemon:
             progress |= self._store.assign(job, layout, j.PREPARING, text)
         return progress
 
-    def _prepare(self, job: Job) -> bool:
+    def _prepare(self, job: QueuedJob) -> bool:
         if job.cancelled:
             return self._leave(job)
         changes = self._changed(job, "set")
@@ -151,7 +151,7 @@ class Daemon:
         self._checked_at[job.id] = time.monotonic()
         return self._store.move(job, j.READY, f"its circuits carry light ({_count(changes)})")
 
-    def _wait_for_servers(self, job: Job) -> bool:
+    def _wait_for_servers(self, job: QueuedJob) -> bool:
         if job.cancelled:
             return self._leave(job)
         self._check(job)
@@ -163,7 +163,7 @@ class Daemon:
             return False
         return self._store.take_servers(job, j.STARTING, "its servers are free; it starts")
 
-    def _start(self, job: Job) -> bool:
+    def _start(self, job: QueuedJob) -> bool:
         if job.cancelled:
             return self._store.move(job, j.STOPPING, "is ended before it has started")
         if time.time() < job.next_try_at:
@@ -188,7 +188,7 @@ class Daemon:
             self._postpone(job, f"its processes cannot be started: {error}")
         return False
 
-    def _flip(self, job: Job) -> None:
+    def _flip(self, job: QueuedJob) -> None:
         """Sends light to the side of the job. Raises SwitchError."""
         assert job.layout is not None
         ports = selected_ports(self._cluster, job.layout.servers)
@@ -200,7 +200,7 @@ class Daemon:
             text = f"{len(moved)} ports flipped to the {side} side in {took_ms:.0f} ms"
             self._store.tell(job.id, text)
 
-    def _watch(self, job: Job) -> bool:
+    def _watch(self, job: QueuedJob) -> bool:
         folder = self._folder(job)
         identity = self._processes.find(folder)
         alive = identity is not None and identity.alive
@@ -220,7 +220,7 @@ class Daemon:
         self._check(job)
         return False
 
-    def _stop(self, job: Job) -> bool:
+    def _stop(self, job: QueuedJob) -> bool:
         folder = self._folder(job)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._processes.find(folder) is None and self._processes.forbid(folder):
@@ -243,7 +243,7 @@ class Daemon:
             self._processes.kill_marked(self._mark_of(job))
         return False
 
-    def _clear(self, job: Job) -> bool:
+    def _clear(self, job: QueuedJob) -> bool:
         changes = self._changed(job, "remove")
         if changes is None:
             return False
@@ -252,18 +252,18 @@ class Daemon:
             job, outcome, f"{outcome}; its circuits are gone ({_count(changes)})"
         )
 
-    def _leave(self, job: Job) -> bool:
+    def _leave(self, job: QueuedJob) -> bool:
         """From a state without processes to the end."""
         text = "cancelled; its circuits are being removed"
         return self._store.move(job, j.CLEARING, text, outcome=j.CANCELLED)
 
-    def _free(self, job: Job, outcome: str, text: str, **values: Any) -> bool:
+    def _free(self, job: QueuedJob, outcome: str, text: str, **values: Any) -> bool:
         """No process of it may be left when its servers become free."""
         if self._processes.kill_marked(self._mark_of(job)):
             return False  # look again: they need a moment to go
         return self._store.release_servers(job, j.CLEARING, text, outcome=outcome, **values)
 
-    def _changed(self, job: Job, what: str) -> Changes | None:
+    def _changed(self, job: QueuedJob, what: str) -> Changes | None:
         """Has the switches set ("set") or cleared ("remove"); None until that is done."""
         pending = self._pending.get(job.id)
         if pending is None:
@@ -281,7 +281,7 @@ class Daemon:
             self._postpone(job, str(error))
             return None
 
-    def _check(self, job: Job) -> None:
+    def _check(self, job: QueuedJob) -> None:
         """Looks at the switches from time to time; circuits that are gone are set again."""
         pending = self._pending.get(job.id)
         if pending is None:
@@ -308,7 +308,7 @@ class Daemon:
         if job.problem is not None:
             self._store.settle(job, "its circuits are as they should be")
 
-    def _ask(self, job: Job, *, wired: bool) -> Future[Changes]:
+    def _ask(self, job: QueuedJob, *, wired: bool) -> Future[Changes]:
         assert job.layout is not None
         part = partition(self._cluster, job.layout.servers, job.layout.side)
         return self._work.configure(part, cables_of(job.layout) if wired else {})
@@ -339,16 +339,16 @@ class Daemon:
         self._sweep = None
         return True
 
-    def _postpone(self, job: Job, problem: str) -> None:
+    def _postpone(self, job: QueuedJob, problem: str) -> None:
         self._store.postpone(job, problem, time.time() + self._back_off_s(job.attempts))
 
     def _back_off_s(self, attempts: int) -> float:
         return min(_MOST_RETRY_S, self._retry_s * 2.0 ** min(attempts, 20))
 
-    def _folder(self, job: Job) -> Path:
+    def _folder(self, job: QueuedJob) -> Path:
         return self._store.folder / "jobs" / str(job.id)
 
-    def _mark_of(self, job: Job) -> str:
+    def _mark_of(self, job: QueuedJob) -> str:
         return f"{self._mark}:{job.id}"
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.plan import Plan
-    from torch_topoopt.queue.jobs import Job, Layout
+    from torch_topoopt.queue.jobs import JobLayout, QueuedJob
 
 _NEW = 0  # no job of the database has this number
 
@@ -26,12 +26,12 @@ class Foresight:
     `after`: the jobs that have to leave its servers first. `ahead`: jobs in the queue before it.
     """
 
-    layout: Layout | None
+    layout: JobLayout | None
     after: tuple[int, ...]
     ahead: int
 
 
-def foresee(plan: Plan, cluster: ClusterFile, jobs: Sequence[Job]) -> Foresight:
+def foresee(plan: Plan, cluster: ClusterFile, jobs: Sequence[QueuedJob]) -> Foresight:
     """Where and when `plan` would run, given the jobs that are not over."""
     queue = [Waiting(job.id, job.servers, job.ports) for job in jobs if job.state == j.QUEUED]
     holdings = holdings_of(jobs)

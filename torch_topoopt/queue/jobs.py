@@ -98,7 +98,7 @@ class Connection:
 
 
 @dataclass(frozen=True)
-class Layout(Document):
+class JobLayout(Document):
     """Where a job is: its servers in the order of its plan, one side of them, and its cables."""
 
     KIND: ClassVar[str] = "Layout"
@@ -114,7 +114,7 @@ class Layout(Document):
 
 
 @dataclass(frozen=True)
-class Job:
+class QueuedJob:
     """A row of the database. Times are seconds since the epoch.
 
     `order`: when it got its servers, among all jobs. `outcome`: the final state that it is being
@@ -131,7 +131,7 @@ class Job:
     plan: str
     spec: JobSpec
     cancelled: bool
-    layout: Layout | None
+    layout: JobLayout | None
     order: int | None
     outcome: str | None
     exit_code: int | None

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.jobs import QueuedJob
 
 _FIRST_PORT = 29500  # torchrun's; jobs that share a machine must not share it
 _PORTS = 2000
 
 
-def prepare_folder(folder: Path, job: Job, cluster: ClusterFile) -> None:
+def prepare_folder(folder: Path, job: QueuedJob, cluster: ClusterFile) -> None:
     """Writes the job's plan and its cluster file, for it to read. Raises OSError."""
     assert job.layout is not None
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -30,7 +30,7 @@ def prepare_folder(folder: Path, job: Job, cluster: ClusterFile) -> None:
 
 
 def commands_of(
-    folder: Path, job: Job, cluster: ClusterFile, topoopt: Sequence[str]
+    folder: Path, job: QueuedJob, cluster: ClusterFile, topoopt: Sequence[str]
 ) -> list[Command]:
     """The commands of a job. `topoopt`: how this machine calls it."""
     assert job.layout is not None
@@ -58,7 +58,7 @@ def commands_of(
     return commands
 
 
-def environment_of(folder: Path, job: Job, cluster: ClusterFile) -> dict[str, str]:
+def environment_of(folder: Path, job: QueuedJob, cluster: ClusterFile) -> dict[str, str]:
     """The daemon's own, without the passwords of switches, and what the job is told."""
     assert job.layout is not None
     secrets = {entry.password.env for entry in cluster.switches if entry.password}

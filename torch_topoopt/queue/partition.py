@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.selector import SIDES
-from torch_topoopt.queue.jobs import Connection, Layout
+from torch_topoopt.queue.jobs import Connection, JobLayout
 from torch_topoopt.queue.scheduler import ServerSides, Waiting, fits
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def ports_needed(plan: Plan) -> int:
     return max(used.values(), default=0)
 
 
-def lay_out(plan: Plan, cluster: ClusterFile, names: Sequence[str], side: Side) -> Layout:
+def lay_out(plan: Plan, cluster: ClusterFile, names: Sequence[str], side: Side) -> JobLayout:
     """Which sockets are joined for the cables of `plan`; the same arguments give the same result.
 
     Raises FabricError saying what does not fit.
@@ -108,7 +108,7 @@ def lay_out(plan: Plan, cluster: ClusterFile, names: Sequence[str], side: Side) 
         for switch, pairs in placed.cables.items()
         for pair in pairs
     )
-    return Layout(Layout.VERSION, side, tuple(names), connections)
+    return JobLayout(JobLayout.VERSION, side, tuple(names), connections)
 
 
 def check_fits(plan: Plan, cluster: ClusterFile) -> None:
@@ -129,7 +129,7 @@ def check_fits(plan: Plan, cluster: ClusterFile) -> None:
     lay_out(plan, cluster, place.servers, place.side)
 
 
-def cables_of(layout: Layout) -> dict[str, list[tuple[str, str]]]:
+def cables_of(layout: JobLayout) -> dict[str, list[tuple[str, str]]]:
     """Switch -> pairs of sockets, as `fabric.cluster_switches` takes them."""
     cables: dict[str, list[tuple[str, str]]] = {}
     for connection in layout.connections:
@@ -138,7 +138,7 @@ def cables_of(layout: Layout) -> dict[str, list[tuple[str, str]]]:
     return cables
 
 
-def job_cluster(cluster: ClusterFile, layout: Layout, name: str) -> ClusterFile:
+def job_cluster(cluster: ClusterFile, layout: JobLayout, name: str) -> ClusterFile:
     """The partition as the job's hosts see it: a cluster of its own, whose cables are plugged."""
     part = partition(cluster, layout.servers, layout.side)
     bare = tuple(

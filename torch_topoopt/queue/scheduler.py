@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch_topoopt.fabric.switches.selector import Side
-    from torch_topoopt.queue.jobs import Job
+    from torch_topoopt.queue.jobs import QueuedJob
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Assignment:
     side: Side
 
 
-def holdings_of(jobs: Iterable[Job]) -> list[Holding]:
+def holdings_of(jobs: Iterable[QueuedJob]) -> list[Holding]:
     """The jobs that have servers."""
     return [
         Holding(

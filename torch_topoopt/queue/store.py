@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.queue.jobs import CANCELLED, FINAL, QUEUED, Job, JobSpec, Layout
+from torch_topoopt.queue.jobs import CANCELLED, FINAL, QUEUED, JobLayout, JobSpec, QueuedJob
 from torch_topoopt.queue.schema import MIGRATIONS
 
 if TYPE_CHECKING:
@@ -211,19 +211,19 @@ class Store:
                 self._event(job, f"asked to end while {state}")
         return state
 
-    def jobs(self, *, ended: bool = True) -> list[Job]:
+    def jobs(self, *, ended: bool = True) -> list[QueuedJob]:
         """All jobs, in the order of submission; `ended`: also those that are over."""
         rows = self._connection.execute("SELECT * FROM jobs ORDER BY id").fetchall()
         return [_job(row) for row in rows if ended or row["state"] not in FINAL]
 
-    def job(self, number: int) -> Job:
+    def job(self, number: int) -> QueuedJob:
         """One job; raises StoreError for an unknown number."""
         row = self._connection.execute("SELECT * FROM jobs WHERE id = ?", (number,)).fetchone()
         if row is None:
             raise StoreError(f"job: there is no job {number} in {self.folder}")
         return _job(row)
 
-    def assign(self, job: Job, layout: Layout, state: str, text: str) -> bool:
+    def assign(self, job: QueuedJob, layout: JobLayout, state: str, text: str) -> bool:
         """Gives a queued job its servers; False if it is queued no more."""
         with self._transaction():
             if self.job(job.id).state != job.state:
@@ -237,7 +237,7 @@ class Store:
             self._event(job.id, text)
         return True
 
-    def move(self, job: Job, state: str, text: str, **values: Any) -> bool:
+    def move(self, job: QueuedJob, state: str, text: str, **values: Any) -> bool:
         """From the state that `job` was read in to another; False if it is not in that state."""
         with self._transaction():
             if self.job(job.id).state != job.state:
@@ -246,7 +246,7 @@ class Store:
             self._event(job.id, text)
         return True
 
-    def take_servers(self, job: Job, state: str, text: str) -> bool:
+    def take_servers(self, job: QueuedJob, state: str, text: str) -> bool:
         """As `move`, and the servers of the job are in use by it from now on."""
         assert job.layout is not None
         with self._transaction():
@@ -260,7 +260,7 @@ class Store:
             self._event(job.id, text)
         return True
 
-    def release_servers(self, job: Job, state: str, text: str, **values: Any) -> bool:
+    def release_servers(self, job: QueuedJob, state: str, text: str, **values: Any) -> bool:
         """As `move`, and its servers are free for the next job; it still holds their sides."""
         with self._transaction():
             if self.job(job.id).state != job.state:
@@ -270,7 +270,7 @@ class Store:
             self._event(job.id, text)
         return True
 
-    def release_sides(self, job: Job, state: str, text: str) -> bool:
+    def release_sides(self, job: QueuedJob, state: str, text: str) -> bool:
         """As `move`, and it holds nothing any more."""
         with self._transaction():
             if self.job(job.id).state != job.state:
@@ -280,14 +280,14 @@ class Store:
             self._event(job.id, text)
         return True
 
-    def postpone(self, job: Job, problem: str, next_try_at: float) -> None:
+    def postpone(self, job: QueuedJob, problem: str, next_try_at: float) -> None:
         """What could not be done, and when it will be tried again."""
         with self._transaction():
             self._set(job.id, problem=problem, attempts=job.attempts + 1, next_try_at=next_try_at)
             if problem != job.problem:
                 self._event(job.id, problem)
 
-    def settle(self, job: Job, text: str) -> None:
+    def settle(self, job: QueuedJob, text: str) -> None:
         """The problem that `postpone` wrote is over."""
         with self._transaction():
             self._set(job.id, problem=None, attempts=0, next_try_at=0)
@@ -323,15 +323,15 @@ class Store:
         )
 
 
-def _job(row: sqlite3.Row) -> Job:
+def _job(row: sqlite3.Row) -> QueuedJob:
     values = {name: row[name] for name in row.keys() if name not in ("assigned_order", "layout")}  # noqa: SIM118
     layout = row["layout"]
-    return Job(
+    return QueuedJob(
         **values
         | {
             "spec": JobSpec.from_json(row["spec"]),
             "cancelled": bool(row["cancelled"]),
-            "layout": None if layout is None else Layout.from_json(layout),
+            "layout": None if layout is None else JobLayout.from_json(layout),
             "order": row["assigned_order"],
         }
     )

@@ -91,7 +91,7 @@ def simulate_reconfiguring(
 
 
 @dataclass
-class _Pair:
+class _PairFlows:
     """Flows from one server to another: they share its rate, and `served` is what each got."""
 
     number: int
@@ -120,7 +120,7 @@ class _Engine:
         self.sent_bytes = 0.0
         self.busy_s = [0.0] * self.servers
         self.phases: list[tuple[tuple[tuple[int, int], ...], float]] = []
-        self.pairs: dict[tuple[int, int], _Pair] = {}
+        self.pairs: dict[tuple[int, int], _PairFlows] = {}
         self.measure_at = self.policy.window_s
         self.resume_at = math.inf  # while circuits move: when they have
         self.circuits = sorted((link.source, link.target) for link in topology.links)
@@ -144,10 +144,10 @@ class _Engine:
             for before in task.after:
                 self.dependents[before].append(i)
         self.timers: list[tuple[float, int]] = []
-        self.ends: list[tuple[float, int, int, _Pair]] = []
+        self.ends: list[tuple[float, int, int, _PairFlows]] = []
         self.ready: list[list[tuple[int, int]]] = [[] for _ in range(self.servers)]
         self.busy = [False] * self.servers
-        self.touched: dict[int, _Pair] = {}
+        self.touched: dict[int, _PairFlows] = {}
         self.left = len(tasks)
         for i, count in enumerate(self.waiting):
             if count == 0:
@@ -192,7 +192,7 @@ class _Engine:
             self._dispatch(task.source)
         else:
             ends = (task.source, task.target)
-            pair = self.pairs.setdefault(ends, _Pair(task.source * self.servers + task.target))
+            pair = self.pairs.setdefault(ends, _PairFlows(task.source * self.servers + task.target))
             self._advance(pair)
             if not pair.flows:
                 pair.served = 0.0
@@ -220,7 +220,7 @@ class _Engine:
         if task.kind == "compute":
             self._dispatch(task.source)
 
-    def _complete(self, pair: _Pair, horizon: float) -> None:
+    def _complete(self, pair: _PairFlows, horizon: float) -> None:
         """Takes off the flows that have sent all; they are delivered a latency later."""
         self._advance(pair)
         reach = max(pair.served + pair.rate * (horizon - self.now), pair.flows[0][0])
@@ -234,7 +234,7 @@ class _Engine:
             pair.waiting_bytes = 0.0
         self.touched[pair.number] = pair
 
-    def _advance(self, pair: _Pair) -> None:
+    def _advance(self, pair: _PairFlows) -> None:
         moved = pair.rate * (self.now - pair.updated_at)
         pair.updated_at = self.now
         if moved:
@@ -312,7 +312,7 @@ class _Direct:
         self.count = Counter(a * cluster.servers + b for a, b in circuits)
         self.cluster = cluster
 
-    def rates(self, changed: Iterable[_Pair]) -> dict[int, float]:
+    def rates(self, changed: Iterable[_PairFlows]) -> dict[int, float]:
         rates = {}
         for pair in changed:
             pair.latency_s = self.cluster.link_latency_s
@@ -349,7 +349,7 @@ class _Forwarded:
         )
         self.count: dict[int, int] = {}
 
-    def rates(self, changed: Iterable[_Pair]) -> dict[int, float]:
+    def rates(self, changed: Iterable[_PairFlows]) -> dict[int, float]:
         asked = set()
         for pair in changed:
             asked.add(pair.number)

@@ -68,7 +68,7 @@ def rings_by_pair(rings: list[NumberedRing]) -> dict[tuple[int, int], list[int]]
 
 
 @dataclass(frozen=True)
-class Reach:
+class HopFigures:
     """How far apart servers are, in hops: `mean_hops` over all ordered pairs, by route weight."""
 
     pairs: int
@@ -77,14 +77,14 @@ class Reach:
     most_hops: int
 
 
-def reach(network: Network) -> Reach:
+def reach(network: Network) -> HopFigures:
     """Path lengths of all ordered pairs; zeros for a single server."""
     table = network.routes_by_pair()
     lengths = [
         (route.weight, len(route.servers) - 1) for routes in table.values() for route in routes
     ]
     linked = {(link.source, link.target) for link in network.links}
-    return Reach(
+    return HopFigures(
         len(table),
         sum(pair not in linked for pair in table),
         sum(weight * hops for weight, hops in lengths) / len(table) if table else 0.0,

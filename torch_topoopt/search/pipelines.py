@@ -38,7 +38,7 @@ _MOST_UNEQUAL = 6  # stages on different numbers of servers
 _WORTH = 0.02  # a gain of stages on different numbers of servers
 
 
-class Pipeline(NamedTuple):
+class PipelineStrategy(NamedTuple):
     """A strategy and the number of micro-batches it is for."""
 
     strategy: Strategy
@@ -140,7 +140,7 @@ def pipelines(
     *,
     dimensions: Collection[SplitDimension] = (),
     optimizer_factor: float = 0.0,
-) -> tuple[Pipeline, ...]:
+) -> tuple[PipelineStrategy, ...]:
     """Pipelines for every number of `micro_batches` that the batch allows, as far as they fit into
     the accelerators' memory.
 
@@ -165,12 +165,12 @@ def pipelines(
         )
         plain = _by_samples(op_graph, cluster, blocks, count)
         if memory(degrees_of([plain])).fits(plain):
-            found.append(Pipeline(plain, count))
+            found.append(PipelineStrategy(plain, count))
             continue
         whole = _with_whole_operators(op_graph, cluster, plain, blocks, memory)
         samples = samples_of_servers(op_graph, cluster, count)
         split = _with_split_parameters(op_graph, blocks, samples, dimensions, memory)
-        found += [Pipeline(made, count) for made in (whole, split) if made is not None]
+        found += [PipelineStrategy(made, count) for made in (whole, split) if made is not None]
     return tuple(found)
 
 

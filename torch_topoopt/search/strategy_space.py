@@ -29,7 +29,7 @@ DIMENSIONS: tuple[SplitDimension, ...] = (*PARAMETER_KINDS, "attribute")  # besi
 
 
 @dataclass(frozen=True)
-class Move:
+class SplitChoice:
     """One way of splitting an operator, and the servers that may share it, in shard order."""
 
     degrees: Degrees
@@ -40,10 +40,10 @@ class Move:
 class StrategySpace:
     """`moves[s]` are what operators of kind s may do; `kind[i]` is operator i's."""
 
-    moves: tuple[tuple[Move, ...], ...]
+    moves: tuple[tuple[SplitChoice, ...], ...]
     kind: tuple[int, ...]
 
-    def moves_of(self, operator: int) -> tuple[Move, ...]:
+    def moves_of(self, operator: int) -> tuple[SplitChoice, ...]:
         return self.moves[self.kind[operator]]
 
     def groups(self) -> list[list[list[LoweredPlacement]]]:
@@ -56,7 +56,7 @@ class StrategySpace:
         return [_grouped(moves) for moves in self.moves]
 
 
-def _grouped(moves: Iterable[Move]) -> list[list[LoweredPlacement]]:
+def _grouped(moves: Iterable[SplitChoice]) -> list[list[LoweredPlacement]]:
     groups: dict[tuple[str | None, bool, int], list[LoweredPlacement]] = {}
     for move in moves:
         degrees = move.degrees
@@ -123,19 +123,19 @@ def strategy_space(
     that it holds. Raises ValueError for an operator that may run nowhere.
     """
     counts = shard_counts(servers, op_graph.batch_size // micro_batches)
-    made: dict[Degrees, Move] = {}
-    kinds: dict[tuple[Move, ...], int] = {}
+    made: dict[Degrees, SplitChoice] = {}
+    kinds: dict[tuple[SplitChoice, ...], int] = {}
     of_operator = []
     for operator in op_graph.operators:
         moves = []
         for degrees in _degrees(operator, servers, counts, dimensions):
             if degrees not in made:
-                made[degrees] = Move(degrees, arrangements(servers, degrees))
+                made[degrees] = SplitChoice(degrees, arrangements(servers, degrees))
             move = made[degrees]
             if executable is not None:
                 name = operator.name
                 kept = (s for s in move.arrangements if executable(Placement.of(name, s, degrees)))
-                move = Move(degrees, tuple(kept))
+                move = SplitChoice(degrees, tuple(kept))
             if move.arrangements:
                 moves.append(move)
         if not moves:

@@ -51,7 +51,7 @@ def named_plan_program(
     """
     check_iterations(iterations)
     check_strategy(op_graph, plan.cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
-    builder = _Builder(op_graph, plan, _routes(plan))
+    builder = _ProgramBuilder(op_graph, plan, _routes(plan))
     once = builder.iteration()
     tasks, _ = repeated_tasks(once, iterations, lambda task: task.links)
     bits_per_s, latency_ns = plan.cluster.link_gbps * 1e9, plan.cluster.link_latency_s * 1e9
@@ -103,7 +103,7 @@ class _RoutedTask(IterationTask):
 
 
 @dataclass
-class _Builder:
+class _ProgramBuilder:
     op_graph: OpGraph
     plan: Plan
     paths: dict[tuple[int, int], list[_Path]]

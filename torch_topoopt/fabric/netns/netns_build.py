@@ -14,7 +14,7 @@ from torch_topoopt.fabric.netns.netns_layout import (
     BLOCKS,
     CABLE_PREFIX,
     LAUNCHER,
-    Layout,
+    NetnsLayout,
     port_interface,
     socket_name,
 )
@@ -154,13 +154,13 @@ def reserve_block(name: str) -> int:
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
-    management = Layout(name).management_namespace
+    management = NetnsLayout(name).management_namespace
     netns_kernel.create(management)
     netns_kernel.inside(management, _set_kernel_up)
     with netns_kernel.open_route(management) as inside, netns_kernel.open_route() as outside:
         used = _used_networks(outside)
         for block in range(BLOCKS):
-            layout = Layout(name, block)
+            layout = NetnsLayout(name, block)
             network = ipaddress.ip_network(layout.management_network)
             if any(network.overlaps(other) for other in used):
                 continue

@@ -26,7 +26,7 @@ from torch_topoopt.fabric.netns.netns_layout import (
     LAUNCHER,
     MAX_DEGREE,
     MAX_SERVERS,
-    Layout,
+    NetnsLayout,
     check_name,
     port_interface,
     socket_name,
@@ -99,7 +99,7 @@ class NetnsFabric:
         self._timeout_s = timeout_s
         self._progress = progress
         self._reserved: netns_state.Reservation | None = None
-        self._layout: Layout | None = None
+        self._layout: NetnsLayout | None = None
 
     def connect(self, plan: Plan) -> Wiring:
         """Builds the fabric and verifies each link from both ends; raises FabricError.
@@ -139,7 +139,7 @@ class NetnsFabric:
             self._reserved = self._layout = None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetnsLayout:
         """Names and addresses; raises FabricError unless a plan is wired."""
         if self._layout is None:
             raise FabricError("netns: no plan is wired")

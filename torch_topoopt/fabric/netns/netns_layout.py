@@ -29,7 +29,7 @@ _NAMESPACE = re.compile(rf"{_PREFIX}(?P<name>.+)-(?P<role>\d+|management|switch)
 
 
 @dataclass(frozen=True)
-class Layout:
+class NetnsLayout:
     """The fabric `name` with the addresses of `block`.
 
     198.18.B.0/24 is the management network of block B, 198.19.B.S+1 the address of server S itself

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.fabric.netns import netns_filters
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.netns.netns_layout import Layout
+    from torch_topoopt.fabric.netns.netns_layout import NetnsLayout
     from torch_topoopt.plan import Link
 
 _PERMANENT = 0x80  # NUD_PERMANENT
@@ -26,7 +26,7 @@ def forward_interface(port: int) -> str:
 
 
 def divide(
-    route: Any, layout: Layout, server: int, ports: dict[int, int], mtu: int, classifier: str
+    route: Any, layout: NetnsLayout, server: int, ports: dict[int, int], mtu: int, classifier: str
 ) -> None:
     """Gives every port of `server` its second half.
 
@@ -47,7 +47,9 @@ def divide(
         netns_filters.add(namespace, rule, classifier)
 
 
-def name_neighbours(route: Any, layout: Layout, links: list[Link], ports: dict[int, int]) -> None:
+def name_neighbours(
+    route: Any, layout: NetnsLayout, links: list[Link], ports: dict[int, int]
+) -> None:
     """Tells a server the MAC address of the second half at the far end of each of its links."""
     for link in links:
         route.neigh(

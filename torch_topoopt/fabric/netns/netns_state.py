@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.fabric.netns.netns_layout import BLOCKS, Layout, check_name
+from torch_topoopt.fabric.netns.netns_layout import BLOCKS, NetnsLayout, check_name
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.codec import Document, DocumentError
@@ -62,8 +62,8 @@ class FabricRecord(Document):
         return self
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.name, self.block)
+    def layout(self) -> NetnsLayout:
+        return NetnsLayout(self.name, self.block)
 
 
 def folder() -> Path:
@@ -153,7 +153,7 @@ def take_down(name: str) -> bool:
     path = folder() / check_name(name)
     namespaces = netns_kernel.of_fabric(name)
     was_there = bool(namespaces) or path.is_dir()
-    management = Layout(name).management_namespace
+    management = NetnsLayout(name).management_namespace
     if management in namespaces:
         _unplug(management)
     netns_kernel.remove(namespaces)

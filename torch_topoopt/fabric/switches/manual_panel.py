@@ -24,7 +24,7 @@ from torch_topoopt.fabric.switches.circuits import (
 from torch_topoopt.fabric.switches.open_switch import read_options
 from torch_topoopt.fabric.switches.panel_work import (
     AssumedPerson,
-    Move,
+    CableMove,
     PersonLeft,
     Sheet,
     TerminalPerson,
@@ -134,8 +134,8 @@ class ManualPanel:
     def apply(self, difference: Difference, progress: Progress | None = None) -> None:
         before = self.circuits()
         moves = (
-            *(Move("remove", circuit) for circuit in difference.remove if circuit in before),
-            *(Move("add", circuit) for circuit in difference.add if circuit not in before),
+            *(CableMove("remove", circuit) for circuit in difference.remove if circuit in before),
+            *(CableMove("add", circuit) for circuit in difference.add if circuit not in before),
         )
         self._check(before, moves)
         if not moves:
@@ -173,7 +173,7 @@ class ManualPanel:
     def close(self) -> None:
         pass
 
-    def _check(self, before: frozenset[Circuit], moves: tuple[Move, ...]) -> None:
+    def _check(self, before: frozenset[Circuit], moves: tuple[CableMove, ...]) -> None:
         gone = {move.circuit for move in moves if move.verb == "remove"}
         owners = {port: circuit for circuit in before - gone for port in circuit.ports}
         for circuit in (move.circuit for move in moves if move.verb == "add"):
@@ -223,7 +223,7 @@ class ManualPanel:
             return f"taken to be empty ({self._path})"
         return f"taken to hold the cables {_names(circuits)} ({self._path})"
 
-    def _record(self, move: Move) -> None:
+    def _record(self, move: CableMove) -> None:
         """At once, so that a crash loses no confirmed move; other jobs' moves are kept."""
         try:
             with self._locked():

@@ -32,7 +32,7 @@ class PersonLeft(SwitchError):  # noqa: N818 - what happened
 
 
 @dataclass(frozen=True)
-class Move:
+class CableMove:
     """One cable to take out or to plug in."""
 
     verb: Literal["remove", "add"]
@@ -52,7 +52,7 @@ class Sheet:
     panel: str
     sockets: tuple[str, ...]
     before: frozenset[Circuit]
-    moves: tuple[Move, ...]
+    moves: tuple[CableMove, ...]
 
     def cables(self) -> list[tuple[Literal["keep", "remove", "add"], Circuit]]:
         """Every cable that is in before or after, and what happens to it."""

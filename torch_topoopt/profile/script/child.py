@@ -55,7 +55,7 @@ class EnoughSeen(BaseException):
     """Ends the script after its last iteration; no `except Exception` stops it."""
 
 
-class Iterations:
+class IterationCounter:
     """Follows the optimizers: an iteration has ended when each of them has stepped once.
 
     How many there are is known when one steps for the second time. After `wanted` iterations it
@@ -225,7 +225,7 @@ def run(job: dict[str, Any], result: Path) -> None:
         with contextlib.suppress(OSError):  # the first to go, if it comes to that
             Path("/proc/self/oom_score_adj").write_text("1000")
     recorder = Recorder(job["rank"])
-    iterations = Iterations(
+    iterations = IterationCounter(
         recorder,
         job["iterations"],
         lambda calls: _write(result, {"calls": calls}),
@@ -253,7 +253,7 @@ def run(job: dict[str, Any], result: Path) -> None:
         _write(result, {"error": error})
 
 
-def _steps(iterations: Iterations) -> str:
+def _steps(iterations: IterationCounter) -> str:
     return "1 optimizer step" if iterations.steps == 1 else f"{iterations.steps} optimizer steps"
 
 

@@ -27,8 +27,8 @@ from torch_topoopt.topology.finder.group_rings import (
     ring_traffic_bytes,
 )
 from torch_topoopt.topology.finder.multi_hop_rings import short_ring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator, ports_per_ring
 from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
-from torch_topoopt.topology.finder.wiring import Wiring, ports_per_ring
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
 from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
@@ -65,7 +65,7 @@ def candidates(
     pairs = pairs_of(matrix)
     whole = tuple(range(cluster.servers))
     splits = _splits(cluster, demand)
-    build = _Builder(cluster, demand, pairs, paths)
+    build = _NetworkBuilder(cluster, demand, pairs, paths)
     alike = len(pairs) == matrix.size - len(matrix) and len(set(pairs.values())) == 1
     only_whole = all(not count or g == whole for split in splits for g, count in split.items())
     # Without pairs or with all of them alike, the rings for an unknown demand are those for it.
@@ -245,7 +245,7 @@ def _joined(free: list[int], receivers: list[int], *, duplex: bool) -> list[Ends
     return links
 
 
-class _Builder:
+class _NetworkBuilder:
     """Turns orders and links into networks with routes for the demand."""
 
     def __init__(
@@ -311,7 +311,7 @@ class _Builder:
     ) -> Network | None:
         """`crossed` are further rings over all servers, through the last of theirs and links."""
         cluster = self._cluster
-        wiring = Wiring(cluster)
+        wiring = PortAllocator(cluster)
         for part in ("rings", "links") if rings_first else ("links", "rings"):
             if part == "links":
                 for source, target in joined:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
 from torch_topoopt.topology.finder.crossed_rings import crossing_matching
+from torch_topoopt.topology.finder.port_allocator import PortAllocator, ports_per_ring
 from torch_topoopt.topology.finder.select_permutations import select_permutations
 from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
-from torch_topoopt.topology.finder.wiring import Wiring, ports_per_ring
 from torch_topoopt.topology.routing.port_rates import ports_for, ring_ports_for
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def _connected(count: int, sets: Sequence[Servers]) -> bool:
     return len({find(server) for server in range(count)}) == 1
 
 
-def wire_rings(wiring: Wiring, counts: Mapping[Servers, int]) -> dict[Servers, tuple[int, ...]]:
+def wire_rings(
+    wiring: PortAllocator, counts: Mapping[Servers, int]
+) -> dict[Servers, tuple[int, ...]]:
     """Wires the selected strides of every group (lines 8-9); returns them by group."""
     strides = {}
     for servers, count in counts.items():
@@ -156,7 +158,7 @@ def wire_rings(wiring: Wiring, counts: Mapping[Servers, int]) -> dict[Servers, t
     return strides
 
 
-def wire_further_rings(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> None:
+def wire_further_rings(wiring: PortAllocator, strides: dict[Servers, tuple[int, ...]]) -> None:
     """Gives ports that neither step 2 nor step 3 used to further strides, added to `strides`.
 
     Groups take turns in their order, one stride each, while all members of some group have ports
@@ -176,7 +178,7 @@ def wire_further_rings(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) 
                 progress = True
 
 
-def wire_partial_strides(wiring: Wiring, chosen: Sequence[int]) -> None:
+def wire_partial_strides(wiring: PortAllocator, chosen: Sequence[int]) -> None:
     """Where all servers have ports left but no coprime stride is, wires the other strides.
 
     A stride that shares a factor g with n forms g rings of n / g servers: of no use to AllReduce
@@ -203,7 +205,7 @@ def wire_partial_strides(wiring: Wiring, chosen: Sequence[int]) -> None:
         chosen = (*chosen, *further)
 
 
-def wire_crossing(wiring: Wiring, strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def wire_crossing(wiring: PortAllocator, strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Where every server has one port left, a matching that crosses the last ring over all servers.
 
     `strides` are those of these rings. Returns the pairs that were joined: () on simplex, without a
@@ -219,7 +221,7 @@ def wire_crossing(wiring: Wiring, strides: Sequence[int]) -> tuple[tuple[int, in
     return matching
 
 
-def wire_repeated_strides(wiring: Wiring, strides: dict[Servers, tuple[int, ...]]) -> None:
+def wire_repeated_strides(wiring: PortAllocator, strides: dict[Servers, tuple[int, ...]]) -> None:
     """Where parallel links are asked for, ports that are left repeat the coprime strides.
 
     Those over all servers, in their order, each as often as there are ports; added to `strides`.

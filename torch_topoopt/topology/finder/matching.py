@@ -20,7 +20,7 @@ from torch_topoopt.topology.routing.load_checks import validate_matching
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch_topoopt.topology.finder.wiring import Wiring
+    from torch_topoopt.topology.finder.port_allocator import PortAllocator
 
 Pair = tuple[int, int]
 
@@ -95,7 +95,7 @@ class _Rounds:
     put all matchings beside the ring of stride 1 (mean 15.7 hops at n = 128, d = 4, against 3.8).
     """
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, wiring: PortAllocator) -> None:
         self.wiring = wiring
         self.rounds = 0
 
@@ -118,7 +118,7 @@ class _Rounds:
         return matched
 
 
-def wire_matchings(wiring: Wiring, demand: Mapping[Pair, int]) -> None:
+def wire_matchings(wiring: PortAllocator, demand: Mapping[Pair, int]) -> None:
     """Rounds of matching on what ports are left, halving what was linked (Algorithm 1, 13-17).
 
     `demand[source, target]` is in bytes. Each round wires one matching and divides the weight of
@@ -137,7 +137,7 @@ def wire_matchings(wiring: Wiring, demand: Mapping[Pair, int]) -> None:
             weights[pair] >>= 1
 
 
-def wire_free_ports(wiring: Wiring) -> None:
+def wire_free_ports(wiring: PortAllocator) -> None:
     """Wires ports that no demand asks for, by the same rounds over a uniform demand.
 
     A round takes as many pairs as it can, servers with the most free ports first, so that no port

@@ -21,14 +21,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.topology.finder.multi_hop_rings import ring_hops, short_ring
+from torch_topoopt.topology.finder.port_allocator import ports_per_ring
 from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
-from torch_topoopt.topology.finder.wiring import ports_per_ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan import GroupDemand
-    from torch_topoopt.topology.finder.wiring import Wiring
+    from torch_topoopt.topology.finder.port_allocator import PortAllocator
 
 Servers = tuple[int, ...]
 
@@ -64,7 +64,7 @@ def released_strides(size: int, count: int, *, duplex: bool) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def wire_released(wiring: Wiring, groups: Sequence[GroupDemand]) -> dict[Servers, Servers]:
+def wire_released(wiring: PortAllocator, groups: Sequence[GroupDemand]) -> dict[Servers, Servers]:
     """Wires all ports by the artifact's rule; returns the strides of every group of `groups`.
 
     `groups` comes from `merge_groups`. Raises ValueError for what the artifact cannot wire.

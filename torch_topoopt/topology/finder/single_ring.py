@@ -12,7 +12,7 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.topology.finder.group_rings import merge_groups
-from torch_topoopt.topology.finder.wiring import Wiring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.routing import plan_routes
 
@@ -30,7 +30,7 @@ def single_ring(cluster: Cluster, demand: Demand) -> Network:
     """
     cluster.validate()
     validate_demand(cluster, demand)
-    wiring = Wiring(cluster)
+    wiring = PortAllocator(cluster)
     if cluster.servers > 1:
         wiring.add_stride(range(cluster.servers), 1)
     demanded = merge_groups(cluster, demand)

@@ -28,10 +28,10 @@ from torch_topoopt.topology.finder.group_rings import (
 )
 from torch_topoopt.topology.finder.matching import wire_free_ports, wire_matchings
 from torch_topoopt.topology.finder.multi_hop_rings import short_ring
+from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.finder.released import released_order, wire_released
 from torch_topoopt.topology.finder.totient_perms import ring_order
 from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
-from torch_topoopt.topology.finder.wiring import Wiring
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.loads import demand_cost
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
@@ -62,7 +62,7 @@ def wire_by_rule(
     cluster.validate()
     validate_demand(cluster, demand)
     demanded = merge_groups(cluster, demand)
-    wiring = Wiring(cluster)
+    wiring = PortAllocator(cluster)
     if mode == "paper":
         strides, matching = wire_links(wiring, demand)
         groups = _rings(wiring, strides, short_ring)
@@ -78,7 +78,7 @@ def wire_by_rule(
 
 
 def _routed(
-    wiring: Wiring,
+    wiring: PortAllocator,
     demand: Demand,
     groups: tuple[Group, ...],
     strides: Mapping[Servers, tuple[int, ...]],
@@ -105,7 +105,7 @@ def _routed(
 
 
 def wire_links(
-    wiring: Wiring, demand: Demand
+    wiring: PortAllocator, demand: Demand
 ) -> tuple[dict[Servers, tuple[int, ...]], tuple[Pair, ...]]:
     """Steps 1 to 3 of Algorithm 1: wires all links.
 
@@ -131,7 +131,7 @@ def wire_links(
 
 
 def _crossed(
-    wiring: Wiring,
+    wiring: PortAllocator,
     groups: tuple[Group, ...],
     strides: Mapping[Servers, tuple[int, ...]],
     matching: Sequence[Pair],
@@ -156,7 +156,7 @@ def _crossed(
 
 
 def _rings(
-    wiring: Wiring,
+    wiring: PortAllocator,
     strides: dict[Servers, tuple[int, ...]],
     order_over_routes: Callable[[Servers, list[list[int]]], Servers],
 ) -> tuple[Group, ...]:

@@ -29,7 +29,7 @@ _NO_USE = 1e-6  # a reduced cost above: the variable is 0 in every optimum
 
 
 @dataclass(frozen=True)
-class Flow:
+class OptimalFlow:
     """`ways[s, t]` are the paths from s < period to t and their bytes; `utilisation` is the least
     maximum over links of bytes / capacity."""
 
@@ -60,7 +60,7 @@ def program_size(capacity: NDArray[np.float64], traffic: NDArray[np.float64]) ->
 
 def least_utilisation_flow(
     capacity: NDArray[np.float64], traffic: NDArray[np.float64], period: int
-) -> Flow:
+) -> OptimalFlow:
     """Paths for `traffic` [source][target] over links of `capacity` [source][target] (0: no link).
 
     First the utilisation is minimised, then, at that utilisation, the bytes on all links together,
@@ -75,7 +75,7 @@ def least_utilisation_flow(
         split = _Decomposition(source, program.edges, flow, traffic[source] / program.unit)
         for target, paths in split.paths().items():
             ways[source, target] = [(path, size * program.unit) for path, size in paths]
-    return Flow(ways, utilisation * program.unit)
+    return OptimalFlow(ways, utilisation * program.unit)
 
 
 class _Program:

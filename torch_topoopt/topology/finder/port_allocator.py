@@ -19,7 +19,7 @@ def ports_per_ring(cluster: Cluster, size: int) -> int:
     return 2 if cluster.ports == "duplex" and size > 2 else 1
 
 
-class Wiring:
+class PortAllocator:
     """The links wired so far and the ports that are still free, in the order of the calls.
 
     Ports are handed out from 0 upwards, the fastest first where they are not alike, so that rings
