@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.netns.netns_routes import chosen_routes
+from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.find_network import find_network
 

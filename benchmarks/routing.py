@@ -24,7 +24,7 @@ from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax
 from torch_topoopt.topology.routing.optimal_routes import link_counts, optimal_routes
-from torch_topoopt.topology.routing.routing_policies import POLICIES, reroute
+from torch_topoopt.topology.routing.policies import POLICIES, reroute
 from torch_topoopt.topology.routing.virtual_channels import check_channels, virtual_channels
 
 

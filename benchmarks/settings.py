@@ -18,8 +18,10 @@ from direct_fabric import make_plan, sampled_links
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
-from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
-from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+from torch_topoopt.fabric.netns import goodput as netns_goodput
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.processes.rank_main import enter_namespace
 

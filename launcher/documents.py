@@ -158,7 +158,7 @@ class StoppedEarly(BaseException):
 
 def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
     """`plan` with how to go on after the loss of any one link or server."""
-    from torch_topoopt.topology.failures.failures import plan_failures
+    from torch_topoopt.topology.failures.failure_plans import plan_failures
 
     progress(None, "failures")
     failures = plan_failures(plan.cluster, plan.network, plan.demand)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace, TraceLimits
-    from torch_topoopt.topology.routing.routing_policies import Policy
+    from torch_topoopt.topology.routing.policies import Policy
 
 
 SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a network of any speed

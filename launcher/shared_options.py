@@ -194,7 +194,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _policies() -> tuple[str, ...]:
-    from torch_topoopt.topology.routing.routing_policies import POLICIES
+    from torch_topoopt.topology.routing.policies import POLICIES
 
     return POLICIES
 

@@ -45,8 +45,8 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     switch_verbs.check_timeout(arguments)
 
-    from torch_topoopt.fabric.cluster.cluster_switches import Switches
     from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
+    from torch_topoopt.fabric.cluster.switches import Switches
     from torch_topoopt.plan import Plan
 
     file = switch_verbs.load_switched(arguments.cluster)

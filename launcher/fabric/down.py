@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
-    from torch_topoopt.fabric.netns import netns_kernel, netns_state
+    from torch_topoopt.fabric.netns import kernel as netns_kernel
+    from torch_topoopt.fabric.netns import state as netns_state
 
     if (arguments.name is None) == (not arguments.all):
         raise InputError("name: say which fabric, or --all (see `topoopt fabric list`)")

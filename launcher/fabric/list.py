@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
-    from torch_topoopt.fabric.netns import netns_state
+    from torch_topoopt.fabric.netns import state as netns_state
 
     fabrics = []
     for name in netns_state.names():

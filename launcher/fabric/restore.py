@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     switch_verbs.check_timeout(arguments)
 
-    from torch_topoopt.fabric.cluster.cluster_switches import Switches
+    from torch_topoopt.fabric.cluster.switches import Switches
 
     file = switch_verbs.load_switched(arguments.cluster)
     folder = Path(arguments.folder)

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
-    from torch_topoopt.fabric.cluster.cluster_switches import Switches, save_snapshots
+    from torch_topoopt.fabric.cluster.switches import Switches, save_snapshots
 
     file = switch_verbs.load_switched(arguments.cluster)
     terminal = console.Terminal(json_output=arguments.json)

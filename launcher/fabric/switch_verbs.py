@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
 
-    from torch_topoopt.fabric.cluster.cluster_switches import SwitchProgress
+    from torch_topoopt.fabric.cluster.switches import SwitchProgress
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.switches.circuits import Difference
 

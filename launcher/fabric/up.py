@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
     plan = _plan(arguments)
     gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps
 
-    from torch_topoopt.fabric.netns import netns_state
-    from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+    from torch_topoopt.fabric.netns import state as netns_state
+    from torch_topoopt.fabric.netns.fabric import NetnsFabric
 
     terminal = console.Terminal(json_output=arguments.json)
     started = time.monotonic()
@@ -103,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="SECONDS",
         help="let the cables run through an emulated optical switch that takes this long to move a "
-        "circuit (torch_topoopt.fabric.netns.netns_switch controls it)",
+        "circuit (torch_topoopt.fabric.netns.switch controls it)",
     )
     shared_options.add(options, "dry-run", "json")
     return options

@@ -12,7 +12,7 @@ from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.fabric.netns.netns_goodput import Goodput
+    from torch_topoopt.fabric.netns.goodput import Goodput
 
 _DESCRIPTION = """\
 Measures what TCP gets of every link of a fabric and direction, and compares it with what the rate
@@ -37,7 +37,9 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
-    from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
+    from torch_topoopt.fabric.netns import goodput as netns_goodput
+    from torch_topoopt.fabric.netns import kernel as netns_kernel
+    from torch_topoopt.fabric.netns import state as netns_state
 
     netns_kernel.require()
     record, plan, wiring = netns_state.load(arguments.name)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Plan
-    from torch_topoopt.topology.failures.failures import FailureFigures
+    from torch_topoopt.topology.failures.failure_plans import FailureFigures
 
 
 def failure_summary(plan: Plan) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def failure_summary(plan: Plan) -> dict[str, Any]:
     of the busiest link for the bytes of one iteration; both over the losses that leave all other
     servers connected, None if there is none. `disconnecting` counts the others.
     """
-    from torch_topoopt.topology.failures.failures import failure_figures
+    from torch_topoopt.topology.failures.failure_plans import failure_figures
 
     whole, figures = failure_figures(plan)
     kinds = {

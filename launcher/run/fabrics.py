@@ -40,7 +40,8 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
         return
     if arguments.cluster:
         raise InputError("fabric: netns emulates servers; a --cluster has real ones, leave it out")
-    from torch_topoopt.fabric.netns import netns_kernel, netns_shaper
+    from torch_topoopt.fabric.netns import kernel as netns_kernel
+    from torch_topoopt.fabric.netns import shaper as netns_shaper
 
     if arguments.run_path:
         raise InputError("run-path: does not work with --fabric netns; name the script instead")
@@ -65,7 +66,7 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
 def driver(fabric: str, gbps: float | None, relay: Literal["user", "kernel"]) -> FabricDriver:
     """The driver of a fabric that this process will own; `relay`: who relays."""
     if fabric == "netns":
-        from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+        from torch_topoopt.fabric.netns.fabric import NetnsFabric
 
         return NetnsFabric(f"run-{os.getpid()}", gbps=gbps, relay=relay)
     from torch_topoopt.fabric.loopback import LoopbackFabric
@@ -77,8 +78,8 @@ def hosts(wired: FabricDriver, plan: Plan) -> Hosts | None:
     """Where the ranks run once `plan` is wired; None: as any other process of this machine."""
     if wired.name != "netns":
         return None
-    from torch_topoopt.fabric.netns import netns_kernel
-    from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+    from torch_topoopt.fabric.netns import kernel as netns_kernel
+    from torch_topoopt.fabric.netns.fabric import NetnsFabric
 
     assert isinstance(wired, NetnsFabric)
     return Hosts(

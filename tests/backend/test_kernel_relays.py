@@ -11,7 +11,7 @@ from netns_fixtures import a_name, own_state, require_namespaces
 from ranks import make_plan, run_bare_ranks, values
 
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.runtime import backend
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster.cluster_switches import Switches
+from torch_topoopt.fabric.cluster.switches import Switches
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry, SwitchEntry
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch

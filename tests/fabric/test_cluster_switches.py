@@ -10,8 +10,8 @@ from sonic_ocs_device import OcsDevice
 from sonic_ocs_server import OcsServer
 from switched_clusters import Memories, switched_file
 
-from torch_topoopt.fabric.cluster.cluster_switches import Switches, save_snapshots
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
+from torch_topoopt.fabric.cluster.switches import Switches, save_snapshots
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.circuits import Circuit, CircuitError, Difference

@@ -10,11 +10,12 @@ import pytest
 from netns_fixtures import a_name, make_plan, own_state, require_namespaces
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_kernel, netns_state
-from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
-from torch_topoopt.fabric.netns.netns_routes import chosen_routes
-from torch_topoopt.fabric.netns.netns_shaper import paced_share
-from torch_topoopt.fabric.netns.netns_split import forward_interface
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.routes import chosen_routes
+from torch_topoopt.fabric.netns.shaper import paced_share
+from torch_topoopt.fabric.netns.split import forward_interface
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from netns_fixtures import make_plan
 
-from torch_topoopt.fabric.netns.netns_goodput import Goodput, together
-from torch_topoopt.fabric.netns.netns_shaper import goodput_share
+from torch_topoopt.fabric.netns.goodput import Goodput, together
+from torch_topoopt.fabric.netns.shaper import goodput_share
 from torch_topoopt.plan import Link
 
 

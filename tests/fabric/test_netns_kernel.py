@@ -12,8 +12,8 @@ import pytest
 from netns_fixtures import a_name, require_namespaces
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.fabric.netns.netns_layout import NetnsLayout
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.layout import NetnsLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns.netns_layout import (
+from torch_topoopt.fabric.netns.layout import (
     BLOCKS,
     CABLE_PREFIX,
     LAUNCHER,

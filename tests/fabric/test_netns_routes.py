@@ -6,7 +6,7 @@ import dataclasses
 
 from netns_fixtures import make_plan
 
-from torch_topoopt.fabric.netns.netns_routes import chosen_routes, hops_by_server
+from torch_topoopt.fabric.netns.routes import chosen_routes, hops_by_server
 from torch_topoopt.plan import Route
 
 

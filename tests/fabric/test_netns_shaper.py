@@ -8,8 +8,11 @@ import pytest
 from netns_fixtures import a_name, make_plan, own_state, require_namespaces
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_filters, netns_goodput, netns_shaper, netns_state
-from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+from torch_topoopt.fabric.netns import filters as netns_filters
+from torch_topoopt.fabric.netns import goodput as netns_goodput
+from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
 
 if TYPE_CHECKING:
     from pathlib import Path

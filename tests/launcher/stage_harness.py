@@ -15,7 +15,7 @@ from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.main import main
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.profile import profiling
-from torch_topoopt.topology.best import best
+from torch_topoopt.topology.best import find_best as best
 
 STAGES: dict[str, tuple[Any, str]] = {
     "profile": (profiling, "profile"),

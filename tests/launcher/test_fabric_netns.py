@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_shaper, netns_state
+from torch_topoopt.fabric.netns import goodput as netns_goodput
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:

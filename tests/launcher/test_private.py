@@ -13,7 +13,7 @@ from listening import Listener, listeners
 from torch.distributed import TCPStore
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_kernel
+from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import ranks, rendezvous

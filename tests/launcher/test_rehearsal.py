@@ -14,7 +14,8 @@ import pytest
 from fabric.netns_fixtures import a_name, own_state, require_namespaces
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
-from torch_topoopt.fabric.netns import netns_kernel, netns_state
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "rehearsal.md"

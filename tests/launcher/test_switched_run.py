@@ -16,8 +16,8 @@ from plain_hosts import Hosts, make_hosts
 from support.plain_namespaces import Namespaces, ip, wait_for_carrier
 from test_cluster_run import check_trained, error_of, run_everywhere
 
-from torch_topoopt.fabric.cluster.cluster_switches import Switches
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
+from torch_topoopt.fabric.cluster.switches import Switches
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit

@@ -25,7 +25,7 @@ from torch_topoopt.plan import Cluster, Demand, GroupDemand, Placement, Plan
 from torch_topoopt.report import summary, write_report
 from torch_topoopt.report.html import significant
 from torch_topoopt.report.svg import THEME
-from torch_topoopt.topology.failures.failures import plan_failures
+from torch_topoopt.topology.failures.failure_plans import plan_failures
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:

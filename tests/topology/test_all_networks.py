@@ -18,7 +18,7 @@ import pytest
 
 from torch_topoopt import _core
 from torch_topoopt.plan import AllToAll, Cluster, Demand, Network, PairDemand, PairTable
-from torch_topoopt.topology.best.best import find_best_network
+from torch_topoopt.topology.best.find_best import find_best_network
 from torch_topoopt.topology.measures.figures import moore_bound_hops
 from torch_topoopt.topology.routing.hop_counts import hop_summary
 

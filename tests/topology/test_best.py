@@ -19,7 +19,7 @@ from torch_topoopt.plan import (
     PairDemand,
     validate_network,
 )
-from torch_topoopt.topology.best.best import demand_cost, find_best_network
+from torch_topoopt.topology.best.find_best import demand_cost, find_best_network
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.figures import default_demand
 from torch_topoopt.topology.routing.hop_counts import hop_matrix, hop_summary

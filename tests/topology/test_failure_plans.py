@@ -20,7 +20,7 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.topology.failures.degraded import DisconnectedError
-from torch_topoopt.topology.failures.failures import degraded, failure_figures, plan_failures
+from torch_topoopt.topology.failures.failure_plans import degraded, failure_figures, plan_failures
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.routing.loads import link_load_bytes
@@ -28,7 +28,7 @@ from torch_topoopt.topology.routing.loads import link_load_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.topology.failures.failures import FailureFigures
+    from torch_topoopt.topology.failures.failure_plans import FailureFigures
 
 Ports = Literal["duplex", "simplex"]
 SIZE = 10**12  # so that rounding to bytes is not seen

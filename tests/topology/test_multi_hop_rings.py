@@ -9,7 +9,7 @@ import pytest
 from torch_topoopt.plan import Cluster
 from torch_topoopt.topology.finder.multi_hop_rings import ring_hops, short_ring
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
-from torch_topoopt.topology.routing.routing import all_hop_distances
+from torch_topoopt.topology.routing.routes import all_hop_distances
 
 
 def _distances(servers: int, strides: tuple[int, ...], ports: str = "duplex") -> list[list[int]]:

@@ -31,7 +31,7 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.topology.failures.failures import degraded, plan_failures
+from torch_topoopt.topology.failures.failure_plans import degraded, plan_failures
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.finder.single_ring import single_ring

@@ -17,7 +17,7 @@ from torch_topoopt.plan import (
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax, link_load_bytes, mean_hops
-from torch_topoopt.topology.routing.routing_policies import POLICIES, Policy, reroute
+from torch_topoopt.topology.routing.policies import POLICIES, Policy, reroute
 
 
 def uniform(servers: int, size_bytes: int = 1000) -> Demand:

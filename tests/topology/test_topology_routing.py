@@ -6,7 +6,7 @@ import pytest
 
 from torch_topoopt.plan import Cluster, Group, Link, Ring, Route
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
-from torch_topoopt.topology.routing.routing import (
+from torch_topoopt.topology.routing.routes import (
     all_hop_distances,
     circulant_offsets,
     plan_routes,

@@ -25,15 +25,15 @@ from torch_topoopt.planner import alternation as planner
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict, predict_ideal_switch
-from torch_topoopt.topology.best.best import demand_cost
-from torch_topoopt.topology.failures.failures import degraded, plan_failures
+from torch_topoopt.topology.best.find_best import demand_cost
+from torch_topoopt.topology.failures.failure_plans import degraded, plan_failures
 from torch_topoopt.topology.find_network import Mode, find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 from torch_topoopt.topology.finder.group_rings import degree_split, ring_counts
 from torch_topoopt.topology.measures.figures import figures_of
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 from torch_topoopt.topology.routing.loads import link_load_bytes
-from torch_topoopt.topology.routing.routing import plan_routes
+from torch_topoopt.topology.routing.routes import plan_routes
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network

@@ -91,7 +91,7 @@ class Plan(Document):
     A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
     found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
     `cost_model`, a job measures one when it starts. `failures` may be left out too: it follows from
-    the rest (torch_topoopt.topology.failures.failures). An iteration works on its batch in
+    the rest (torch_topoopt.topology.failures.failure_plans). An iteration works on its batch in
     `micro_batches` equal parts, one after the other (1: as a whole).
 
     Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Executable, Strategy
     from torch_topoopt.sim import IterationEstimate
-    from torch_topoopt.topology.routing.routing_policies import Policy
+    from torch_topoopt.topology.routing.policies import Policy
 
     _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 

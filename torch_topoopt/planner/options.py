@@ -10,13 +10,13 @@ from torch_topoopt.plan import SpaceName
 from torch_topoopt.search.defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
-from torch_topoopt.topology.routing.routing_policies import POLICIES
+from torch_topoopt.topology.routing.policies import POLICIES
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import SplitDimension
     from torch_topoopt.plan import Network
     from torch_topoopt.search.strategies import Executable, Strategy
-    from torch_topoopt.topology.routing.routing_policies import Policy
+    from torch_topoopt.topology.routing.policies import Policy
 
 Ablation = Literal["both", "search-only", "topology-only"]
 MicroBatches = int | tuple[int, ...] | Literal["auto"]

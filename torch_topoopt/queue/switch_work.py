@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster.cluster_switches import Switches
+from torch_topoopt.fabric.cluster.switches import Switches
 from torch_topoopt.fabric.switches.open_switch import open_switch
 
 if TYPE_CHECKING:

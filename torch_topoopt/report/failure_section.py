@@ -15,11 +15,11 @@ from torch_topoopt.report.html import (
     table,
 )
 from torch_topoopt.report.summary import divide
-from torch_topoopt.topology.failures.failures import failure_figures
+from torch_topoopt.topology.failures.failure_plans import failure_figures
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Failure, Plan
-    from torch_topoopt.topology.failures.failures import FailureFigures
+    from torch_topoopt.topology.failures.failure_plans import FailureFigures
 
 _OPEN_ROWS = 32  # a longer table starts folded
 _TITLE = "After a failure"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.plan import Cluster, Demand, Network
-    from torch_topoopt.topology.routing.routing_policies import Policy
+    from torch_topoopt.topology.routing.policies import Policy
 
 Mode = Literal["paper", "released", "best"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -62,7 +62,7 @@ def find_network(
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if mode == "best":
-        from torch_topoopt.topology.best.best import find_best_network
+        from torch_topoopt.topology.best.find_best import find_best_network
 
         return find_best_network(
             cluster,

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.cluster.cluster_switches import Switches
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, with_cables
+from torch_topoopt.fabric.cluster.switches import Switches
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.open_switch import open_switch
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from torch_topoopt.fabric.cluster.cluster_switches import SwitchProgress
+    from torch_topoopt.fabric.cluster.switches import SwitchProgress
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.driver import FabricDriver

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_kernel, netns_routes, netns_shaper, netns_split
-from torch_topoopt.fabric.netns.netns_layout import (
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import routes as netns_routes
+from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.fabric.netns import split as netns_split
+from torch_topoopt.fabric.netns.layout import (
     BLOCKS,
     CABLE_PREFIX,
     LAUNCHER,
@@ -22,7 +25,7 @@ from torch_topoopt.fabric.netns.netns_layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.fabric.netns.netns_state import FabricRecord
+    from torch_topoopt.fabric.netns.state import FabricRecord
     from torch_topoopt.plan import Link, Plan
 
 _EXISTS = 17  # EEXIST

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.fabric import links, verify_link
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import (
-    netns_build,
-    netns_filters,
-    netns_kernel,
-    netns_shaper,
-    netns_state,
-)
-from torch_topoopt.fabric.netns.netns_layout import (
+from torch_topoopt.fabric.netns import build as netns_build
+from torch_topoopt.fabric.netns import filters as netns_filters
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.fabric.netns.layout import (
     LAUNCHER,
     MAX_DEGREE,
     MAX_SERVERS,
@@ -31,8 +29,8 @@ from torch_topoopt.fabric.netns.netns_layout import (
     port_interface,
     socket_name,
 )
-from torch_topoopt.fabric.netns.netns_shaper import paced_share
-from torch_topoopt.fabric.netns.netns_switch import NetnsSwitch
+from torch_topoopt.fabric.netns.shaper import paced_share
+from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
@@ -41,7 +39,7 @@ from torch_topoopt.processes.scratch import process_start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.fabric.netns.netns_state import FabricRecord
+    from torch_topoopt.fabric.netns.state import FabricRecord
     from torch_topoopt.plan import Link, Plan
 
 _TCP_PORT = 20000

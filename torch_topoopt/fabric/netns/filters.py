@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns.netns_kernel import inside, scratch_interface
+from torch_topoopt.fabric.netns.kernel import inside, scratch_interface
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

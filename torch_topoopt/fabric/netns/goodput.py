@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric import links
-from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.fabric.netns.netns_shaper import goodput_share
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.shaper import goodput_share
 from torch_topoopt.plan import BYTES_PER_GBPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from torch_topoopt.fabric.netns.netns_state import FabricRecord
+    from torch_topoopt.fabric.netns.state import FabricRecord
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Link
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns.netns_layout import fabric_of
+from torch_topoopt.fabric.netns.layout import fabric_of
 from torch_topoopt.fabric.own_command import own_command
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.netns.netns_layout import NetnsLayout
+    from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.plan import Link, Plan
 
 _TABLE = 1000  # of source 0; table and priority of the rules

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns.netns_kernel import scratch_interface
+from torch_topoopt.fabric.netns.kernel import scratch_interface
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.plan.rates import format_gbps
 

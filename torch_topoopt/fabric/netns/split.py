@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.netns import netns_filters
+from torch_topoopt.fabric.netns import filters as netns_filters
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.netns.netns_layout import NetnsLayout
+    from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.plan import Link
 
 _PERMANENT = 0x80  # NUD_PERMANENT

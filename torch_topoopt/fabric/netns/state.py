@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netns import netns_kernel
-from torch_topoopt.fabric.netns.netns_layout import BLOCKS, NetnsLayout, check_name
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.layout import BLOCKS, NetnsLayout, check_name
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.codec import Document, DocumentError

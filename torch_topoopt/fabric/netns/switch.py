@@ -17,7 +17,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.clock import Clock, SystemClock
-from torch_topoopt.fabric.netns import netns_filters, netns_kernel
+from torch_topoopt.fabric.netns import filters as netns_filters
+from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, circuit_order
 from torch_topoopt.fabric.switches.switch import (
     Capabilities,

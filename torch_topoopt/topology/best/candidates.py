@@ -32,7 +32,7 @@ from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
 from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
-from torch_topoopt.topology.routing.routing import group_bytes, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.routing.routes import group_bytes, plan_routes, ring_pair_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,18 +12,18 @@ import math
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Network, validate_demand
-from torch_topoopt.topology.best.best_candidates import candidates
+from torch_topoopt.topology.best.candidates import candidates
 from torch_topoopt.topology.best.ring_unions import WORK_PER_S
 from torch_topoopt.topology.finder.topology_finder import wire_by_rule
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.loads import demand_cost
-from torch_topoopt.topology.routing.routing_policies import routed_by
+from torch_topoopt.topology.routing.policies import routed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.plan import Cluster, Demand
-    from torch_topoopt.topology.routing.routing_policies import Policy
+    from torch_topoopt.topology.routing.policies import Policy
 
 BUDGET_S_PER_SERVER = 1 / 64  # so that 128 servers get two seconds
 

@@ -21,14 +21,14 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.topology.failures.degraded import degraded_network, links_left
-from torch_topoopt.topology.failures.failure_loads import LoadModel, Loss, ring_hops
+from torch_topoopt.topology.failures.loads import LoadModel, Loss, ring_hops
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from torch_topoopt.plan import Cluster, Demand, Network, Plan
-    from torch_topoopt.topology.failures.failure_loads import Repair
+    from torch_topoopt.topology.failures.loads import Repair
 
 
 @dataclass(frozen=True)

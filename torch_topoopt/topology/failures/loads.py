@@ -16,8 +16,8 @@ import numpy as np
 
 from torch_topoopt.plan import BYTES_PER_GBPS, Route
 from torch_topoopt.topology.failures.degraded import DisconnectedError, Survivors, links_left
-from torch_topoopt.topology.failures.failure_pairs import PairTraffic
-from torch_topoopt.topology.routing.routing import group_bytes
+from torch_topoopt.topology.failures.pairs import PairTraffic
+from torch_topoopt.topology.routing.routes import group_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ from torch_topoopt.plan import (
 from torch_topoopt.topology.finder.group_rings import merge_groups
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.load_checks import validate_loads
-from torch_topoopt.topology.routing.routing import plan_routes
+from torch_topoopt.topology.routing.routes import plan_routes
 
 
 def single_ring(cluster: Cluster, demand: Demand) -> Network:

@@ -35,19 +35,19 @@ from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.loads import demand_cost
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
-from torch_topoopt.topology.routing.routing import (
+from torch_topoopt.topology.routing.policies import routed_by
+from torch_topoopt.topology.routing.routes import (
     all_hop_distances,
     group_bytes,
     plan_routes,
     ring_pair_bytes,
 )
-from torch_topoopt.topology.routing.routing_policies import routed_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch_topoopt.topology.finder.matching import Pair
-    from torch_topoopt.topology.routing.routing_policies import Policy
+    from torch_topoopt.topology.routing.policies import Policy
 
 
 def wire_by_rule(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import shared_by_slowest_link
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing.routing import group_bytes, plan_routes, ring_pair_bytes
+from torch_topoopt.topology.routing.routes import group_bytes, plan_routes, ring_pair_bytes
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand, Group, Network

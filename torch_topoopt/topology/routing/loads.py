@@ -9,7 +9,7 @@ import numpy as np
 from torch_topoopt.plan import PairTable, RouteTable
 from torch_topoopt.topology.routing.hop_counts import hop_summary
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing.routing import group_bytes, ring_pair_bytes
+from torch_topoopt.topology.routing.routes import group_bytes, ring_pair_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

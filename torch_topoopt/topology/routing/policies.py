@@ -17,7 +17,7 @@ from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.routing.optimal_routes import DEFAULT_GAP, link_counts, optimal_routes
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix
-from torch_topoopt.topology.routing.routing import (
+from torch_topoopt.topology.routing.routes import (
     circulant_offsets,
     group_bytes,
     plan_routes,
