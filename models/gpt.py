@@ -89,7 +89,7 @@ class MLP(nn.Module):
         return self.down(gelu(self.up(x)))
 
 
-class GPTBlock(nn.Module):
+class Block(nn.Module):
     """Attention and an MLP, each beside a shortcut."""
 
     def __init__(self, size: GPTSize) -> None:
@@ -110,7 +110,7 @@ class GPT(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.embedding = Embedding(size)
-        self.blocks = nn.Sequential(*(GPTBlock(size) for _ in range(size.blocks)))
+        self.blocks = nn.Sequential(*(Block(size) for _ in range(size.blocks)))
         self.norm = nn.LayerNorm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
 

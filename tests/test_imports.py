@@ -144,7 +144,7 @@ def test_only_the_backend_folder_includes_torch() -> None:
                 "sim",
                 "report",
                 "fabric.loopback",
-                "fabric.netns.netns_fabric",
+                "fabric.netns.fabric",
             )
         ),
     ],
