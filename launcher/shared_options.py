@@ -107,7 +107,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "micro-batches": {
         "type": parser.micro_batches,
         "metavar": "N",
-        "help": "equal parts that the batch is worked on in: a number, several to choose from "
+        "help": "equal parts that the batch is split into: a number, several to choose from "
         "(1,4,8), or auto: 1, 2, 4, ... 32 (default: auto in the space pipeline, whose numbers "
         "begin at 2; else 1, or what the --strategy file says)",
     },

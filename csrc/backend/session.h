@@ -1,5 +1,5 @@
 // What the process groups of this process share: the endpoint, and the threads that complete
-// futures. The last group to shut down takes leave of the other ranks.
+// futures. The last group to shut down makes the shutdown handshake with the other ranks.
 
 #pragma once
 

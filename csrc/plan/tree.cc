@@ -11,7 +11,7 @@
 namespace topoopt {
 namespace {
 
-// Every member hangs on its leader, and the root's leader on the root; leaders are still to come.
+// The parent of every member is its leader, that of the root's leader the root. Leaders come later.
 Tree localEdges(const GroupLayout& layout, int root) {
   Tree tree{std::vector<int>(static_cast<size_t>(layout.size()), -1)};
   for (int member = 0; member < layout.size(); ++member) {

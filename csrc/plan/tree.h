@@ -1,6 +1,6 @@
 // Trees over the members of a group. Edges between servers connect their leaders; the other members
-// of a server hang on its leader. So a tree sends over the links what it would with one member per
-// server.
+// of a server are children of its leader. So a tree sends over the links what it would with one
+// member per server.
 
 #pragma once
 

@@ -43,7 +43,7 @@ bool Limits::memoryFits() const {
   return *std::max_element(held_bytes_.begin(), held_bytes_.end()) <= memory_limit_bytes_;
 }
 
-// With micro-batches, what an operator holds hangs on the stages of all others.
+// With micro-batches, what an operator holds depends on the stages of all others.
 bool Limits::wholeFits(const Strategy& strategy) {
   try {
     held_bytes_ = costs_.memoryBytes(strategy);

@@ -48,7 +48,8 @@ _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 class ClusterSite:
     """This host among the hosts of its cluster, which are all there once `join` has returned.
 
-    As a context it ends with a farewell: server 0 stays until the others need its store no more.
+    As a context it ends with a shutdown handshake: server 0 stays until the others need its store
+    no more.
     """
 
     def __init__(self, choice: ClusterChoice, meeting: _LauncherMeeting) -> None:
@@ -96,7 +97,7 @@ class ClusterSite:
         return plan
 
     def fabric(self, snapshots: Path) -> FabricDriver:
-        """The driver of this host's cables; if ports hang on switches, of their circuits too.
+        """The driver of this host's cables, and of the circuits of ports on switches.
 
         `snapshots` gets the circuits from before, on server 0.
         """
@@ -133,7 +134,7 @@ class ClusterSite:
                 gathered += [link_bytes.LinkBytes(**link) for link in told["links"]]
                 asked.append(AskedGroups.of(told["groups"]))
                 present.append(server)
-        self._present = present  # who has gone says no farewell
+        self._present = present  # a host that has gone takes no part in the shutdown handshake
         return gathered, AskedGroups.together(asked)
 
     def _gather_hosts(self, deadline: float) -> None:

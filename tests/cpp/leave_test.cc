@@ -1,4 +1,4 @@
-// How ranks take leave of each other: concurrently, with traffic still on its way, or too early.
+// The shutdown handshake of ranks: concurrently, with traffic still on its way, or too early.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

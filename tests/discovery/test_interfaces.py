@@ -21,7 +21,7 @@ def test_loopback_is_listed_with_its_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names", "in_vain"),
+    ("wanted", "names", "unmatched"),
     [
         ("", NAMES, []),
         ("eth", ("eth0", "eth1"), []),
@@ -34,11 +34,11 @@ def test_loopback_is_listed_with_its_address() -> None:
     ],
 )
 def test_names_are_prefixes_and_a_caret_turns_the_list_round(
-    wanted: str, names: tuple[str, ...], in_vain: list[str]
+    wanted: str, names: tuple[str, ...], unmatched: list[str]
 ) -> None:
     chosen, missing = select(ALL, wanted)
     assert tuple(interface.name for interface in chosen) == names
-    assert missing == in_vain
+    assert missing == unmatched
 
 
 @pytest.mark.parametrize("wanted", ["eth0,", ",", "^", "eth0,^lo", "^^lo"])

@@ -1,4 +1,4 @@
-"""Clusters whose ports hang on switches, and their switches in memory, for tests."""
+"""Clusters whose ports are attached to switches, and their switches in memory, for tests."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _travel(
         ]
         assert len(rules) == 1, f"{len(rules)} rules of {here} take {source} to {destination}"
         interface, mac = rules[0].interface, rules[0].mac or mac
-    raise AssertionError(f"{source} to {destination} goes round in circles: {visited}")
+    raise AssertionError(f"{source} to {destination} has a loop: {visited}")
 
 
 @pytest.mark.parametrize("servers", [2, 3, 5, 8])

@@ -1,4 +1,4 @@
-"""`topoopt run --cluster` where ports hang on switches: the circuits of the plan are made first.
+"""`topoopt run --cluster` with ports on switches: the circuits of the plan are made first.
 
 The hosts are namespaces; a bridge for each subnet stands for the glass, and two devices that speak
 SONiC-OCS over TLS are asked for circuits.

@@ -109,7 +109,7 @@ def test_a_script_that_logs_nothing_useful_still_gets_a_report(run: Path) -> Non
 
 def test_parallel_cables_are_drawn_apart_and_added_up_in_the_heatmap(tmp_path: Path) -> None:
     # Two servers, two cables between them: degree 2 is only valid from three servers on, so the
-    # third server hangs on one cable, and 0 and 1 share two.
+    # third server is attached by one cable, and 0 and 1 share two.
     cables = [Link(0, 0, 1, 0), Link(0, 1, 1, 1), Link(1, 2, 2, 0), Link(2, 1, 0, 2)]
     links = tuple(end for link in cables for end in (link, link.reverse))
     rings = (Ring((0, 1, 2), 0.5), Ring((2, 1, 0), 0.5))

@@ -155,7 +155,7 @@ def test_micro_batches_are_equal_and_their_stages_follow_each_other() -> None:
         check_strategy(op_graph, 3, wide, micro_batches=32)
     back = (Placement("layer0", (0,)), Placement("layer1", (1,)), Placement("layer2", (2, 0)))
     assert check_strategy(op_graph, 3, back) == back
-    with pytest.raises(ValueError, match="must not wait for each other in a circle"):
+    with pytest.raises(ValueError, match="must not wait for each other in a cycle"):
         check_strategy(op_graph, 3, back, micro_batches=2)  # 0 and 2 are one stage
 
 

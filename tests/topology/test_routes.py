@@ -150,7 +150,7 @@ def test_a_plan_with_a_table_is_read_as_it_was_written_and_a_list_still_is() -> 
                     for s in range(8)
                 ),
             ),
-            "the way from server 0 to 5 goes round in a circle",
+            "the route from server 0 to 5 has a loop",
         ),
     ],
 )  # fmt: skip

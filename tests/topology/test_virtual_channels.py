@@ -1,4 +1,4 @@
-"""Deadlock: circles of dependencies are found, and channels leave none."""
+"""Deadlock: cycles of dependencies are found, and channels leave none."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_long_one_way_ring_changes_channel_once(servers: int) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(3, 9), st.integers(0, 14), st.integers(0, 10**6), st.integers(1, 4))
-def test_no_circle_is_left_on_random_networks(
+def test_no_cycle_is_left_on_random_networks(
     servers: int, extra: int, seed: int, paths: int
 ) -> None:
     table, incoming = adjacency(random_capacity(servers, extra, seed))

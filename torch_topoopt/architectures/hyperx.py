@@ -1,6 +1,6 @@
 """HyperX (Ahn et al., SC 2009): switches in a grid, all those of one row or column joined directly.
 
-Servers hang on the switches by one link each. Routes are minimal: one hop per dimension.
+Servers are attached to the switches by one link each. Routes are minimal: one hop per dimension.
 """
 
 from __future__ import annotations

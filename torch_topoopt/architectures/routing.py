@@ -1,7 +1,7 @@
 """What a pair's bytes load: from a Topology to (link, load) per pair of servers, folded.
 
-Servers with a single link hang on a switch and are left out of the path search. Links that every
-flow loads in the same proportion to their rates (the uplinks of one level of a fat-tree under
+Servers with a single link are attached to a switch and left out of the path search. Links that
+every flow loads in the same proportion to their rates (the uplinks of one level of a fat-tree under
 spread routing) bound every flow alike, so one stands for all of them: exact, and a fat-tree becomes
 a tree.
 """
@@ -133,7 +133,7 @@ class Routes:
         return self._path_latency_s[pair]
 
     def _router_loads(self, pairs: set[Pair]) -> PairLoads:
-        """The same between the nodes that servers hang on."""
+        """The same between attachment switches."""
         listed: dict[Pair, list[tuple[tuple[int, ...], float]]] = {}
         for path in self.topology.paths:
             ends = (path.nodes[0], path.nodes[-1])

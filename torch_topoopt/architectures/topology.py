@@ -68,8 +68,8 @@ class Topology:
     """A network of kind `architecture`.
 
     `rings` carry an AllReduce of all servers; one of fewer servers uses the same orders without the
-    others, unless `group_rings` has rings of its own. `paths` are between the nodes that servers
-    hang on: the servers themselves, or the switches of those with a single link. `server_ports` is
+    others, unless `group_rings` has rings of its own. `paths` are between attachment
+    nodes: the servers themselves, or the switches of those with a single link. `server_ports` is
     how many ports a server may use, `switch_ports` how many a switch. Cables join the ports
     directly (`optics` "none") or run through patch panels or optical circuit switches. With a
     `reconfiguration` the links are those of the beginning.

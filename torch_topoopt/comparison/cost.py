@@ -35,7 +35,7 @@ Table = tuple[tuple[float, float], ...]  # (Gb/s, dollars), ascending
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars a piece; those that hang on the rate as a table."""
+    """Dollars a piece; those that depend on the rate as a table."""
 
     nic: Table = ((10, 185), (25, 185), (40, 354), (100, 678), (200, 815))
     transceiver: Table = ((10, 20), (25, 39), (40, 39), (100, 99))

@@ -212,7 +212,7 @@ def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[An
     for rank, host in enumerate(hosts):
         if host.error:
             raise FabricError(f"discovery: rank {rank}: {host.error}")
-    nowhere = set.intersection(*(set(host.in_vain) for host in hosts))
+    nowhere = set.intersection(*(set(host.unmatched) for host in hosts))
     if nowhere:
         known = ", ".join(sorted({i.name for host in hosts for i in host.interfaces}))
         raise FabricError(

@@ -23,7 +23,7 @@ SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
 class Announcement(Document):
     """One rank's announcement.
 
-    Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. `in_vain` are
+    Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. `unmatched` are
     names in TOPOOPT_INTERFACES that this host does not have; `error` says why the rank cannot join.
     """
 
@@ -35,7 +35,7 @@ class Announcement(Document):
     machine: str
     identity: str
     interfaces: tuple[Interface, ...]
-    in_vain: tuple[str, ...]
+    unmatched: tuple[str, ...]
     error: str
 
     def validate(self) -> Self:
@@ -46,14 +46,14 @@ class Announcement(Document):
         """The host of this process."""
         name = os.uname().nodename
         machine = _machine(name)
-        error, interfaces, in_vain = "", list[Interface](), list[str]()
+        error, interfaces, unmatched = "", list[Interface](), list[str]()
         identity = machine
         try:
             if not shared_memory_allowed():
                 identity += f"/{rank}"
             wanted = os.environ.get(INTERFACES_VARIABLE, "")
             listed = list_interfaces()
-            interfaces, in_vain = select(listed, wanted)
+            interfaces, unmatched = select(listed, wanted)
             if wanted and not interfaces:
                 known = ", ".join(sorted({i.name for i in listed})) or "none"
                 raise FabricError(
@@ -62,7 +62,7 @@ class Announcement(Document):
                 )
         except FabricError as failure:
             error = str(failure)
-        return cls(cls.VERSION, name, machine, identity, tuple(interfaces), tuple(in_vain), error)
+        return cls(cls.VERSION, name, machine, identity, tuple(interfaces), tuple(unmatched), error)
 
 
 def shared_memory_allowed() -> bool:

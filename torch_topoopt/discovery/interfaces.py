@@ -93,8 +93,8 @@ def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], l
             "^docker,virbr (use all but these)"
         )
     chosen = [i for i in interfaces if i.name.startswith(tuple(names)) is not exclude]
-    in_vain = [n for n in names if not any(i.name.startswith(n) for i in interfaces)]
-    return chosen, [] if exclude else in_vain
+    unmatched = [n for n in names if not any(i.name.startswith(n) for i in interfaces)]
+    return chosen, [] if exclude else unmatched
 
 
 def _addresses() -> Iterator[tuple[int, str, int]]:

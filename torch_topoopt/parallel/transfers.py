@@ -3,7 +3,7 @@
 What a tensor needs to get from one layout to another is an `Exchange`: each rank sends the parts
 that others need of what it has, and sums up where it gets several of the same. Gradients go the
 same ways back. All ranks make the same exchanges in the same order, and post what they send before
-they wait, so no order of the backward pass can make them wait for each other in a circle.
+they wait, so no order of the backward pass can make them wait for each other in a cycle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of a valid network, one function each; `validate_network` is their door."""
+"""The rules of a valid network, one function each; `validate_network` calls them."""
 
 from __future__ import annotations
 

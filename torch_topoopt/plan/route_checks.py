@@ -130,4 +130,4 @@ def _validate_next_hops(
             return
         here = table[here, servers]
     source, target = (int(i) for i in np.argwhere(here != servers)[0])
-    raise DocumentError(f"{name}: the way from server {source} to {target} goes round in a circle")
+    raise DocumentError(f"{name}: the route from server {source} to {target} has a loop")

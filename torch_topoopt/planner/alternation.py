@@ -524,5 +524,5 @@ class Planning:
 
 
 def _rounded(seconds: float) -> float:
-    """12 significant digits, so that the text of a Plan does not hang on the last bit."""
+    """12 significant digits, so that the text of a Plan does not depend on the last bit."""
     return float(f"{seconds:.12g}")

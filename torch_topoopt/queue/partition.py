@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def partition(cluster: ClusterFile, names: Sequence[str], side: Side) -> ClusterFile:
-    """The servers `names`, in this order, as a cluster whose ports hang on the sockets of `side`.
+    """The servers `names`, in this order, as a cluster whose ports are on the sockets of `side`.
 
     Raises DocumentError for a server that the cluster does not have.
     """

@@ -1,4 +1,4 @@
-"""The queue: one SQLite file that daemon and commands share, and the only door to the daemon.
+"""The queue: one SQLite file that daemon and commands share, and the only way to reach the daemon.
 
 A command writes what it wants and the daemon finds it there, so nothing is lost while no daemon
 runs, and there is no second protocol that could break off half-way. Write-ahead logging lets

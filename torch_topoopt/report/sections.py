@@ -330,7 +330,7 @@ def _strategy_section(run: Run) -> Markup:
         "backward, over all servers"
     )
     if plan.micro_batches > 1:
-        caption += f". The batch is worked on in {plan.micro_batches} micro-batches (1F1B)"
+        caption += f". The batch is split into {plan.micro_batches} micro-batches (1F1B)"
     return section("strategy", "Strategy", table(caption, columns, rows, numeric_from=3))
 
 

@@ -29,8 +29,8 @@ _SLICE = 500  # evaluations of a chain between two looks at Ctrl-C
 _SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
 # What the beta of each chain begins at, as a part of that of the problem, over and over. Where only
 # several changes together help, hot chains find them; on large models they cost a little.
-_WARMTH = (1.0, 0.2, 1.0, 0.04)
-_COLDER = 1000.0  # beta at the end of a search, as a multiple of that at its beginning
+_INITIAL_TEMPERATURE = (1.0, 0.2, 1.0, 0.04)
+_COOLING = 1000.0  # beta at the end of a search, as a multiple of that at its beginning
 _KEPT = 8  # strategies that chains hand over, together
 
 
@@ -83,7 +83,7 @@ class Chain:
     def __init__(self, problem: SearchProblem, seed: int, number: int) -> None:
         self._problem = problem
         arguments = problem.lowered(seed + number * _SPREAD)
-        arguments["beta"] *= _WARMTH[number % len(_WARMTH)]
+        arguments["beta"] *= _INITIAL_TEMPERATURE[number % len(_INITIAL_TEMPERATURE)]
         self._core = _core.CoarseChain(**arguments)
 
     def cool(self, evaluations: int) -> None:
@@ -91,7 +91,7 @@ class Chain:
 
         Its beta grows a thousandfold, by the same factor with every proposal.
         """
-        self._core.cool(evaluations, _COLDER)
+        self._core.cool(evaluations, _COOLING)
 
     def step(self, evaluations: int) -> None:
         """Judges that many proposals, without the interpreter lock."""

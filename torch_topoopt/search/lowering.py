@@ -36,7 +36,7 @@ def lower_placement(placement: Placement) -> LoweredPlacement:
     )
 
 
-def raise_placement(operator: str, lowered: LoweredPlacement) -> Placement:
+def placement_from_core(operator: str, lowered: LoweredPlacement) -> Placement:
     """The placement of `operator` that `lower_placement` made this of."""
     servers, kind, parameter, attribute = lowered
     return Placement.of(operator, tuple(servers), Degrees(1, _KINDS[kind], parameter, attribute))

@@ -15,7 +15,7 @@ from torch_topoopt.search.lowering import (
     lower_network,
     lower_placement,
     memory_limit,
-    raise_placement,
+    placement_from_core,
 )
 from torch_topoopt.search.strategy_space import check_strategy, strategy_space
 
@@ -45,7 +45,7 @@ class SearchProblem:
 
     The search begins at the cheapest of `starts` that fits into memory. Without a network, the
     servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only
-    what is `executable` is proposed; the starts are taken as they are. The batch is worked on in
+    what is `executable` is proposed; the starts are taken as they are. The batch is split into
     `micro_batches` equal parts, and the optimizer keeps `optimizer_factor` bytes for each byte of
     gradients. `beta` is how cold the chains are before they cool: a strategy slower by a fraction f
     is accepted with probability exp(-beta f). Nothing is proposed that makes more than
@@ -96,7 +96,7 @@ class SearchProblem:
     def raised(self, lowered: Sequence[LoweredPlacement]) -> Strategy:
         """A strategy of the core as everybody else knows it."""
         return tuple(
-            raise_placement(operator.name, placement)
+            placement_from_core(operator.name, placement)
             for operator, placement in zip(self.op_graph.operators, lowered, strict=True)
         )
 

@@ -1,4 +1,4 @@
-"""Python door to the C++ simulators.
+"""Python bindings of the C++ simulators.
 
 `predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `simulate_tasks`
 runs any graph of compute tasks and flows; `run_flows` and `run_flow_file` run flows with explicit

@@ -1,4 +1,4 @@
-"""The neutral door: flows with explicit paths, sizes and dependencies, at any level.
+"""The generic flow API: flows with explicit paths, sizes and dependencies, at any level.
 
 A flow starts when all flows that it depends on are delivered. `run_flows` takes Python lists,
 `run_flow_file` the text format of docs/simulators.md; both give a `FlowsResult`.

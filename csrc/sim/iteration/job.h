@@ -65,7 +65,7 @@ struct GradientBuckets {
 
 // The operators of one iteration, in topological order. `local_reduce_s_per_byte` is what an
 // AllReduce costs among the accelerators of one server before its bytes go on the network. The
-// batch is worked on in `micro_batches` equal parts (1: as a whole). Every server is busy for
+// batch is split into `micro_batches` equal parts (1: as a whole). Every server is busy for
 // `overhead_s` in each iteration with what is no operator, before its first one.
 struct Job {
   int servers;

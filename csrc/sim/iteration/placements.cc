@@ -302,7 +302,7 @@ std::vector<int> microBatchesInFlight(const std::vector<const Placement*>& strat
   if (ready.size() < static_cast<size_t>(servers)) {
     throw std::invalid_argument(
         "strategy: with micro-batches the stages of a pipeline (operators that share servers) must "
-        "not wait for each other in a circle");
+        "not wait for each other in a cycle");
   }
   for (int op = 0; op < count; ++op) in_flight[op] = std::min(micro_batches, from_end[stageOf(op)]);
   return in_flight;

@@ -255,7 +255,7 @@ Route RoutedNetwork::walk(int source, int target) const {
     route.servers.push_back(next_hops_[route.servers.back() * servers_ + target]);
     if (route.servers.size() > static_cast<size_t>(servers_)) {
       throw std::invalid_argument("next_hops: the way " + name(source, target) +
-                                  " goes round in a circle");
+                                  " has a loop");
     }
   }
   return route;

@@ -89,7 +89,7 @@ class RoutedNetwork {
   const PathTable& paths() const { return paths_; }
 
   // The flow path from `source` to another server; share is 1. Throws std::invalid_argument if
-  // there is no route, or a rule leads over a missing link or in a circle.
+  // there is no route, or a rule leads over a missing link or in a loop.
   const FlowPath& pair(int source, int target);
 
   // One flow path per ring of the group `servers` (ascending, at least two). `share` is the ring's.

@@ -1,4 +1,4 @@
-"""The fabric of a cluster whose ports hang on circuit switches.
+"""The fabric of a cluster whose ports are attached to circuit switches.
 
 It makes the circuits of a Plan; then what is true of plugged cables is true of the cluster, so that
 each link is verified from the hosts' side in the same way.

@@ -1,4 +1,4 @@
-"""Plans on clusters whose ports hang on circuit switches: which circuits make the planned cables.
+"""Plans on clusters with ports on circuit switches: which circuits make the planned cables.
 
 Pure functions. Servers keep the numbers that they have in the cluster file. A cable between two
 servers is possible where both have a port on the same switch and in the same subnet: a plane. Which
@@ -34,7 +34,7 @@ class SwitchedPlan:
     """What every switch must connect, and the cluster file as it is then.
 
     `cables`: switch -> pairs of its sockets. `file` has a cable for each of them and none of its
-    ports hangs on a switch any more, so what works on plugged cables works on it.
+    ports is attached to a switch any more, so what works on plugged cables works on it.
     """
 
     cables: dict[str, tuple[tuple[str, str], ...]]
@@ -152,7 +152,7 @@ def _without_plugged(planned: Sequence[Pair], file: ClusterFile) -> list[Pair]:
 
 
 def _free_ports(file: ClusterFile, used: Set[str]) -> FreePorts:
-    """All ports that hang on switches, but those in `used`."""
+    """All ports that are attached to switches, but those in `used`."""
     free: FreePorts = {}
     for end, (server, port) in file.ports.items():
         if port.switch is not None and end not in used:

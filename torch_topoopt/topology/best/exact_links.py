@@ -4,7 +4,7 @@ The paper wires one maximum-weight matching after the other (Algorithm 1, lines 
 round takes ports that a later one might have used better. Here all ports are given at once: a
 maximum-weight b-matching, as an integer program (HiGHS). Between transmitters and receivers
 (simplex) its linear program is integral already; between ports that carry both directions (duplex)
-branching settles the odd circles.
+branching settles the odd cycles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Pair = tuple[int, int]
 
-MOST_NODES = 500  # of branching; counted, so that the result does not hang on a machine's speed
+MOST_NODES = 500  # of branching; counted, so that the result does not depend on a machine's speed
 
 
 def exact_links(

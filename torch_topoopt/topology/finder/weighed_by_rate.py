@@ -25,7 +25,7 @@ def groups_by_rate(cluster: Cluster, network: Network) -> tuple[Group, ...]:
 def weighed_by_rate(cluster: Cluster, network: Network, demand: Demand, paths: int) -> Network:
     """`network` with ring shares, and routes for `demand`, that follow the rates of its links.
 
-    Shares of rings over routes hang on the routes, and routes on what the rings load, so both are
+    Shares of rings over routes depend on the routes, and routes on what the rings load, so both are
     made twice.
     """
     sizes, pairs = group_bytes(demand), demand_matrix(demand, cluster.servers)

@@ -223,7 +223,7 @@ class _Decomposition:
         return tuple(reversed(way))
 
     def _widest(self, target: int) -> tuple[int, ...]:
-        """A loop-free path of what is left; () if nothing is. Circles on the way are removed."""
+        """A loop-free path of what is left; () if nothing is. Cycles on the way are removed."""
         way = [target]
         while way[-1] != self._source:
             into = self._into[way[-1]]
@@ -231,9 +231,9 @@ class _Decomposition:
                 return ()
             tail = max(into, key=lambda server: (into[server], -server))
             if tail in way:
-                circle = way[way.index(tail) :]
-                circle = [tail, *reversed(circle)]
-                self._take(tuple(circle), np.inf)
+                cycle = way[way.index(tail) :]
+                cycle = [tail, *reversed(cycle)]
+                self._take(tuple(cycle), np.inf)
                 way = [target]
                 continue
             way.append(tail)

@@ -23,7 +23,7 @@ def least_loaded_next_hops(
     other, from 0: of all shortest ways to it, from each server the one with the least load on it,
     ties to the lower neighbour; then every link of these ways is loaded by 1 for each source that
     crosses it, so that the ways to the next target prefer others. All ways to one target form a
-    tree, so following the table never goes round in a circle. With `rates` of links that are not
+    tree, so following the table never loops. With `rates` of links that are not
     alike, in the unit that `load` was divided by, a source loads a link by 1 / rate, and what it
     costs counts before it does.
 

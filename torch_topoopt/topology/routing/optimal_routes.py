@@ -124,7 +124,7 @@ def _weighted(paths: Sequence[tuple[tuple[int, ...], float]]) -> tuple[Route, ..
     kept = [(path, size) for path, size in paths if size >= _LEAST_WEIGHT * total]
     kept.sort(key=lambda way: (-round(way[1] / total, 9), len(way[0]), way[0]))
     total = sum(size for _, size in kept)
-    # rounded, so that the text of a Plan does not hang on the last bit
+    # rounded, so that the text of a Plan does not depend on the last bit
     weights = [round(size / total, 9) for _, size in kept]
     weights[0] = round(1 - sum(weights[1:]), 9)
     return tuple(Route(path, weight) for (path, _), weight in zip(kept, weights, strict=True))

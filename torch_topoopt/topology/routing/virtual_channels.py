@@ -1,8 +1,8 @@
 """Deadlock-free forwarding: which virtual channel of a link each hop of each route uses.
 
 Where relays store messages in buffers that can be full, a message keeps the buffer at the end of
-one link while it waits for a buffer at the end of the next. If these dependencies go round in a
-circle, all messages of the circle can wait for ever; without a circle none can (Dally and Seitz,
+one link while it waits for a buffer at the end of the next. If these dependencies form a
+cycle, all messages of the cycle can wait for ever; without a cycle none can (Dally and Seitz,
 IEEE Trans. Computers C-36(5), 1987, theorem 1). A virtual channel is a buffer of its own for part
 of the routes of a link. The ends must take what arrives, so a ring AllReduce, which reads a message
 before it sends the next one, adds no dependency between its hops.
@@ -41,7 +41,7 @@ class ChannelPlan:
 def dependency_cycle(
     by_way: Mapping[Way, Sequence[int]],
 ) -> tuple[Channel, ...] | None:
-    """A circle of channels each of which some route holds while it asks for the next; None if none.
+    """A cycle of channels each of which some route holds while it asks for the next; None if none.
 
     `by_way[servers of a route]` lists the virtual channel of each hop; all 0 where links have one.
     """
@@ -54,7 +54,7 @@ def dependency_cycle(
 
 
 def check_channels(by_way: Mapping[Way, Sequence[int]]) -> None:
-    """Raises ValueError, naming the circle, if messages on these routes and channels can deadlock.
+    """Raises ValueError, naming the cycle, if messages on these routes and channels can deadlock.
 
     Also if a route has not as many channels as hops.
     """
@@ -71,7 +71,7 @@ def virtual_channels(ways: Iterable[Way]) -> ChannelPlan:
     """Channels on which messages on these routes (lists of servers) cannot deadlock, few of them.
 
     Two constructions, of which the one with fewer channels is taken, and the first if equal:
-    - Every route stays on one channel: the lowest one whose dependencies stay free of circles with
+    - Every route stays on one channel: the lowest one whose dependencies stay free of cycles with
       it, as in LASH (Skeie, Lysne, Theiss, IPDPS 2002); routes in order of their length, in both
       orders.
     - All links are put in one order; a route goes to the next channel where the next link is not
@@ -100,11 +100,11 @@ def virtual_channels(ways: Iterable[Way]) -> ChannelPlan:
 
 
 class _Layer:
-    """Routes whose dependencies form no circle: links are nodes, and `_reach` is the closure.
+    """Routes whose dependencies form no cycle: links are nodes, and `_reach` is the closure.
 
-    Sets of links are the bits of integers, so asking whether a dependency closes a circle is one
+    Sets of links are the bits of integers, so asking whether a dependency closes a cycle is one
     test, and adding one is an `or` for every link that reaches its start. A dependency that closes
-    a circle once does so for ever.
+    a cycle once does so for ever.
     """
 
     def __init__(self, number: dict[Pair, int]) -> None:
@@ -115,12 +115,12 @@ class _Layer:
         self._closing: set[tuple[int, int]] = set()
 
     def add(self, way: Way, dependencies: Sequence[tuple[int, int]]) -> bool:
-        """Takes the route unless that would close a circle; whether it did."""
+        """Takes the route unless that would close a cycle; whether it did."""
         if not self._known.issuperset(dependencies):
             if not self._closing.isdisjoint(dependencies):
                 return False
             added = [d for d in dependencies if d not in self._known]
-            saved = self._reach  # each alone may close no circle, and all together one
+            saved = self._reach  # each alone may close no cycle, and all together one
             for dependency in added:
                 before, after = dependency
                 if saved[after] >> before & 1:
@@ -174,7 +174,7 @@ def _climbing(way: Way, place: Mapping[Pair, int]) -> tuple[int, ...]:
 
 
 def _cycle(after: Mapping[Channel, Iterable[Channel]]) -> tuple[Channel, ...] | None:
-    """A circle in a directed graph, by depth-first search without recursion."""
+    """A cycle in a directed graph, by depth-first search without recursion."""
     done: set[Channel] = set()
     for start in sorted(after):
         if start in done:
