@@ -254,8 +254,7 @@ Route RoutedNetwork::walk(int source, int target) const {
   while (route.servers.back() != target) {
     route.servers.push_back(next_hops_[route.servers.back() * servers_ + target]);
     if (route.servers.size() > static_cast<size_t>(servers_)) {
-      throw std::invalid_argument("next_hops: the way " + name(source, target) +
-                                  " has a loop");
+      throw std::invalid_argument("next_hops: the way " + name(source, target) + " has a loop");
     }
   }
   return route;
