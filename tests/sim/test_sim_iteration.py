@@ -344,7 +344,7 @@ def test_a_transfer_over_weighted_routes_loads_every_link_by_its_weight() -> Non
             Network((), (), RouteTable(4, (), ((0, 9, 2, 3),) * 4)),
             r"next_hops\[1\]: server 9 is not",
         ),
-        (Network((), (), RouteTable(4, (), ((0,) * 4,) * 4)), "goes round in a circle"),
+        (Network((), (), RouteTable(4, (), ((0,) * 4,) * 4)), "has a loop"),
     ],
 )
 def test_a_network_that_cannot_carry_the_strategy_is_named(network: Network, message: str) -> None:
