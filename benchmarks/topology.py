@@ -104,6 +104,7 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     """Predicted seconds of plans of one model in modes `paper` and `best`, in this process."""
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
+    from torch_topoopt.planner.options import PlanningOptions
 
     servers, degree = case["servers"], case["degree"]
     cluster = Cluster(
@@ -116,7 +117,7 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     for mode in ("paper", "best"):
         started = time.perf_counter()
         try:
-            planned = plan(graph, cluster, mode=mode, **case["options"])
+            planned = plan(graph, cluster, PlanningOptions(mode=mode, **case["options"]))
         except ValueError as error:
             return {**case, "error": str(error)}
         result[f"{mode}_s"] = planned.prediction.iteration_s

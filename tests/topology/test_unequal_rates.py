@@ -22,6 +22,7 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict, predict_ideal_switch
@@ -262,7 +263,9 @@ def test_cables_that_are_given_are_priced_at_their_own_rates() -> None:
 def test_strategies_are_searched_on_links_of_unequal_rates() -> None:
     cluster = uneven(4, (10.0, 40.0, 20.0), "simplex")
     made = planner.plan(
-        chain(3, flops=10**9, parameters=10**6, output=10**5), cluster, evaluations=30
+        chain(3, flops=10**9, parameters=10**6, output=10**5),
+        cluster,
+        PlanningOptions(evaluations=30),
     )
     estimate = predict(
         chain(3, flops=10**9, parameters=10**6, output=10**5), cluster, made.network, made.strategy
