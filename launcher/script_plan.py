@@ -108,12 +108,15 @@ def plan_for_demand(
     time of an iteration is not predicted. Raises InputError where no network can be found.
     """
     from torch_topoopt.sim import complete_groups
+    from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.find_network import find_network
 
     found = network
     if found is None:
         try:
-            found = find_network(cluster, demand, mode=mode, seed=seed, routing=routing)
+            found = find_network(
+                cluster, demand, mode=mode, routing=routing, search=NetworkSearch(seed=seed)
+            )
         except ValueError as error:
             raise InputError(str(error)) from None
     reducing = tuple(Placement("group", group.servers) for group in demand.groups)

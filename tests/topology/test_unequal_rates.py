@@ -27,6 +27,7 @@ from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict, predict_ideal_switch
 from torch_topoopt.topology.best.best import demand_cost
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.failures.failures import degraded, plan_failures
 from torch_topoopt.topology.find_network import Mode, find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
@@ -99,8 +100,8 @@ def test_rings_share_in_proportion_so_that_all_links_are_busy_alike(
     servers: int, rates: tuple[float, ...], ports: Ports, mode: Mode
 ) -> None:
     cluster = uneven(servers, rates, ports)
-    budget = {"budget_s": 0.01} if mode == "best" else {}
-    network = find_network(cluster, everyone(servers), mode=mode, **budget)
+    search = NetworkSearch(budget_s=0.01 if mode == "best" else None)
+    network = find_network(cluster, everyone(servers), mode=mode, search=search)
     assert figures_of(cluster, network, everyone(servers)).all_reduce_over_bound == pytest.approx(1)
     load = link_load_bytes(network, everyone(servers))
     seconds = [
@@ -186,7 +187,7 @@ def test_mode_best_gives_a_hot_pair_the_fast_ports() -> None:
     rates = (40.0, 10.0, 10.0)
     cluster = uneven(6, rates, "simplex")
     demand = Demand((GroupDemand(tuple(range(6)), 10**6),), (PairDemand(0, 3, 10**9),))
-    network = find_network(cluster, demand, mode="best", budget_s=0.05)
+    network = find_network(cluster, demand, mode="best", search=NetworkSearch(budget_s=0.05))
     assert cluster.pair_gbps(network.links)[0, 3] >= 40.0
 
 
@@ -216,7 +217,7 @@ def test_any_rates_and_demand_get_valid_networks_and_best_is_never_slower(
 ) -> None:
     cluster, demand = case
     paper = find_network(cluster, demand)
-    best = find_network(cluster, demand, mode="best", budget_s=0.001)
+    best = find_network(cluster, demand, mode="best", search=NetworkSearch(budget_s=0.001))
     for network in (paper, best):
         validate_network(cluster, network)
         validate_link_bytes(cluster.servers, network, demand, link_load_bytes(network, demand))

@@ -24,6 +24,7 @@ from torch_topoopt.search.strategies import starting_strategies
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
@@ -213,7 +214,11 @@ def _build(
     asked = demand(op_graph, strategy, cluster.servers)
     if name == "topoopt":
         network = find_network(
-            cluster, asked, mode=options.mode, seed=options.seed, routing=options.routing
+            cluster,
+            asked,
+            mode=options.mode,
+            routing=options.routing,
+            search=NetworkSearch(seed=options.seed),
         )
         return topoopt.build(cluster, network=network)
     return ARCHITECTURES[name](cluster, asked, seed=options.seed)

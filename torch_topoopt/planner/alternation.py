@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
-from torch_topoopt.planner.options import DEFAULTS, PlanningOptions
+from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.pipelines import planning_starts
@@ -60,7 +60,7 @@ class PlanProgress:
 def plan(
     op_graph: OpGraph,
     cluster: Cluster,
-    options: PlanningOptions = DEFAULTS,
+    options: PlanningOptions = DEFAULT_OPTIONS,
     *,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
@@ -84,7 +84,7 @@ class Planning:
         self,
         op_graph: OpGraph,
         cluster: Cluster,
-        options: PlanningOptions = DEFAULTS,
+        options: PlanningOptions = DEFAULT_OPTIONS,
         on_progress: Callable[[PlanProgress], None] | None = None,
     ) -> None:
         """Raises DocumentError and ValueError as `plan` does for its arguments."""

@@ -112,4 +112,4 @@ class PlanningOptions:
                 )
 
 
-DEFAULTS = PlanningOptions()
+DEFAULT_OPTIONS = PlanningOptions()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from torch_topoopt.plan import Prediction
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
 
@@ -64,9 +65,8 @@ class PairPricing:
             self._cluster,
             asked,
             mode=mode,
-            seed=options.seed,
-            price=price if mode == "best" else None,
             routing=options.routing,
+            search=NetworkSearch(seed=options.seed, price=price if mode == "best" else None),
         )
 
     def wired(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Pair:
