@@ -20,6 +20,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.netns import netns_goodput, netns_kernel, netns_state
 from torch_topoopt.fabric.netns.netns_fabric import NetnsFabric
+from torch_topoopt.fabric.netns.netns_options import NetnsOptions
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.processes.rank_main import enter_namespace
 
@@ -102,7 +103,7 @@ def loopback(ranks: int, degree: int, gbps: float | None) -> Iterator[Setting]:
 def direct_fabric(ranks: int, degree: int, gbps: float, mtu: int) -> Iterator[Setting]:
     """Every rank is a host of a direct-connect fabric of network namespaces."""
     plan = make_plan(ranks, degree, gbps)
-    fabric = NetnsFabric(f"bench-{os.getpid()}", gbps=gbps, mtu=mtu)
+    fabric = NetnsFabric(f"bench-{os.getpid()}", NetnsOptions(gbps=gbps, mtu=mtu))
     with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
         try:
             wiring = fabric.connect(plan)
