@@ -96,8 +96,7 @@ def compare(
     Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
     or a cluster that none of the architectures can have.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
+    price = _price_at(level, packet_options)
     for name in names:
         architecture(name)
     steps = len(names) + 2
@@ -105,7 +104,8 @@ def compare(
     def tell(done: float, what: str) -> None:
         on_progress(done / steps, what)
 
-    plan = plan or _planned(op_graph, cluster, options, tell)
+    if plan is None:
+        plan = _planned(op_graph, cluster, options, tell)
     candidates = _candidates(op_graph, cluster, options, plan, tell)
     cost = capital_cost(topoopt.build(cluster, network=plan.network), cluster)
     assert cost is not None
@@ -118,9 +118,6 @@ def compare(
             impossible["fat-tree"] = str(error)
             names = [name for name in names if name != "fat-tree"]
     builder = _Builder(op_graph, cluster, plan, options, tree_gbps)
-    price: Callable[..., ArchitectureEstimate] = predict_architecture
-    if level == "packet":
-        price = partial(predict_packets, **packet_options)
     rows = []
     for i, name in enumerate(names):
         tell(2 + i, name)
@@ -171,6 +168,13 @@ class _Builder:
             )
             return topoopt.build(cluster, network=network)
         return ARCHITECTURES[name](cluster, asked, seed=options.seed)
+
+
+def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., ArchitectureEstimate]:
+    """What prices a strategy on an architecture at `level`; raises ValueError for another."""
+    if level not in LEVELS:
+        raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
+    return partial(predict_packets, **packet_options) if level == "packet" else predict_architecture
 
 
 def _planned(
