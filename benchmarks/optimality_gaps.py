@@ -51,11 +51,15 @@ def run_gap(case: dict[str, Any]) -> dict[str, Any]:
 
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
+    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.strategy_space import DIMENSIONS
 
     graph = job_of(case["kind"], case["operators"], case["seed"])
     cluster = Cluster(case["servers"], case["degree"], 10.0, accelerator="a100")
-    plans = {m: plan(graph, cluster, mode=m, evaluations=case["evaluations"]) for m in MODES}  # type: ignore[arg-type]
+    plans = {
+        m: plan(graph, cluster, PlanningOptions(mode=m, evaluations=case["evaluations"]))
+        for m in MODES
+    }
     seconds = {f"{mode}_s": made.prediction.iteration_s for mode, made in plans.items()}
     optimum = optimum_of(
         graph,

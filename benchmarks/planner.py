@@ -66,6 +66,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     from torch_topoopt.launcher.documents import op_graph_of
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
+    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.pipelines import planning_starts
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategy_space import DIMENSIONS
@@ -73,10 +74,10 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     from torch_topoopt.sim import predict_ideal_switch
 
     cluster = Cluster(case["servers"], case["degree"], case["gbps"], accelerator="a100")
-    options = {"evaluations": case["evaluations"], "seed": case["seed"]}
+    options = PlanningOptions(evaluations=case["evaluations"], seed=case["seed"])
     began, cpu_began = time.perf_counter(), time.process_time()
     graph = op_graph_of(case["model"], accelerators=cluster.servers)
-    both = plan(graph, cluster, **options)
+    both = plan(graph, cluster, options)
     row: dict[str, Any] = {
         **case,
         "both_s": both.prediction.iteration_s,
@@ -86,10 +87,10 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         "rounds": [[entry.strategy_s, entry.network_s] for entry in both.rounds],
     }
     for name in ("search-only", "topology-only"):
-        made = plan(graph, cluster, ablation=name, **options)  # type: ignore[arg-type]
+        made = plan(graph, cluster, replace(options, ablation=name))
         row[name.replace("-", "_") + "_s"] = made.prediction.iteration_s
     try:
-        plain = plan(graph, cluster, strategy_space="data-parallel", seed=case["seed"])
+        plain = plan(graph, cluster, replace(options, strategy_space="data-parallel"))
         row["data_parallel_s"] = plain.prediction.iteration_s
     except ValueError as error:
         row["data_parallel_s"], row["data_parallel_error"] = None, str(error)

@@ -22,6 +22,7 @@ from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.processes.rank_main import enter_namespace
 
@@ -104,7 +105,7 @@ def loopback(ranks: int, degree: int, gbps: float | None) -> Iterator[Setting]:
 def direct_fabric(ranks: int, degree: int, gbps: float, mtu: int) -> Iterator[Setting]:
     """Every rank is a host of a direct-connect fabric of network namespaces."""
     plan = make_plan(ranks, degree, gbps)
-    fabric = NetnsFabric(f"bench-{os.getpid()}", gbps=gbps, mtu=mtu)
+    fabric = NetnsFabric(f"bench-{os.getpid()}", NetnsOptions(gbps=gbps, mtu=mtu))
     with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
         try:
             wiring = fabric.connect(plan)

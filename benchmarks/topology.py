@@ -62,15 +62,19 @@ _MODEL_COLUMNS = ("network", "paper s", "best s", "best/paper")
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """One row, in this process; `error` instead of the figures if the case cannot be."""
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.find_network import find_network
     from torch_topoopt.topology.measures.figures import default_demand, figures_of
 
     cluster = Cluster(case["servers"], case["degree"], 100.0, case["ports"])
     demand = default_demand(cluster.servers)
+    options = dict(case["options"])
+    routing = options.pop("routing", "shortest")
+    search = NetworkSearch(**options)
     before_mb = peak_megabytes()
     started, started_cpu = time.perf_counter(), time.process_time()
     try:
-        network = find_network(cluster, demand, mode=case["mode"], **case["options"])
+        network = find_network(cluster, demand, mode=case["mode"], routing=routing, search=search)
     except ValueError as error:
         return {**case, "error": str(error)}
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
@@ -104,6 +108,7 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     """Predicted seconds of plans of one model in modes `paper` and `best`, in this process."""
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
+    from torch_topoopt.planner.options import PlanningOptions
 
     servers, degree = case["servers"], case["degree"]
     cluster = Cluster(
@@ -116,7 +121,7 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
     for mode in ("paper", "best"):
         started = time.perf_counter()
         try:
-            planned = plan(graph, cluster, mode=mode, **case["options"])
+            planned = plan(graph, cluster, PlanningOptions(mode=mode, **case["options"]))
         except ValueError as error:
             return {**case, "error": str(error)}
         result[f"{mode}_s"] = planned.prediction.iteration_s

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.processes.fork_server import ForkServer
-    from torch_topoopt.profile.script import CommunicationTrace, TraceLimits
+    from torch_topoopt.profile.script import CommunicationTrace, TraceLimits, TrainingScript
     from torch_topoopt.topology.routing.policies import Policy
 
 
@@ -26,25 +26,25 @@ SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a netwo
 
 @dataclass(frozen=True)
 class Script:
-    """What the ranks run: a file, or with `module` the name of a module, and its arguments."""
+    """A script to trace, and what its trace may take."""
 
-    name: str
-    module: bool
-    arguments: tuple[str, ...]
+    runs: TrainingScript
     limits: TraceLimits
+
+    @property
+    def name(self) -> str:
+        """Of the file, or the module."""
+        return self.runs.name
 
     def trace(self, cluster: Cluster, server: ForkServer | None) -> CommunicationTrace:
         """Its collectives in a world of `cluster`; raises ScriptError as `trace_script` does."""
-        from torch_topoopt.profile.script import trace_script
+        from torch_topoopt.profile.script import World, trace_script
 
         per_server = cluster.accelerators_per_server
         return trace_script(
-            self.name,
-            self.arguments,
-            world_size=cluster.servers * per_server,
+            self.runs,
+            World(cluster.servers * per_server, per_server),
             limits=self.limits,
-            module=self.module,
-            ranks_per_server=per_server,
             server=server,
         )
 
@@ -108,12 +108,15 @@ def plan_for_demand(
     time of an iteration is not predicted. Raises InputError where no network can be found.
     """
     from torch_topoopt.sim import complete_groups
+    from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.find_network import find_network
 
     found = network
     if found is None:
         try:
-            found = find_network(cluster, demand, mode=mode, seed=seed, routing=routing)
+            found = find_network(
+                cluster, demand, mode=mode, routing=routing, search=NetworkSearch(seed=seed)
+            )
         except ValueError as error:
             raise InputError(str(error)) from None
     reducing = tuple(Placement("group", group.servers) for group in demand.groups)

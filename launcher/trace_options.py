@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.script_plan import Script
-from torch_topoopt.profile.script import TraceLimits
+from torch_topoopt.profile.script import TraceLimits, TrainingScript
 from torch_topoopt.profile.script.memory import available_bytes
 from torch_topoopt.runtime import asked_backends
 
@@ -104,7 +104,8 @@ def choose(
     if cluster.servers * cluster.accelerators_per_server < 2:
         return DemandSource(script if found else "", found, unknown="there is only one rank")
     may_take = limits(arguments.trace_timeout, arguments.trace_memory)
-    traced = Script(script, bool(arguments.module), tuple(arguments.training_script_args), may_take)
+    words = tuple(arguments.training_script_args)
+    traced = Script(TrainingScript(script, words, bool(arguments.module)), may_take)
     return DemandSource(script if found else "", found, traced)
 
 

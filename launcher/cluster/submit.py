@@ -204,12 +204,14 @@ def _own_model(arguments: argparse.Namespace) -> str:
 
 def _plan_for_script(arguments: argparse.Namespace, shape: Cluster, terminal: Terminal) -> Plan:
     """As `topoopt run` plans without a model: for a trace of the script, or rings alone."""
+    from torch_topoopt.profile.script import TrainingScript
+
     script, why = None, "--model none"
     if arguments.model is None:
         why = "a program cannot be traced"
         if arguments.launch != "program":
-            words = tuple(arguments.arguments)
-            script = script_plan.Script(arguments.script, False, words, trace_options.limits())
+            runs = TrainingScript(arguments.script, tuple(arguments.arguments))
+            script = script_plan.Script(runs, trace_options.limits())
     with terminal.progress("planning") as progress:
         progress(None, f"tracing {arguments.script}" if script else "rings")
         demand, trace, failed = script_plan.demand_of_script(script, shape)

@@ -83,15 +83,7 @@ def main(argv: list[str]) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("discover", _DESCRIPTION, _EXAMPLES)
-    hosts = options.add_argument_group("hosts (one of these)").add_mutually_exclusive_group()
-    hosts.add_argument("--ssh", nargs="+", metavar="HOST", help="hosts as ssh knows them")
-    hosts.add_argument(
-        "--hostfile", metavar="FILE", help="the ssh names of an MLX hostfile, in its order"
-    )
-    hosts.add_argument(
-        "--agents", nargs="+", metavar="ADDRESS", help="where agents listen: host or host:port"
-    )
-    hosts.add_argument("--agent", action="store_true", help="be the agent of this host, once")
+    _add_hosts(options)
     options.add_argument(
         "-o", "--output", metavar="FILE", default="cluster.yaml", help="default: cluster.yaml"
     )
@@ -118,6 +110,25 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="with --ssh: how to start topoopt there (default: %(default)s)",
     )
+    _add_agent(options)
+    shared_options.add(options, "json")
+    return options
+
+
+def _add_hosts(options: argparse.ArgumentParser) -> None:
+    hosts = options.add_argument_group("hosts (one of these)").add_mutually_exclusive_group()
+    hosts.add_argument("--ssh", nargs="+", metavar="HOST", help="hosts as ssh knows them")
+    hosts.add_argument(
+        "--hostfile", metavar="FILE", help="the ssh names of an MLX hostfile, in its order"
+    )
+    hosts.add_argument(
+        "--agents", nargs="+", metavar="ADDRESS", help="where agents listen: host or host:port"
+    )
+    hosts.add_argument("--agent", action="store_true", help="be the agent of this host, once")
+
+
+def _add_agent(options: argparse.ArgumentParser) -> None:
+    """How agents listen, and the secret that they share with whoever asks them."""
     token = options.add_argument_group("token of the agents").add_mutually_exclusive_group()
     token.add_argument(
         "--token-env",
@@ -139,8 +150,6 @@ def make_parser() -> argparse.ArgumentParser:
     agent.add_argument(
         "--stdio", action="store_true", help="talk over the standard streams, as under ssh"
     )
-    shared_options.add(options, "json")
-    return options
 
 
 def _check(arguments: argparse.Namespace) -> None:

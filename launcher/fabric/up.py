@@ -33,18 +33,21 @@ def main(argv: list[str]) -> int:
 
     from torch_topoopt.fabric.netns import state as netns_state
     from torch_topoopt.fabric.netns.fabric import NetnsFabric
+    from torch_topoopt.fabric.netns.options import NetnsOptions
 
     terminal = console.Terminal(json_output=arguments.json)
     started = time.monotonic()
     with terminal.progress(f"making the fabric {arguments.name}") as show:
         fabric = NetnsFabric(
             arguments.name,
-            gbps=gbps,
-            mtu=arguments.mtu,
-            shaper=arguments.shaper,
-            forwarding=arguments.forwarding,
-            switch_delay_s=arguments.switch_delay_s,
-            keep=True,
+            NetnsOptions(
+                gbps=gbps,
+                mtu=arguments.mtu,
+                shaper=arguments.shaper,
+                forwarding=arguments.forwarding,
+                switch_delay_s=arguments.switch_delay_s,
+                keep=True,
+            ),
             progress=lambda text: show(None, text),
         )
         if arguments.dry_run:

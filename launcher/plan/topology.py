@@ -148,6 +148,7 @@ def _find(
         raise InputError(
             f"operations: mode {arguments.mode} does not search; leave --operations out"
         )
+    from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.best.ring_unions import WORK_PER_S
     from torch_topoopt.topology.find_network import find_network
 
@@ -168,10 +169,12 @@ def _find(
                 cluster,
                 demand,
                 mode=arguments.mode,
-                seed=arguments.seed,
-                budget_s=budget_s,
                 routing=arguments.routing,
-                on_better=keep if arguments.mode == "best" else None,
+                search=NetworkSearch(
+                    seed=arguments.seed,
+                    budget_s=budget_s,
+                    on_better=keep if arguments.mode == "best" else None,
+                ),
             )
         )
     except ValueError as error:

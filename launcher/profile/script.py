@@ -95,7 +95,7 @@ def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
 def _trace(
     arguments: argparse.Namespace, script_arguments: list[str], terminal: console.Terminal
 ) -> CommunicationTrace:
-    from torch_topoopt.profile.script import ScriptError, trace_script
+    from torch_topoopt.profile.script import ScriptError, TrainingScript, World, trace_script
 
     world_size = arguments.world_size
     limits.check_items(world_size, "world-size", world_size, "ranks")
@@ -107,12 +107,8 @@ def _trace(
     with terminal.progress(f"profiling {arguments.model}") as progress:
         progress(None, "running its ranks")
         try:
-            return trace_script(
-                arguments.model,
-                script_arguments,
-                world_size=world_size,
-                **chosen,
-            )
+            script = TrainingScript(arguments.model, tuple(script_arguments))
+            return trace_script(script, World(world_size), **chosen)
         except (ScriptError, ValueError) as error:
             raise InputError(str(error)) from None
 

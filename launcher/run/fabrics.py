@@ -67,8 +67,9 @@ def driver(fabric: str, gbps: float | None, relay: Literal["user", "kernel"]) ->
     """The driver of a fabric that this process will own; `relay`: who relays."""
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
+        from torch_topoopt.fabric.netns.options import NetnsOptions
 
-        return NetnsFabric(f"run-{os.getpid()}", gbps=gbps, relay=relay)
+        return NetnsFabric(f"run-{os.getpid()}", NetnsOptions(gbps=gbps, relay=relay))
     from torch_topoopt.fabric.loopback import LoopbackFabric
 
     return LoopbackFabric(job=os.getpid(), gbps=gbps)

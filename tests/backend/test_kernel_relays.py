@@ -12,6 +12,7 @@ from ranks import make_plan, run_bare_ranks, values
 
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.runtime import backend
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_servers_without_a_link_talk_through_whoever_relays(
     require_namespaces()
     own_state(tmp_path, monkeypatch)
     plan = make_plan(6, 2)
-    fabric = NetnsFabric(a_name(), relay=relay)
+    fabric = NetnsFabric(a_name(), NetnsOptions(relay=relay))
     try:
         plan.save(tmp_path / "plan.json")
         fabric.connect(plan).save(tmp_path / "wiring.json")

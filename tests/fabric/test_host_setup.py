@@ -15,6 +15,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hosts.host_setup import FORWARD_MAC, HostSetup, host_setup
 from torch_topoopt.plan import Cluster, Link, Plan, Route
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.options import PlanningOptions
 
 if TYPE_CHECKING:
     from conftest import RingPlan
@@ -62,7 +63,9 @@ def test_every_address_is_reached_by_the_planned_relays(ring_plan: RingPlan, ser
 
 def test_twelve_servers_with_four_ports_as_the_planner_wires_them() -> None:
     cluster = Cluster(12, 4, 0.025)
-    _check_every_way(planner.plan(one_all_reduce(10**6), cluster, rounds=1, evaluations=10))
+    _check_every_way(
+        planner.plan(one_all_reduce(10**6), cluster, PlanningOptions(rounds=1, evaluations=10))
+    )
 
 
 def _check_every_way(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.netns.split import forward_interface
@@ -38,7 +39,8 @@ def wired(request: pytest.FixtureRequest) -> Iterator[tuple[NetnsFabric, Plan, s
     plan = make_plan(6, 2)
     forwarding, _, switched = request.param.partition("-")
     fabric = NetnsFabric(
-        a_name(), gbps=0.4, forwarding=forwarding, switch_delay_s=0.01 if switched else None
+        a_name(),
+        NetnsOptions(gbps=0.4, forwarding=forwarding, switch_delay_s=0.01 if switched else None),
     )
     try:
         fabric.connect(plan)
@@ -134,7 +136,7 @@ def test_bytes_between_servers_without_a_cable_cross_exactly_the_planned_relays(
 def test_it_is_verified_written_down_and_removed() -> None:
     plan = make_plan(4, 2)
     name = a_name()
-    fabric = NetnsFabric(name, gbps=0.05)
+    fabric = NetnsFabric(name, NetnsOptions(gbps=0.05))
     try:
         wiring = fabric.connect(plan)
         assert wiring.check(plan).fabric == "netns"
@@ -188,18 +190,20 @@ def test_what_ends_half_way_leaves_nothing(stage: str, failure: BaseException) -
             raise failure
 
     with pytest.raises(type(failure)):
-        NetnsFabric(name, switch_delay_s=0.01, progress=progress).connect(make_plan(4, 2))
+        NetnsFabric(name, NetnsOptions(switch_delay_s=0.01), progress=progress).connect(
+            make_plan(4, 2)
+        )
     assert netns_kernel.of_fabric(name) == []
     assert netns_state.names() == []
 
 
 def test_what_it_cannot_wire_is_refused_by_name() -> None:
     with pytest.raises(FabricError, match=r"mtu: 100 is not in 576\.\.65521"):
-        NetnsFabric("x", mtu=100)
+        NetnsFabric("x", NetnsOptions(mtu=100))
     with pytest.raises(FabricError, match=r"bandwidth: 40 Gb/s is more than 32 Gb/s"):
-        NetnsFabric("x", gbps=40.0)
+        NetnsFabric("x", NetnsOptions(gbps=40.0))
     with pytest.raises(FabricError, match=r"switch-delay-s: -1 is not in 0\.\.600 seconds"):
-        NetnsFabric("x", switch_delay_s=-1.0)
+        NetnsFabric("x", NetnsOptions(switch_delay_s=-1.0))
     import dataclasses
 
     plan = make_plan(3, 2)

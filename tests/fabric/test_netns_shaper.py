@@ -13,6 +13,7 @@ from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def test_a_link_has_its_rate(shaper: str, monkeypatch: pytest.MonkeyPatch) -> No
     if not has(shaper):
         pytest.skip(f"this kernel has no {shaper}")
     monkeypatch.setattr(netns_goodput, "_WINDOWS", 3)
-    fabric = NetnsFabric(a_name(), gbps=0.04, mtu=9000, shaper=shaper)
+    fabric = NetnsFabric(a_name(), NetnsOptions(gbps=0.04, mtu=9000, shaper=shaper))
     plan = make_plan(2, 1)
     try:
         fabric.connect(plan)
@@ -58,7 +59,7 @@ def test_a_kernel_without_a_queue_or_a_classifier_is_told_what_was_tried(
 
     monkeypatch.setattr(netns_shaper, "SHAPERS", {"tbf": missing, "htb": missing})
     with pytest.raises(FabricError, match=r"rate of a link \(tbf: .+; htb: .+\); load the module"):
-        NetnsFabric(a_name(), gbps=1.0).connect(make_plan(2, 1))
+        NetnsFabric(a_name(), NetnsOptions(gbps=1.0)).connect(make_plan(2, 1))
     with pytest.raises(FabricError, match=r"by MAC address \(nosuchone: .+\); load the modules"):
         netns_filters.choose(("nosuchone",))
     assert netns_state.names() == []

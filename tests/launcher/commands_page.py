@@ -92,7 +92,7 @@ values; its `--help` says where to put it.
 def named_options(verb: str) -> Iterator[tuple[str, argparse.Action]]:
     """The long options of a verb that are ours."""
     torchruns = set(get_args_parser()._option_string_actions) if verb == "run" else set()
-    for action in completion.parser_of(*verb.split("_"))._actions:
+    for action in completion.parser_of(*verb.split("_", 1))._actions:
         if not isinstance(action, Renamed):
             for name in action.option_strings:
                 if name.startswith("--") and name not in torchruns and name != "--help":

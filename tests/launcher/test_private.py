@@ -91,7 +91,7 @@ def test_on_namespaces_only_the_management_address_is_on_the_machine_itself(
     here = os.readlink("/proc/self/ns/net")
     on_machine = {str(listener.address) for listener in found if listener.namespace == here}
     assert len(on_machine) == 1
-    assert on_machine.pop().startswith("198.18.")  # fabric.netns.netns_layout
+    assert on_machine.pop().startswith("198.18.")  # fabric.netns.layout
     assert [listener for listener in found if listener.address.is_unspecified] == []
 
 

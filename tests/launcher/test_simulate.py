@@ -16,6 +16,7 @@ from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.options import PlanningOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +105,7 @@ def test_a_plan_takes_as_long_as_was_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph = embeddings(4, table_bytes=10**7)
-    made = planner.plan(graph, Cluster(6, 2, 10.0), evaluations=50)
+    made = planner.plan(graph, Cluster(6, 2, 10.0), PlanningOptions(evaluations=50))
     made.save(tmp_path / "plan.json")
     graph.save(tmp_path / "opgraph.json")
     path = str(tmp_path / "plan.json")
@@ -147,7 +148,9 @@ def test_a_plan_runs_packet_by_packet_on_another_architecture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph = embeddings(4, table_bytes=10**7)
-    planner.plan(graph, Cluster(6, 2, 10.0), evaluations=10).save(tmp_path / "plan.json")
+    planner.plan(graph, Cluster(6, 2, 10.0), PlanningOptions(evaluations=10)).save(
+        tmp_path / "plan.json"
+    )
     graph.save(tmp_path / "opgraph.json")
     completion_s: dict[tuple[str, str], float] = {}
     for name in ("fat-tree", "ideal-switch"):

@@ -18,6 +18,7 @@ from support.small_op_graphs import chain, embeddings, random_graph
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
 from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
 from torch_topoopt.planner.options import PlanningOptions
+from torch_topoopt.planner.pricing import PairPricing
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch
@@ -47,10 +48,7 @@ def test_plans_are_valid_and_their_figures_are_those_of_the_simulator(
 ) -> None:
     op_graph = embeddings(4, table_bytes=10**7)
     made = plan(
-        op_graph,
-        small(servers, degree),
-        strategy_space=space,
-        evaluations=200,  # type: ignore[arg-type]
+        op_graph, small(servers, degree), PlanningOptions(strategy_space=space, evaluations=200)
     )
     assert Plan.from_json(made.to_json()) == made
     assert made.strategy_space == space
@@ -68,7 +66,7 @@ def test_plans_are_valid_and_their_figures_are_those_of_the_simulator(
 
 def test_data_parallel_plans_have_one_round_and_nothing_searched() -> None:
     op_graph = chain(6)
-    made = plan(op_graph, small(), strategy_space="data-parallel")
+    made = plan(op_graph, small(), PlanningOptions(strategy_space="data-parallel"))
     assert made.strategy == data_parallel(op_graph, 4)
     assert made.search == ()
     assert made.demand.pairs == ()
@@ -81,10 +79,10 @@ def test_data_parallel_plans_have_one_round_and_nothing_searched() -> None:
 def test_the_best_pair_of_all_rounds_is_kept_and_beats_data_parallelism(seed: int) -> None:
     op_graph = random_graph(random.Random(seed), 6)
     cluster = small(6, 4)
-    made = plan(op_graph, cluster, seed=seed, evaluations=300)
+    made = plan(op_graph, cluster, PlanningOptions(seed=seed, evaluations=300))
     priced = [s for r in made.rounds for s in (r.strategy_s, r.network_s)]
     assert made.prediction.iteration_s == min(priced)
-    reference = plan(op_graph, cluster, strategy_space="data-parallel")
+    reference = plan(op_graph, cluster, PlanningOptions(strategy_space="data-parallel"))
     assert made.prediction.iteration_s <= reference.prediction.iteration_s
     best = min(made.rounds[0].strategy_s, made.rounds[0].network_s)
     assert made.rounds[0].accepted
@@ -95,16 +93,16 @@ def test_the_best_pair_of_all_rounds_is_kept_and_beats_data_parallelism(seed: in
 
 
 def test_rounds_end_when_they_gain_nothing_or_are_used_up() -> None:
-    settled = plan(chain(3), small(), rounds=10, evaluations=100)
+    settled = plan(chain(3), small(), PlanningOptions(rounds=10, evaluations=100))
     assert 2 <= len(settled.rounds) < 10
     assert not settled.rounds[-1].accepted
-    assert len(plan(chain(3), small(), rounds=1, evaluations=100).rounds) == 1
+    assert len(plan(chain(3), small(), PlanningOptions(rounds=1, evaluations=100)).rounds) == 1
 
 
 def test_rewiring_for_the_strategy_helps_where_traffic_is_model_parallel() -> None:
     op_graph = embeddings(8, table_bytes=10**8, rows_bytes=10**7)
-    made = plan(op_graph, small(8, 4), evaluations=500)
-    reference = plan(op_graph, small(8, 4), strategy_space="data-parallel")
+    made = plan(op_graph, small(8, 4), PlanningOptions(evaluations=500))
+    reference = plan(op_graph, small(8, 4), PlanningOptions(strategy_space="data-parallel"))
     assert made.prediction.iteration_s < reference.prediction.iteration_s / 3
     assert {len(p.servers) for p in made.strategy if p.operator.startswith("table")} == {1}
 
@@ -115,7 +113,7 @@ def test_a_network_that_is_worse_for_the_strategy_at_hand_is_searched_once(
     searched: list[Network] = []
     search = Planning._search
 
-    def wire_a_ring(self: Planning, strategy: Strategy, *_: object) -> Network:
+    def wire_a_ring(self: PairPricing, strategy: Strategy, *_: object) -> Network:
         if not searched:
             return find_network(self._cluster, demand(self._op_graph, strategy, 8), mode="paper")
         return single_ring(self._cluster, demand(self._op_graph, strategy, 8))
@@ -124,19 +122,23 @@ def test_a_network_that_is_worse_for_the_strategy_at_hand_is_searched_once(
         searched.append(network)
         return search(self, network, *more)
 
-    monkeypatch.setattr(Planning, "_wire", wire_a_ring)
+    monkeypatch.setattr(PairPricing, "wire", wire_a_ring)
     monkeypatch.setattr(Planning, "_search", search_there)
-    made = plan(embeddings(8, table_bytes=10**8), small(8, 4), evaluations=200)
+    made = plan(embeddings(8, table_bytes=10**8), small(8, 4), PlanningOptions(evaluations=200))
     assert made.rounds[0].network_s > made.rounds[0].strategy_s
     assert [len(network.links) for network in searched] == [32, 16]  # the ring is searched, too
     assert len(made.network.links) == 32
     searched.clear()
-    plan(embeddings(8, table_bytes=10**8), small(8, 4), evaluations=200, ablation="search-only")
+    plan(
+        embeddings(8, table_bytes=10**8),
+        small(8, 4),
+        PlanningOptions(evaluations=200, ablation="search-only"),
+    )
     assert {len(network.links) for network in searched} == {32}
 
 
 def test_the_search_curve_counts_on_and_its_best_only_falls() -> None:
-    made = plan(embeddings(6), small(), evaluations=300)
+    made = plan(embeddings(6), small(), PlanningOptions(evaluations=300))
     counts = [sample.evaluations for sample in made.search]
     assert counts == sorted(counts)
     assert counts[-1] == 300 * len(made.rounds)
@@ -146,22 +148,24 @@ def test_the_search_curve_counts_on_and_its_best_only_falls() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_its_own() -> None:
-    first = plan(embeddings(6), small(), seed=5, evaluations=300).to_json()
-    assert plan(embeddings(6), small(), seed=5, evaluations=300).to_json() == first
-    assert plan(embeddings(6), small(), seed=6, evaluations=300).to_json() != first
+    first = plan(embeddings(6), small(), PlanningOptions(seed=5, evaluations=300)).to_json()
+    assert plan(embeddings(6), small(), PlanningOptions(seed=5, evaluations=300)).to_json() == first
+    assert plan(embeddings(6), small(), PlanningOptions(seed=6, evaluations=300)).to_json() != first
 
 
 PLAN_IN_A_PROCESS = """
     from support.small_op_graphs import embeddings
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
+    from torch_topoopt.planner.options import PlanningOptions
 
     def tell(progress):
         print("searching", flush=True)
 
     evaluations = {evaluations}
-    made = plan(embeddings(6), Cluster(4, 2, 10.0), seed=5, evaluations=evaluations,
-                on_progress=tell if evaluations > 300 else None)
+    options = PlanningOptions(seed=5, evaluations=evaluations)
+    tell = tell if evaluations > 300 else None
+    made = plan(embeddings(6), Cluster(4, 2, 10.0), options, on_progress=tell)
     print(made.to_json(), end="")
 """
 
@@ -177,7 +181,7 @@ def started(evaluations: int, hash_seed: str) -> subprocess.Popen[str]:
 
 
 def test_another_process_makes_the_same_plan_byte_for_byte() -> None:
-    here = plan(embeddings(6), small(), seed=5, evaluations=300).to_json()
+    here = plan(embeddings(6), small(), PlanningOptions(seed=5, evaluations=300)).to_json()
     for hash_seed in ("1", "2"):
         out, err = started(300, hash_seed).communicate(timeout=60)
         assert out == here, err
@@ -203,7 +207,7 @@ def test_what_a_progress_callback_raises_ends_the_planning_and_leaves_nothing_ru
 
     threads = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        plan(embeddings(6), small(), evaluations=10**9, on_progress=stop)
+        plan(embeddings(6), small(), PlanningOptions(evaluations=10**9), on_progress=stop)
     assert threading.active_count() == threads
     assert [progress.stage for progress in seen] == ["search"] * 3
     assert seen[-1].evaluations < 10_000
@@ -223,7 +227,7 @@ def test_an_interrupted_planning_has_the_best_so_far() -> None:
     made = planning.best_so_far()
     assert made is not None
     assert len(made.rounds) == 1
-    reference = plan(op_graph, cluster, strategy_space="data-parallel")
+    reference = plan(op_graph, cluster, PlanningOptions(strategy_space="data-parallel"))
     assert made.prediction.iteration_s < reference.prediction.iteration_s
     estimate = predict(op_graph, cluster, made.network, made.strategy)
     assert made.prediction.iteration_s == pytest.approx(estimate.iteration_s, rel=1e-11)
@@ -233,10 +237,10 @@ def test_ablations_leave_out_one_half() -> None:
     op_graph, cluster = embeddings(8, table_bytes=10**8, rows_bytes=10**7), small(8, 4)
 
     def planned(ablation: str, **more: str) -> Plan:
-        return plan(op_graph, cluster, ablation=ablation, evaluations=500, **more)  # type: ignore[arg-type]
+        return plan(op_graph, cluster, PlanningOptions(ablation=ablation, evaluations=500, **more))  # type: ignore[arg-type]
 
     both, search, topology = map(planned, ("both", "search-only", "topology-only"))
-    default = plan(op_graph, cluster, strategy_space="data-parallel")
+    default = plan(op_graph, cluster, PlanningOptions(strategy_space="data-parallel"))
     assert set(search.network.links) == set(default.network.links)
     assert set(topology.network.links) != set(default.network.links)
     assert len(topology.rounds) == 1
@@ -250,7 +254,7 @@ def test_ablations_leave_out_one_half() -> None:
 
 def test_progress_tells_of_every_round_and_both_stages() -> None:
     seen: list[PlanProgress] = []
-    made = plan(embeddings(4), small(), evaluations=100, on_progress=seen.append)
+    made = plan(embeddings(4), small(), PlanningOptions(evaluations=100), on_progress=seen.append)
     assert [p.round for p in seen] == sorted(p.round for p in seen)
     assert {(p.round, p.stage) for p in seen} == {
         (i + 1, stage) for i in range(len(made.rounds)) for stage in ("search", "network")
@@ -274,14 +278,14 @@ def test_progress_tells_of_every_round_and_both_stages() -> None:
 )
 def test_arguments_out_of_range_are_named(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plan(chain(2), small(), **arguments)  # type: ignore[arg-type]
+        plan(chain(2), small(), PlanningOptions(**arguments))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("space", ["full", "data-parallel"])
 def test_a_cluster_that_cannot_run_the_model_is_refused(space: str) -> None:
     def refuse(op_graph: OpGraph, cluster: Cluster, message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            plan(op_graph, cluster, strategy_space=space)  # type: ignore[arg-type]
+            plan(op_graph, cluster, PlanningOptions(strategy_space=space))  # type: ignore[arg-type]
 
     if space == "data-parallel":
         refuse(chain(2), Cluster(65, 4, 10.0), "batch_size: 64 samples cannot be shared by 65")
@@ -302,7 +306,9 @@ def test_on_a_network_that_is_there_only_the_strategy_is_planned(space: str) -> 
         links += [link, link.reverse]
     network = network_of_cables(4, tuple(links), [Cable(pair, ("", ""), 10.0) for pair in cables])
     star = small(degree=3)
-    made = plan(chain(6), star, strategy_space=space, network=network, evaluations=50)
+    made = plan(
+        chain(6), star, PlanningOptions(strategy_space=space, network=network, evaluations=50)
+    )
     assert made.mode == "fixed"
     assert made.network.links == network.links
     assert made.prediction.iteration_s > 0
@@ -318,10 +324,7 @@ def test_a_searched_network_is_never_worse_and_the_same_every_time(space: str) -
         return plan(
             embeddings(8, table_bytes=10**7, rows_bytes=10**6),
             small(8, 4),
-            strategy_space=space,  # type: ignore[arg-type]
-            mode=mode,  # type: ignore[arg-type]
-            evaluations=100,
-            rounds=2,
+            PlanningOptions(strategy_space=space, mode=mode, evaluations=100, rounds=2),
         )
 
     searched = planned("best")
@@ -333,14 +336,15 @@ def test_a_searched_network_is_never_worse_and_the_same_every_time(space: str) -
 
 def test_a_plan_places_only_as_is_executable() -> None:
     op_graph = embeddings(4, table_bytes=10**7)
-    free = plan(op_graph, small(), evaluations=300)
+    free = plan(op_graph, small(), PlanningOptions(evaluations=300))
     moved = [p.operator for p in free.strategy if len(p.servers) < 4]
     assert moved, "with tables this large some operator is placed on fewer servers"
     held = plan(
         op_graph,
         small(),
-        evaluations=300,
-        executable=lambda p: p.operator != moved[0] or len(p.servers) == 4,
+        PlanningOptions(
+            evaluations=300, executable=lambda p: p.operator != moved[0] or len(p.servers) == 4
+        ),
     )
     by_name = {placement.operator: placement.servers for placement in held.strategy}
     assert by_name[moved[0]] == (0, 1, 2, 3)
@@ -361,9 +365,13 @@ def test_the_number_of_micro_batches_that_is_kept_is_the_fastest(
 ) -> None:
     op_graph = chain(8, flops=10**10, output=10**6)
     stages = two_stages(op_graph)
-    made = plan(op_graph, small(), strategy=stages, evaluations=0, micro_batches=counts)
+    made = plan(
+        op_graph, small(), PlanningOptions(strategy=stages, evaluations=0, micro_batches=counts)
+    )
     each = {
-        count: plan(op_graph, small(), strategy=stages, evaluations=0, micro_batches=count)
+        count: plan(
+            op_graph, small(), PlanningOptions(strategy=stages, evaluations=0, micro_batches=count)
+        )
         for count in ((1, 2, 4, 8, 16, 32) if counts == "auto" else counts)
     }
     best_s = min(one.prediction.iteration_s for one in each.values())
@@ -378,9 +386,7 @@ def test_several_numbers_of_micro_batches_share_the_first_round() -> None:
     made = plan(
         op_graph,
         small(),
-        evaluations=100,
-        rounds=2,
-        micro_batches=(1, 4, 16),
+        PlanningOptions(evaluations=100, rounds=2, micro_batches=(1, 4, 16)),
         on_progress=seen.append,
     )
     assert [entry.micro_batches for entry in made.rounds] == [1, 4, 16, made.micro_batches]
@@ -389,17 +395,18 @@ def test_several_numbers_of_micro_batches_share_the_first_round() -> None:
     assert numbers == sorted(numbers)
     assert {now.round for now in seen} == {1, 2}
     assert all(now.evaluations <= now.budget == 100 for now in seen)
-    alone = plan(op_graph, small(), evaluations=100, rounds=2, micro_batches=1)
+    alone = plan(op_graph, small(), PlanningOptions(evaluations=100, rounds=2, micro_batches=1))
     assert made.prediction.iteration_s < alone.prediction.iteration_s
 
 
 def test_numbers_of_micro_batches_that_fit_nowhere_are_left_out() -> None:
     # 2.5 GB of activations on each of 4 servers of 4 GiB, for 4 layers: half a batch fits
     op_graph = chain(4, parameters=0, output=10 * 10**9)
-    assert plan(op_graph, small(), evaluations=20, micro_batches=(1, 4)).micro_batches == 4
+    made = plan(op_graph, small(), PlanningOptions(evaluations=20, micro_batches=(1, 4)))
+    assert made.micro_batches == 4
     with pytest.raises(ValueError, match=r"needs \d+ bytes .* which has \d+"):
-        plan(op_graph, small(), evaluations=20, micro_batches=(1, 2))
+        plan(op_graph, small(), PlanningOptions(evaluations=20, micro_batches=(1, 2)))
     with pytest.raises(ValueError, match="micro_batches: 3 does not divide the batch of 64"):
-        plan(op_graph, small(), micro_batches=(1, 3))
+        plan(op_graph, small(), PlanningOptions(micro_batches=(1, 3)))
     with pytest.raises(ValueError, match="micro_batches: no number to choose from"):
-        plan(op_graph, small(), micro_batches=())
+        plan(op_graph, small(), PlanningOptions(micro_batches=()))

@@ -13,6 +13,7 @@ from support.small_op_graphs import chain, graph, operator, random_graph, random
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees
 from torch_topoopt.planner.alternation import plan
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.pipelines import pipelines, planning_starts
 from torch_topoopt.search.split_starts import split_starts, split_strategy
@@ -133,10 +134,16 @@ def test_what_is_much_slower_or_makes_too_many_transfers_is_not_offered() -> Non
 
 
 def test_a_plan_is_found_for_fewer_samples_than_servers() -> None:
-    found = plan(block(batch_size=2), Cluster(4, 2, 10.0), evaluations=50, rounds=1)
+    found = plan(
+        block(batch_size=2), Cluster(4, 2, 10.0), PlanningOptions(evaluations=50, rounds=1)
+    )
     check_strategy(block(batch_size=2), 4, found.strategy)
     with pytest.raises(ValueError, match="2 samples cannot be shared by 4 servers"):
-        plan(block(batch_size=2), Cluster(4, 2, 10.0), strategy_space="data-parallel")
+        plan(
+            block(batch_size=2),
+            Cluster(4, 2, 10.0),
+            PlanningOptions(strategy_space="data-parallel"),
+        )
 
 
 def test_stages_hold_large_operators_whole_or_split_where_samples_do_not_fit() -> None:
@@ -173,8 +180,8 @@ def test_rounds_begin_on_the_network_of_a_start_that_is_faster_on_its_own() -> N
     on_default = min(predict(op_graph, cluster, default, s).iteration_s for s in starts)
     on_own = min(predict(op_graph, cluster, own(s), s).iteration_s for s in starts)
     assert on_own < 0.9 * on_default
-    made = plan(op_graph, cluster, **options)  # type: ignore[arg-type]
+    made = plan(op_graph, cluster, PlanningOptions(**options))  # type: ignore[arg-type]
     assert made.rounds[0].strategy_s <= on_own * (1 + 1e-9)
-    kept = plan(op_graph, cluster, ablation="search-only", **options)  # type: ignore[arg-type]
+    kept = plan(op_graph, cluster, PlanningOptions(ablation="search-only", **options))  # type: ignore[arg-type]
     assert kept.rounds[0].strategy_s == pytest.approx(on_default)
     assert kept.network.links == default.links

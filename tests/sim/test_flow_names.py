@@ -11,6 +11,7 @@ from support.small_op_graphs import chain, embeddings
 
 from torch_topoopt.plan import Cluster, Ring
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import named_plan_program, run_program
 from torch_topoopt.sim.flow_names import FlowName, ring_text
@@ -19,7 +20,7 @@ from torch_topoopt.sim.results import write_trace
 
 def test_every_byte_of_an_all_reduce_has_its_operator_and_ring() -> None:
     graph = chain(3)
-    made = planner.plan(graph, Cluster(4, 3, 10.0), strategy_space="data-parallel")
+    made = planner.plan(graph, Cluster(4, 3, 10.0), PlanningOptions(strategy_space="data-parallel"))
     assert made.strategy == data_parallel(graph, 4)
     program, names = named_plan_program(graph, made, iterations=2)
     assert sorted(names) == sorted(program.flow_tasks), "every flow has a name"
@@ -43,7 +44,9 @@ def test_transfers_are_called_activations_or_gradients_of_what_computed_them(
     micro_batches: int,
 ) -> None:
     graph = embeddings(4, table_bytes=10**7)
-    made = planner.plan(graph, Cluster(4, 2, 10.0), evaluations=30, micro_batches=micro_batches)
+    made = planner.plan(
+        graph, Cluster(4, 2, 10.0), PlanningOptions(evaluations=30, micro_batches=micro_batches)
+    )
     tables = {p.operator for p in made.strategy if len(p.servers) == 1}
     assert tables, "the plan places tables on one server each"
     _, names = named_plan_program(graph, made)
@@ -59,7 +62,7 @@ def test_transfers_are_called_activations_or_gradients_of_what_computed_them(
 
 def test_a_trace_shows_the_names() -> None:
     graph = chain(2)
-    made = planner.plan(graph, Cluster(3, 2, 10.0), strategy_space="data-parallel")
+    made = planner.plan(graph, Cluster(3, 2, 10.0), PlanningOptions(strategy_space="data-parallel"))
     program, names = named_plan_program(graph, made)
     trace = io.StringIO()
     write_trace(trace, program, run_program(program), names)

@@ -19,6 +19,7 @@ import pytest
 from torch_topoopt import _core
 from torch_topoopt.plan import AllToAll, Cluster, Demand, Network, PairDemand, PairTable
 from torch_topoopt.topology.best.find_best import find_best_network
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.measures.figures import moore_bound_hops
 from torch_topoopt.topology.routing.hop_counts import hop_summary
 
@@ -83,7 +84,7 @@ def test_no_network_has_fewer_hops_or_fewer_bytes_times_hops(
     assert regular == REGULAR.get(degree, {}).get(servers, regular)
 
     uniform = Demand((), PairTable((AllToAll(tuple(range(servers)), 1000),)))
-    found = find_best_network(cluster, uniform, budget_s=0.05)
+    found = find_best_network(cluster, uniform, NetworkSearch(budget_s=0.05))
     hops = hop_summary(servers, found.links).mean * servers * (servers - 1)
     assert round(hops) == costs[0]
 
@@ -95,7 +96,9 @@ def test_no_network_has_fewer_hops_or_fewer_bytes_times_hops(
             return float(sum(p.size_bytes * int(away[p.source, p.target]) for p in pairs))
 
         best = find_best_network(
-            cluster, Demand((), pairs), budget_s=0.01 if servers < 6 else 0.05, price=price
+            cluster,
+            Demand((), pairs),
+            NetworkSearch(budget_s=0.01 if servers < 6 else 0.05, price=price),
         )
         assert price(best) == least
 
@@ -104,6 +107,6 @@ def test_seven_servers_of_three_ports_meet_the_moore_bound_for_hops() -> None:
     """So that this one size is proven for hops without trying 80 million networks."""
     cluster = Cluster(7, 3, 100.0, "simplex")
     uniform = Demand((), PairTable((AllToAll(tuple(range(7)), 1000),)))
-    found = find_best_network(cluster, uniform, budget_s=0.05)
+    found = find_best_network(cluster, uniform, NetworkSearch(budget_s=0.05))
     bound = moore_bound_hops(7, 3, duplex=False)
     assert hop_summary(7, found.links).mean == pytest.approx(bound)

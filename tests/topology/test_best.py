@@ -20,6 +20,7 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.topology.best.find_best import demand_cost, find_best_network
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.figures import default_demand
 from torch_topoopt.topology.routing.hop_counts import hop_matrix, hop_summary
@@ -57,18 +58,20 @@ def test_any_demand_is_served_at_least_as_well_as_by_the_papers_network(
     case: tuple[Cluster, Demand], seed: int
 ) -> None:
     cluster, demand = case
-    found = find_best_network(cluster, demand, seed=seed, budget_s=0.001)
+    found = find_best_network(cluster, demand, NetworkSearch(seed=seed, budget_s=0.001))
     validate_network(cluster, found)
     paper = find_network(cluster, demand)
     assert demand_cost(cluster, demand, found) <= demand_cost(cluster, demand, paper)
     assert [g.servers for g in found.groups] == [g.servers for g in paper.groups]
-    assert found == find_network(cluster, demand, mode="best", seed=seed, budget_s=0.001)
+    assert found == find_network(
+        cluster, demand, mode="best", search=NetworkSearch(seed=seed, budget_s=0.001)
+    )
 
 
 def test_every_link_stays_on_a_ring_and_servers_come_closer() -> None:
     for ports in ("duplex", "simplex"):
         cluster = Cluster(32, 4, 100.0, ports)
-        found = find_best_network(cluster, data_parallel(32), budget_s=0.05)
+        found = find_best_network(cluster, data_parallel(32), NetworkSearch(budget_s=0.05))
         (group,) = found.groups
         orders = [ring.servers for ring in group.rings]
         hops = [hop for o in orders for hop in zip(o, (*o[1:], o[0]), strict=True)]
@@ -80,7 +83,7 @@ def test_every_link_stays_on_a_ring_and_servers_come_closer() -> None:
 
 def test_six_servers_of_four_ports_get_two_rings_each_way_where_strides_give_one() -> None:
     cluster = Cluster(6, 4, 100.0)
-    found = find_best_network(cluster, data_parallel(6), budget_s=0.01)
+    found = find_best_network(cluster, data_parallel(6), NetworkSearch(budget_s=0.01))
     paper = find_network(cluster, data_parallel(6))
     assert (len(found.groups[0].rings), len(paper.groups[0].rings)) == (4, 2)
     cost = demand_cost(cluster, data_parallel(6), found)
@@ -90,14 +93,14 @@ def test_six_servers_of_four_ports_get_two_rings_each_way_where_strides_give_one
 def test_an_all_to_all_beside_an_all_reduce_loads_the_busiest_link_less() -> None:
     cluster = Cluster(24, 4, 100.0, "simplex")
     demand = default_demand(24)
-    found = find_best_network(cluster, demand, budget_s=0.05)
+    found = find_best_network(cluster, demand, NetworkSearch(budget_s=0.05))
     better = demand_cost(cluster, demand, found)
     assert better[0] < demand_cost(cluster, demand, find_network(cluster, demand))[0]
 
 
 def test_each_pair_of_64_servers_has_paths_enough_to_spare_the_busiest_link() -> None:
     cluster, demand = Cluster(64, 8, 100.0), default_demand(64)
-    found = find_best_network(cluster, demand, budget_s=0.2)
+    found = find_best_network(cluster, demand, NetworkSearch(budget_s=0.2))
     paper = demand_cost(cluster, demand, find_network(cluster, demand))
     assert demand_cost(cluster, demand, found)[0] < 0.985 * paper[0]
 
@@ -110,7 +113,7 @@ def test_the_price_decides() -> None:
         seen.append(network)
         return float(len(seen))  # the first one, the paper's, is the cheapest
 
-    assert find_best_network(cluster, demand, budget_s=0.01, price=price) == seen[0]
+    assert find_best_network(cluster, demand, NetworkSearch(budget_s=0.01, price=price)) == seen[0]
     assert seen[0] == find_network(cluster, demand)
     assert len(seen) > 1
 
@@ -145,7 +148,7 @@ def test_the_duplex_ring_for_a_small_demand_is_the_best_of_all(servers: int) -> 
         return pair_hops(servers, links, pairs)
 
     cluster = Cluster(servers, 2, 100.0)
-    found = find_best_network(cluster, Demand((), pairs), budget_s=0.02, price=price)
+    found = find_best_network(cluster, Demand((), pairs), NetworkSearch(budget_s=0.02, price=price))
     assert price(found) <= least
 
 
@@ -153,7 +156,7 @@ def test_a_ring_of_a_group_runs_over_its_own_members() -> None:
     groups = ((0, 1, 2, 3, 4), (3, 4, 5, 6, 7, 8))
     demand = Demand(tuple(GroupDemand(g, 10**9) for g in groups), (PairDemand(0, 8, 10**6),))
     cluster = Cluster(10, 6, 100.0)
-    found = find_best_network(cluster, demand, budget_s=0.01)
+    found = find_best_network(cluster, demand, NetworkSearch(budget_s=0.01))
     assert (hop_matrix(10, found.links) >= 0).all()
     for servers in groups:
         (group,) = [g for g in found.groups if g.servers == servers]
@@ -170,4 +173,4 @@ def test_a_ring_of_a_group_runs_over_its_own_members() -> None:
 )
 def test_arguments_out_of_range_are_named(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        find_best_network(Cluster(8, 4, 100.0), data_parallel(8), **arguments)  # type: ignore[arg-type]
+        find_best_network(Cluster(8, 4, 100.0), data_parallel(8), NetworkSearch(**arguments))  # type: ignore[arg-type]

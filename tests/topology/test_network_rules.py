@@ -31,6 +31,7 @@ from torch_topoopt.plan import (
     validate_network,
 )
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.failures.failure_plans import degraded, plan_failures
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
@@ -51,7 +52,7 @@ def produce(by: str, cluster: Cluster, demand: Demand) -> Network:
     if by == "optimal routes":
         return find_network(cluster, demand, routing="optimal")
     if by == "best":
-        return find_network(cluster, demand, mode="best", budget_s=0.001)
+        return find_network(cluster, demand, mode="best", search=NetworkSearch(budget_s=0.001))
     if by == "released":
         return find_network(cluster, demand, mode="released")
     network = find_network(cluster, demand)

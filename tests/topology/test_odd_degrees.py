@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand, validate_network
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.crossed_rings import (
     complete_rings,
@@ -39,7 +40,7 @@ def odd_clusters() -> list[tuple[int, int]]:
 def test_every_port_but_an_odd_one_of_all_is_used(servers: int, degree: int, mode: Mode) -> None:
     cluster, demand = Cluster(servers, degree, 10.0), all_reduce(servers)
     budget_s = BUDGET_S if mode == "best" else None
-    network = find_network(cluster, demand, mode=mode, budget_s=budget_s)
+    network = find_network(cluster, demand, mode=mode, search=NetworkSearch(budget_s=budget_s))
     validate_network(cluster, network)
     assert cluster.dark_ports(network.links) == servers * degree % 2
     assert len(network.links) == servers * degree - servers * degree % 2

@@ -22,10 +22,12 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict, predict_ideal_switch
 from torch_topoopt.topology.best.find_best import demand_cost
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.failures.failure_plans import degraded, plan_failures
 from torch_topoopt.topology.find_network import Mode, find_network
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
@@ -98,8 +100,8 @@ def test_rings_share_in_proportion_so_that_all_links_are_busy_alike(
     servers: int, rates: tuple[float, ...], ports: Ports, mode: Mode
 ) -> None:
     cluster = uneven(servers, rates, ports)
-    budget = {"budget_s": 0.01} if mode == "best" else {}
-    network = find_network(cluster, everyone(servers), mode=mode, **budget)
+    search = NetworkSearch(budget_s=0.01 if mode == "best" else None)
+    network = find_network(cluster, everyone(servers), mode=mode, search=search)
     assert figures_of(cluster, network, everyone(servers)).all_reduce_over_bound == pytest.approx(1)
     load = link_load_bytes(network, everyone(servers))
     seconds = [
@@ -185,7 +187,7 @@ def test_mode_best_gives_a_hot_pair_the_fast_ports() -> None:
     rates = (40.0, 10.0, 10.0)
     cluster = uneven(6, rates, "simplex")
     demand = Demand((GroupDemand(tuple(range(6)), 10**6),), (PairDemand(0, 3, 10**9),))
-    network = find_network(cluster, demand, mode="best", budget_s=0.05)
+    network = find_network(cluster, demand, mode="best", search=NetworkSearch(budget_s=0.05))
     assert cluster.pair_gbps(network.links)[0, 3] >= 40.0
 
 
@@ -215,7 +217,7 @@ def test_any_rates_and_demand_get_valid_networks_and_best_is_never_slower(
 ) -> None:
     cluster, demand = case
     paper = find_network(cluster, demand)
-    best = find_network(cluster, demand, mode="best", budget_s=0.001)
+    best = find_network(cluster, demand, mode="best", search=NetworkSearch(budget_s=0.001))
     for network in (paper, best):
         validate_network(cluster, network)
         validate_link_bytes(cluster.servers, network, demand, link_load_bytes(network, demand))
@@ -262,7 +264,9 @@ def test_cables_that_are_given_are_priced_at_their_own_rates() -> None:
 def test_strategies_are_searched_on_links_of_unequal_rates() -> None:
     cluster = uneven(4, (10.0, 40.0, 20.0), "simplex")
     made = planner.plan(
-        chain(3, flops=10**9, parameters=10**6, output=10**5), cluster, evaluations=30
+        chain(3, flops=10**9, parameters=10**6, output=10**5),
+        cluster,
+        PlanningOptions(evaluations=30),
     )
     estimate = predict(
         chain(3, flops=10**9, parameters=10**6, output=10**5), cluster, made.network, made.strategy

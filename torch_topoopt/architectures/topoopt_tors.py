@@ -16,7 +16,7 @@ from torch_topoopt.plan import Demand, GroupDemand, PairDemand, Ring
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Cluster
+    from torch_topoopt.plan import Cluster, Network
 
 
 def build(
@@ -44,10 +44,6 @@ def build(
         wires.cable(server, n + server // servers_per_tor, gbps)
     if uplinks is None:
         uplinks = default_uplinks(tors, servers_per_tor)
-    members = [
-        tuple(range(tor * servers_per_tor, min(n, (tor + 1) * servers_per_tor)))
-        for tor in range(tors)
-    ]
     rings: tuple[Ring, ...] = (Ring(tuple(range(n)), 1.0),) if n > 1 else ()
     paths: tuple[NodePath, ...] = ()
     if tors > 1:
@@ -64,11 +60,7 @@ def build(
             NodePath(tuple(n + tor for tor in route.servers), route.weight)
             for route in network.routes
         )
-        whole = next(g for g in network.groups if len(g.servers) == tors)
-        rings = tuple(
-            Ring(tuple(s for tor in ring.servers for s in members[tor]), ring.share)
-            for ring in whole.rings
-        )
+        rings = _rings_of_servers(network, n, servers_per_tor)
     return Topology(
         architecture="topoopt-tors",
         servers=n,
@@ -81,6 +73,24 @@ def build(
         optics="patch-panel",
         duplex=cluster.ports == "duplex",
     ).validate()
+
+
+def _rings_of_servers(network: Network, servers: int, size: int) -> tuple[Ring, ...]:
+    """Rings over all servers, which go through those of one ToR after the other, in the order of
+    the rings over all ToRs of `network`; `size` servers are under each ToR."""
+    tors = math.ceil(servers / size)
+    whole = next(group for group in network.groups if len(group.servers) == tors)
+    return tuple(
+        Ring(
+            tuple(
+                server
+                for tor in ring.servers
+                for server in range(tor * size, min(servers, (tor + 1) * size))
+            ),
+            ring.share,
+        )
+        for ring in whole.rings
+    )
 
 
 def default_uplinks(tors: int, servers_per_tor: int) -> int:

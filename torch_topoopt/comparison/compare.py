@@ -10,6 +10,7 @@ without knowing the network, as in the paper (section 5.1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,13 @@ from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
 from torch_topoopt.comparison.flow_level import ArchitectureEstimate, predict_architecture
 from torch_topoopt.comparison.packet_level import predict_packets
 from torch_topoopt.planner import alternation as planner
-from torch_topoopt.planner.options import PlanningOptions
+from torch_topoopt.planner.options import DEFAULT_OPTIONS
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import starting_strategies
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
+from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Strategy
 
@@ -72,7 +75,7 @@ def compare(
     cluster: Cluster,
     names: Sequence[str] = tuple(ARCHITECTURES),
     *,
-    options: PlanningOptions | None = None,
+    options: PlanningOptions = DEFAULT_OPTIONS,
     plan: Plan | None = None,
     level: str = "flow",
     packet_options: Mapping[str, Any] = MappingProxyType({}),
@@ -93,51 +96,19 @@ def compare(
     Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
     or a cluster that none of the architectures can have.
     """
-    options = options or PlanningOptions()
-    seed = options.seed
-    if level not in LEVELS:
-        raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
+    price = _price_at(level, packet_options)
     for name in names:
         architecture(name)
     steps = len(names) + 2
+
+    def tell(done: float, what: str) -> None:
+        on_progress(done / steps, what)
+
     if plan is None:
-
-        def show(now: planner.PlanProgress) -> None:
-            done = (now.round - 1 + now.evaluations / max(1, now.budget)) / now.rounds
-            what = f"TopoOpt, round {now.round} of at most {now.rounds}"
-            on_progress(min(done, 1.0) / steps, what)
-
-        plan = planner.Planning(op_graph, cluster, options, show).run()
-    parts = plan.micro_batches
-    starts = _starts(op_graph, cluster, options, plan)
-    switch = TwoLevelSearch(
-        SearchProblem(
-            op_graph,
-            cluster,
-            None,
-            tuple(dict.fromkeys((plan.strategy, *starts))),
-            dimensions=options.dimensions,
-            micro_batches=parts,
-            optimizer_factor=options.optimizer_factor,
-        ),
-        seed=seed,
-        options=options.search,
-    )
-    budget = options.rounds * options.evaluations if len(starts) else 0
-
-    def searched(now: ChainProgress) -> None:
-        on_progress((1 + now.evaluations / max(1, budget)) / steps, "ideal switch")
-
-    if budget:
-        switch.run(budget, searched)
-    strategies: dict[Strategy, str] = {plan.strategy: "topoopt"}
-    strategies.setdefault(switch.best(), "ideal-switch")
-    for start in starts:
-        strategies.setdefault(start, "start")
-    panels = topoopt.build(cluster, network=plan.network)
-    cost = capital_cost(panels, cluster)
+        plan = _planned(op_graph, cluster, options, tell)
+    candidates = _candidates(op_graph, cluster, options, plan, tell)
+    cost = capital_cost(topoopt.build(cluster, network=plan.network), cluster)
     assert cost is not None
-    rows = []
     impossible: dict[str, str] = {}
     tree_gbps = None
     try:
@@ -146,30 +117,140 @@ def compare(
         if "fat-tree" in names:
             impossible["fat-tree"] = str(error)
             names = [name for name in names if name != "fat-tree"]
+    builder = _Builder(op_graph, cluster, plan, options, tree_gbps)
+    rows = []
     for i, name in enumerate(names):
-        on_progress((2 + i) / steps, name)
-        best: Compared | None = None
-        for strategy, origin in strategies.items():
-            try:
-                topology = _build(name, op_graph, cluster, strategy, plan, tree_gbps, options)
-            except ValueError as error:
-                impossible[name] = str(error)
-                continue
-            if topology.reconfiguration is not None and strategy != switch.best():
-                continue
-            what = (topology, op_graph, cluster, strategy)
-            if level == "packet":
-                estimate = predict_packets(*what, micro_batches=parts, seed=seed, **packet_options)
-            else:
-                estimate = predict_architecture(*what, micro_batches=parts, seed=seed)
-            if best is None or estimate.iteration_s < best.iteration_s:
-                best = _row(name, topology, cluster, estimate, origin)
-        if best is not None:
-            impossible.pop(name, None)
-            rows.append(best)
+        tell(2 + i, name)
+        row = _best_row(name, builder, candidates, price)
+        if isinstance(row, Compared):
+            rows.append(row)
+        else:
+            impossible[name] = row
     if not rows:
         raise ValueError(next(iter(impossible.values())))
     return Comparison(tuple(rows), plan, tree_gbps, impossible)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Strategies to price, each with where it is from, and the one found on the ideal switch."""
+
+    origins: Mapping[Strategy, str]
+    of_switch: Strategy
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Makes an architecture for a strategy. `tree_gbps` is the rate of the fat-tree."""
+
+    op_graph: OpGraph
+    cluster: Cluster
+    plan: Plan
+    options: PlanningOptions
+    tree_gbps: float | None
+
+    def build(self, name: str, strategy: Strategy) -> Topology:
+        """Raises ValueError where the cluster cannot be wired so."""
+        cluster, options = self.cluster, self.options
+        if name == "fat-tree":
+            assert self.tree_gbps is not None
+            return fat_tree.build(cluster, server_gbps=self.tree_gbps)
+        if name == "topoopt" and strategy == self.plan.strategy:
+            return topoopt.build(cluster, network=self.plan.network)
+        asked = demand(self.op_graph, strategy, cluster.servers)
+        if name == "topoopt":
+            network = find_network(
+                cluster,
+                asked,
+                mode=options.mode,
+                routing=options.routing,
+                search=NetworkSearch(seed=options.seed),
+            )
+            return topoopt.build(cluster, network=network)
+        return ARCHITECTURES[name](cluster, asked, seed=options.seed)
+
+
+def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., ArchitectureEstimate]:
+    """What prices a strategy on an architecture at `level`; raises ValueError for another."""
+    if level not in LEVELS:
+        raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
+    return partial(predict_packets, **packet_options) if level == "packet" else predict_architecture
+
+
+def _planned(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    options: PlanningOptions,
+    tell: Callable[[float, str], None],
+) -> Plan:
+    """TopoOpt's plan."""
+
+    def show(now: planner.PlanProgress) -> None:
+        done = (now.round - 1 + now.evaluations / max(1, now.budget)) / now.rounds
+        tell(min(done, 1.0), f"TopoOpt, round {now.round} of at most {now.rounds}")
+
+    return planner.plan(op_graph, cluster, options, on_progress=show)
+
+
+def _candidates(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    options: PlanningOptions,
+    plan: Plan,
+    tell: Callable[[float, str], None],
+) -> _Candidates:
+    """TopoOpt's strategy, the best that is found on the ideal switch, and where searches start."""
+    starts = _starts(op_graph, cluster, options, plan)
+    switch = TwoLevelSearch(
+        SearchProblem(
+            op_graph,
+            cluster,
+            None,
+            tuple(dict.fromkeys((plan.strategy, *starts))),
+            dimensions=options.dimensions,
+            micro_batches=plan.micro_batches,
+            optimizer_factor=options.optimizer_factor,
+        ),
+        seed=options.seed,
+        options=options.search,
+    )
+    budget = options.rounds * options.evaluations if len(starts) else 0
+
+    def searched(now: ChainProgress) -> None:
+        tell(1 + now.evaluations / max(1, budget), "ideal switch")
+
+    if budget:
+        switch.run(budget, searched)
+    origins = {plan.strategy: "topoopt"}
+    origins.setdefault(switch.best(), "ideal-switch")
+    for start in starts:
+        origins.setdefault(start, "start")
+    return _Candidates(origins, switch.best())
+
+
+def _best_row(
+    name: str,
+    builder: _Builder,
+    candidates: _Candidates,
+    price: Callable[..., ArchitectureEstimate],
+) -> Compared | str:
+    """The fastest of all candidates; or why the cluster cannot be wired for any."""
+    op_graph, cluster = builder.op_graph, builder.cluster
+    parts, seed = builder.plan.micro_batches, builder.options.seed
+    best: Compared | None = None
+    problem = ""
+    for strategy, origin in candidates.origins.items():
+        try:
+            topology = builder.build(name, strategy)
+        except ValueError as error:
+            problem = str(error)
+            continue
+        if topology.reconfiguration is not None and strategy != candidates.of_switch:
+            continue
+        estimate = price(topology, op_graph, cluster, strategy, micro_batches=parts, seed=seed)
+        if best is None or estimate.iteration_s < best.iteration_s:
+            best = _row(name, topology, cluster, estimate, origin)
+    return best or problem
 
 
 def _starts(
@@ -189,34 +270,12 @@ def _starts(
 
 
 def _equal_cost(cluster: Cluster, budget: float) -> float:
-    """The fat-tree's rate; degree x link rate at most: more than the ideal switch it never gets."""
+    """The rate, in Gb/s, of the fat-tree that costs `budget` dollars; degree x link rate at most:
+    more than the ideal switch it never gets. Raises ValueError where every fat-tree costs more."""
     most = cluster.degree * cluster.link_gbps
     cheapest = capital_cost(fat_tree.build(cluster, server_gbps=most), cluster)
     assert cheapest is not None
     return most if cheapest.total <= budget else equal_cost_gbps(cluster, budget)
-
-
-def _build(
-    name: str,
-    op_graph: OpGraph,
-    cluster: Cluster,
-    strategy: Strategy,
-    plan: Plan,
-    tree_gbps: float | None,
-    options: PlanningOptions,
-) -> Topology:
-    if name == "fat-tree":
-        assert tree_gbps is not None
-        return fat_tree.build(cluster, server_gbps=tree_gbps)
-    if name == "topoopt" and strategy == plan.strategy:
-        return topoopt.build(cluster, network=plan.network)
-    asked = demand(op_graph, strategy, cluster.servers)
-    if name == "topoopt":
-        network = find_network(
-            cluster, asked, mode=options.mode, seed=options.seed, routing=options.routing
-        )
-        return topoopt.build(cluster, network=network)
-    return ARCHITECTURES[name](cluster, asked, seed=options.seed)
 
 
 def _sent_gbps(topology: Topology) -> list[float]:

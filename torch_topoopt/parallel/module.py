@@ -35,6 +35,7 @@ from torch_topoopt.parallel.transfers import (
     Incoming,
     Messages,
     Move,
+    WayBack,
 )
 from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, drop, empty_of, filled
 from torch_topoopt.profile.tracing import INPUT
@@ -294,16 +295,14 @@ class _Run(Walk):
                 continue
             result = self._incoming.pop(move.key).wait()
             if move.argument.gradient and torch.is_grad_enabled():
-                result = Move.apply(
-                    owner._anchor,
-                    given[i],
-                    [result],
+                way_back = WayBack(
                     move.exchange,
                     move.argument,
                     self.samples,
                     owner._messages,
                     getattr(given[i], "_topoopt_arrival", None),
                 )
+                result = Move.apply(owner._anchor, given[i], [result], way_back)
             moved[move.key] = result
         return {i: moved[move.key] for i, move in moves.items()}
 

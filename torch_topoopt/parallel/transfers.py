@@ -219,8 +219,32 @@ class Messages:
         self._sent.clear()
 
 
+@dataclass(frozen=True)
+class WayBack:
+    """How the gradients of a tensor go where the tensor came from, by way of `exchange`.
+
+    `argument` and `samples` are those of `Messages.post`. Where there is an `arrival`, what comes
+    is waited for there, else at once.
+    """
+
+    exchange: Exchange
+    argument: Argument
+    samples: int
+    messages: Messages
+    arrival: Arrival | None
+
+    def post(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Sends `gradient` back; returns what has come in its place, None if that is awaited."""
+        back = self.exchange.reverse()
+        incoming = self.messages.post(back, gradient, self.argument, self.samples)
+        if self.arrival is None:
+            return incoming.wait()
+        self.arrival.waiting.append(incoming)
+        return None
+
+
 class Move(torch.autograd.Function):  # type: ignore[misc]
-    """Returns what an Exchange brought (`arrived`); backward, posts the one of the gradients.
+    """Returns what an Exchange brought (`arrived`); backward, posts the gradients on `way_back`.
 
     `anchor` requires a gradient, so that all ranks come by here backward, whatever they hold.
     """
@@ -231,15 +255,10 @@ class Move(torch.autograd.Function):  # type: ignore[misc]
         anchor: torch.Tensor,
         tensor: torch.Tensor,
         arrived: list[torch.Tensor],
-        exchange: Exchange,
-        argument: Argument,
-        samples: int,
-        messages: Messages,
-        arrival: Arrival | None,
+        way_back: WayBack,
     ) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        ctx.exchange, ctx.argument, ctx.samples = exchange, argument, samples
-        ctx.messages, ctx.arrival = messages, arrival
+        ctx.way_back = way_back
         result = arrived.pop()
         ctx.made = (tuple(result.shape), result.dtype, result.device)
         return result
@@ -249,12 +268,7 @@ class Move(torch.autograd.Function):  # type: ignore[misc]
         if gradient is None:  # nobody here depends on it, but others wait for their part
             shape, dtype, device = ctx.made
             gradient = torch.zeros(shape, dtype=dtype, device=device)
-        back = ctx.exchange.reverse()
-        incoming = ctx.messages.post(back, gradient, ctx.argument, ctx.samples)
-        if ctx.arrival is None:
-            return None, incoming.wait(), None, None, None, None, None, None
-        ctx.arrival.waiting.append(incoming)
-        return (None,) * 8
+        return None, ctx.way_back.post(gradient), None, None
 
 
 class Arrive(torch.autograd.Function):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 Each round searches the strategy at a fixed network, then rewires the network for that strategy with
 TopologyFinder. Unlike the released artifact, which rebuilds the topology inside the search, this is
-the paper's outer loop: both halves of a pair are always priced together, at flow level.
+the paper's outer loop. `pricing` says what a pair of strategy and network costs.
 """
 
 from __future__ import annotations
@@ -11,31 +11,26 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from torch_topoopt.plan import Plan, Prediction, Round, SearchSample, validate_network
-from torch_topoopt.planner.options import PlanningOptions
+from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
+from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
+from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.chains import budgets
-from torch_topoopt.search.defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
-from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
-from torch_topoopt.topology.find_network import find_network
-from torch_topoopt.topology.finder.single_ring import single_ring
+from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Network, SpaceName
-    from torch_topoopt.planner.options import Ablation, MicroBatches
+    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.planner.pricing import Pair
     from torch_topoopt.search.chains import ChainProgress
-    from torch_topoopt.search.strategies import Executable, Strategy
-    from torch_topoopt.sim import IterationEstimate
-    from torch_topoopt.topology.routing.policies import Policy
+    from torch_topoopt.search.strategies import Strategy
 
     _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 
@@ -62,77 +57,23 @@ class PlanProgress:
     best_s: float
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A strategy and a network, priced together."""
-
-    strategy: Strategy
-    network: Network
-    estimate: IterationEstimate
-    micro_batches: int
-
-
 def plan(
     op_graph: OpGraph,
     cluster: Cluster,
+    options: PlanningOptions = DEFAULT_OPTIONS,
     *,
-    seed: int = 0,
-    rounds: int = DEFAULT_ROUNDS,
-    evaluations: int = DEFAULT_EVALUATIONS,
-    strategy_space: SpaceName = "full",
-    mode: Literal["paper", "best"] = "paper",
-    ablation: Ablation = "both",
-    network: Network | None = None,
-    routing: Policy = "shortest",
-    executable: Executable | None = None,
-    strategy: Strategy | None = None,
-    micro_batches: MicroBatches = 1,
-    optimizer_factor: float = 0.0,
-    search: SearchOptions | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
 
-    At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
-    With "data-parallel" every operator runs on every server and only the network is planned; with
-    "samples" operators are split by samples only. Mode "best" goes on from the best pair of mode
-    "paper" for as many rounds again, wired by TopologyFinder's mode best for the least predicted
-    iteration: its plan is never worse. With a `network` that is there already (cables that people
-    plugged) only the strategy is planned. `routing` is a policy of `routing_policies`; a network
-    that is there keeps its routes. With `executable`, only strategies are considered all of whose
-    placements it accepts. The search begins at `strategy`, if there is one, and at nothing else:
-    with `evaluations` 0 that is what is priced. With more than one of the `micro_batches` it also
-    begins at pipelines. Of several numbers of them, or "auto" (1, 2, 4, ... 32, as far as they
-    divide the batch), the first round searches with each that fits, sharing its proposals among
-    them, and the best goes on. The optimizer takes `optimizer_factor` bytes of memory for each byte
-    of gradients. `search` says how many chains search, and where.
+    `options` say what is searched, for how long, and from where. The same arguments give the same
+    Plan, byte for byte. `on_progress` is called between slices of the search; whatever it raises
+    ends the planning, as Ctrl-C does, and leaves nothing behind; `Planning` has then still the best
+    so far.
 
-    Two ablations: "search-only" keeps the network for data parallelism. "topology-only" is the
-    paper's naive approach (section 4.1), topology after strategy: the strategy is searched as if no
-    topology were (on an ideal switch), and the network is wired for it, once.
-
-    The same arguments give the same Plan, byte for byte. `on_progress` is called between slices of
-    the search; whatever it raises ends the planning, as Ctrl-C does, and leaves nothing behind;
-    `Planning` has then still the best so far.
-
-    Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an argument out of
+    Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an option out of
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.
     """
-    options = PlanningOptions(
-        seed=seed,
-        rounds=rounds,
-        evaluations=evaluations,
-        strategy_space=strategy_space,
-        mode=mode,
-        ablation=ablation,
-        network=network,
-        routing=routing,
-        executable=executable,
-        strategy=strategy,
-        micro_batches=micro_batches,
-        optimizer_factor=optimizer_factor,
-        search=search or SearchOptions(),
-    )
     return Planning(op_graph, cluster, options, on_progress).run()
 
 
@@ -143,7 +84,7 @@ class Planning:
         self,
         op_graph: OpGraph,
         cluster: Cluster,
-        options: PlanningOptions,
+        options: PlanningOptions = DEFAULT_OPTIONS,
         on_progress: Callable[[PlanProgress], None] | None = None,
     ) -> None:
         """Raises DocumentError and ValueError as `plan` does for its arguments."""
@@ -156,13 +97,14 @@ class Planning:
         self._cluster = cluster
         self._options = options
         self._on_progress = on_progress
+        self._pricing = PairPricing(op_graph, cluster, options)
         self._counts = options.micro_batch_counts(op_graph.batch_size)
         for count in self._counts:
             if op_graph.batch_size % count:
                 raise ValueError(
                     f"micro_batches: {count} does not divide the batch of {op_graph.batch_size}"
                 )
-        self._best: _Pair | None = None
+        self._best: Pair | None = None
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
@@ -187,7 +129,7 @@ class Planning:
         if self._searching is not None:
             search, network, count = self._searching
             self._searching = None
-            pair = self._price(search.best(), network, count)
+            pair = self._pricing.price(search.best(), network, count)
             self._finish_round(pair, pair)
         return self._result() if self._best is not None else None
 
@@ -196,33 +138,25 @@ class Planning:
 
         For an OpGraph of the same operators whose costs are known better by now.
         """
-        pair = self._price(plan.strategy, plan.network, plan.micro_batches)
-        ring_s, switch_s = self._references(plan.strategy, plan.micro_batches)
-        prediction = replace(
-            plan.prediction,
-            iteration_s=_rounded(pair.estimate.iteration_s),
-            compute_s=_rounded(pair.estimate.compute_s),
-            single_ring_s=_rounded(ring_s),
-            ideal_switch_s=_rounded(switch_s),
-        )
+        pair = self._pricing.price(plan.strategy, plan.network, plan.micro_batches)
+        prediction = replace(self._pricing.prediction(pair), link_bytes=plan.prediction.link_bytes)
         return replace(plan, prediction=prediction).validate()
 
     def _plan_data_parallel(self) -> None:
         """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
         for count in self._each(lambda count: (self._check(strategy, count),)):
-            pair = self._price(strategy, self._wire(strategy, self._options.mode, count), count)
+            pair = self._pricing.wired(strategy, self._options.mode, count)
             self._finish_round(pair, pair)
 
     def _plan_naively(self) -> None:
         """Topology after strategy."""
         starts = self._each(self._starts)
-        default = self._wire(everywhere(self._op_graph, self._cluster.servers), "paper", 1)
+        default = self._pricing.wire(everywhere(self._op_graph, self._cluster.servers), "paper", 1)
         for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
             strategy = self._search(None, begin, default, count, budget)
             self._report("network", 0)
-            wired = self._wire(strategy, self._options.mode, count)
-            rewired = self._price(strategy, wired, count)
+            rewired = self._pricing.wired(strategy, self._options.mode, count)
             self._finish_round(rewired, rewired)
 
     def _alternate(self) -> None:
@@ -230,7 +164,7 @@ class Planning:
         that of one of the starts."""
         starts = self._each(self._starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
-        default = self._wire(all_servers, "paper", 1)
+        default = self._pricing.wire(all_servers, "paper", 1)
         networks = {
             count: self._first_network(default, begin, count) for count, begin in starts.items()
         }
@@ -240,7 +174,7 @@ class Planning:
             best, count = self._best.strategy, self._best.micro_batches
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
             strategy = all_servers if self._options.ablation == "search-only" else best
-            networks = {count: self._wire(strategy, "best", count)}
+            networks = {count: self._pricing.wire(strategy, "best", count)}
             self._alternate_from(networks, starts, "best")
 
     def _first_network(self, default: Network, starts: tuple[Strategy, ...], count: int) -> Network:
@@ -252,19 +186,15 @@ class Planning:
         """
         if self._options.network is not None or self._options.ablation == "search-only":
             return default
-
-        def ideal_s(strategy: Strategy) -> float:
-            estimate = predict_ideal_switch(
-                self._op_graph, self._cluster, strategy, micro_batches=count
-            )
-            return estimate.iteration_s
-
         servers = self._cluster.servers
-        best_s = min(self._price(start, default, count).estimate.iteration_s for start in starts)
+        best_s = min(
+            self._pricing.price(start, default, count).estimate.iteration_s for start in starts
+        )
         first = default
         others = [start for start in starts if start != everywhere(self._op_graph, servers)]
-        for start in sorted(others, key=ideal_s)[:_WIRED_FOR]:
-            pair = self._price(start, self._wire(start, "paper", count), count)
+        fastest = sorted(others, key=lambda start: self._pricing.ideal_switch_s(start, count))
+        for start in fastest[:_WIRED_FOR]:
+            pair = self._pricing.wired(start, "paper", count)
             if pair.estimate.iteration_s < best_s * (1 - CONVERGED):
                 best_s, first = pair.estimate.iteration_s, pair.network
         return first
@@ -288,11 +218,10 @@ class Planning:
                 network = networks[count]
                 searched.append(network)
                 strategy = self._search(network, begin, network, count, budget)
-                rewired = found = self._price(strategy, network, count)
+                rewired = found = self._pricing.price(strategy, network, count)
                 if rewires:
                     self._report("network", 0)
-                    wired = self._wire(found.strategy, mode, count)
-                    rewired = self._price(found.strategy, wired, count)
+                    rewired = self._pricing.wired(found.strategy, mode, count)
                     wired_for[count] = rewired.network
                 self._finish_round(found, rewired)
             self._round += 1
@@ -312,7 +241,6 @@ class Planning:
         """The Plan of the best pair."""
         assert self._best is not None
         best, options = self._best, self._options
-        ring_s, switch_s = self._references(best.strategy, best.micro_batches)
         asked = demand(self._op_graph, best.strategy, self._cluster.servers)
         validate_link_bytes(self._cluster.servers, best.network, asked, best.estimate.link_bytes)
         return Plan(
@@ -325,13 +253,7 @@ class Planning:
             cluster=self._cluster,
             network=best.network,
             demand=asked,
-            prediction=Prediction(
-                iteration_s=_rounded(best.estimate.iteration_s),
-                compute_s=_rounded(best.estimate.compute_s),
-                single_ring_s=_rounded(ring_s),
-                ideal_switch_s=_rounded(switch_s),
-                link_bytes=best.estimate.link_bytes,
-            ),
+            prediction=self._pricing.prediction(best),
             rounds=tuple(self._rounds),
             search=tuple(self._samples),
             strategy=best.strategy,
@@ -385,34 +307,6 @@ class Planning:
             optimizer_factor=options.optimizer_factor,
         )
 
-    def _wire(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Network:
-        if self._options.network is not None:
-            return self._options.network
-        asked = demand(self._op_graph, strategy, self._cluster.servers)
-
-        def price(network: Network) -> float:
-            return self._price(strategy, network, count).estimate.iteration_s
-
-        return find_network(
-            self._cluster,
-            asked,
-            mode=mode,
-            seed=self._options.seed,
-            price=price if mode == "best" else None,
-            routing=self._options.routing,
-        )
-
-    def _price(self, strategy: Strategy, network: Network, count: int) -> _Pair:
-        complete = complete_groups(self._cluster, network, strategy)
-        estimate = predict(
-            self._op_graph,
-            self._cluster,
-            complete,
-            strategy,
-            micro_batches=count,
-        )
-        return _Pair(strategy, complete, estimate, count)
-
     def _search(
         self,
         network: Network | None,
@@ -453,8 +347,8 @@ class Planning:
                 due = budget + 1
                 if now.evaluations < budget:
                     due = min(now.evaluations + max(1, budget // _CURVE_POINTS), budget)
-                best_s = _rounded(self._curve_s)
-                current_s = max(best_s, _rounded(now.current_s))
+                best_s = rounded(self._curve_s)
+                current_s = max(best_s, rounded(now.current_s))
                 self._samples.append(SearchSample(done + now.evaluations, current_s, best_s))
             self._report("search", done - self._proposed_before + now.evaluations, now)
 
@@ -487,42 +381,21 @@ class Planning:
             )
         )
 
-    def _references(self, strategy: Strategy, count: int) -> tuple[float, float]:
-        """Seconds of the same strategy on a single ring and on an ideal switch."""
-        asked = demand(self._op_graph, strategy, self._cluster.servers)
-        cluster = self._cluster
-        if self._options.network is not None:  # of any degree; a ring takes two ports per server
-            degree = 2 if cluster.servers > 2 else 1
-            cluster = replace(cluster, degree=degree, port_gbps=None)
-        ring = self._price(strategy, single_ring(cluster, asked), count)
-        switch = predict_ideal_switch(
-            self._op_graph,
-            self._cluster,
-            strategy,
-            micro_batches=count,
-        )
-        return ring.estimate.iteration_s, switch.iteration_s
-
-    def _finish_round(self, found: _Pair, rewired: _Pair) -> None:
+    def _finish_round(self, found: Pair, rewired: Pair) -> None:
         """Keeps the better of the two pairs if it is the best so far, and records the round."""
         cost_s = rewired.estimate.iteration_s
         better = rewired if cost_s <= found.estimate.iteration_s else found
         accepted = better.estimate.iteration_s < self._best_s
         if accepted:
             self._best = better
-        ring_s, switch_s = self._references(found.strategy, found.micro_batches)
+        ring_s, switch_s = self._pricing.references(found)
         self._rounds.append(
             Round(
-                strategy_s=_rounded(found.estimate.iteration_s),
-                network_s=_rounded(rewired.estimate.iteration_s),
-                single_ring_s=_rounded(ring_s),
-                ideal_switch_s=_rounded(switch_s),
+                strategy_s=rounded(found.estimate.iteration_s),
+                network_s=rounded(rewired.estimate.iteration_s),
+                single_ring_s=ring_s,
+                ideal_switch_s=switch_s,
                 accepted=accepted,
                 micro_batches=found.micro_batches,
             )
         )
-
-
-def _rounded(seconds: float) -> float:
-    """12 significant digits, so that the text of a Plan does not depend on the last bit."""
-    return float(f"{seconds:.12g}")

@@ -1,4 +1,4 @@
-"""How to plan: the options of `planner.plan`, which says what each of them means."""
+"""How to plan: the options of `alternation.plan`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,30 @@ ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 @dataclass(frozen=True)
 class PlanningOptions:
-    """Checked by `validate`."""
+    """Checked by `validate`.
+
+    At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
+
+    `strategy_space`: with "data-parallel" every operator runs on every server and only the network
+    is planned; with "samples" operators are split by samples only. With `executable`, only
+    strategies are considered all of whose placements it accepts. The search begins at `strategy`,
+    if there is one, and at nothing else: with `evaluations` 0 that is what is priced.
+
+    `mode` "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
+    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
+    `network` that is there already (cables that people plugged) only the strategy is planned.
+    `routing` is a policy of `routing_policies`; a network that is there keeps its routes.
+
+    With more than one of the `micro_batches` the search also begins at pipelines. Of several
+    numbers of them, or "auto" (1, 2, 4, ... 32, as far as they divide the batch), the first round
+    searches with each that fits, sharing its proposals among them, and the best goes on. The
+    optimizer takes `optimizer_factor` bytes of memory for each byte of gradients. `search` says how
+    many chains search, and where.
+
+    Two ablations: "search-only" keeps the network for data parallelism. "topology-only" is the
+    paper's naive approach (section 4.1), topology after strategy: the strategy is searched as if no
+    topology were (on an ideal switch), and the network is wired for it, once.
+    """
 
     seed: int = 0
     rounds: int = DEFAULT_ROUNDS
@@ -87,3 +110,6 @@ class PlanningOptions:
                 raise ValueError(
                     f"{name}: {value!r} is not {' or '.join(repr(choice) for choice in allowed)}"
                 )
+
+
+DEFAULT_OPTIONS = PlanningOptions()

@@ -237,29 +237,14 @@ def planning_starts(
         raise ValueError(
             f"micro_batches: {micro_batches} does not divide the batch of {op_graph.batch_size}"
         )
-    found: list[Strategy] = []
-    problem = None
-    try:
-        found += starting_strategies(
-            op_graph,
-            cluster,
-            executable,
-            micro_batches=micro_batches,
-            optimizer_factor=optimizer_factor,
-        )
-    except ValueError as error:
-        problem = error  # else nothing but what follows fits into memory
-    if micro_batches > 1:
-        found += (
-            made.strategy
-            for made in pipelines(
-                op_graph,
-                cluster,
-                (micro_batches,),
-                dimensions=dimensions,
-                optimizer_factor=optimizer_factor,
-            )
-        )
+    found, problem = _unsplit_starts(
+        op_graph,
+        cluster,
+        executable,
+        dimensions=dimensions,
+        micro_batches=micro_batches,
+        optimizer_factor=optimizer_factor,
+    )
     if dimensions and cluster.servers > 1:
         found += split_starts(
             op_graph,
@@ -285,3 +270,39 @@ def planning_starts(
         f"micro_batches: {micro_batches} of {samples} samples are too small for every strategy "
         f"to start from on {cluster.servers} servers; use fewer"
     )
+
+
+def _unsplit_starts(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    executable: Executable | None,
+    *,
+    dimensions: Collection[SplitDimension],
+    micro_batches: int,
+    optimizer_factor: float,
+) -> tuple[list[Strategy], ValueError | None]:
+    """`starting_strategies` and `pipelines`; and why there are none of the first, if so."""
+    found: list[Strategy] = []
+    problem = None
+    try:
+        found += starting_strategies(
+            op_graph,
+            cluster,
+            executable,
+            micro_batches=micro_batches,
+            optimizer_factor=optimizer_factor,
+        )
+    except ValueError as error:
+        problem = error  # else nothing but what follows fits into memory
+    if micro_batches > 1:
+        found += (
+            made.strategy
+            for made in pipelines(
+                op_graph,
+                cluster,
+                (micro_batches,),
+                dimensions=dimensions,
+                optimizer_factor=optimizer_factor,
+            )
+        )
+    return found, problem

@@ -107,6 +107,7 @@ LEVELS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
+# parameters: `options` are the level's own, which only the caller and the level know
 def run_flows(
     links: Sequence[FlowLink],
     flows: Sequence[Flow],

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
+from torch_topoopt.topology.best.network_search import DEFAULT_SEARCH
 from torch_topoopt.topology.finder.topology_finder import wire_by_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch_topoopt.plan import Cluster, Demand, Network
+    from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.routing.policies import Policy
 
 Mode = Literal["paper", "released", "best"]
@@ -25,11 +25,8 @@ def find_network(
     *,
     mode: Mode = "paper",
     paths: int = 4,
-    seed: int = 0,
-    budget_s: float | None = None,
     routing: Policy = "shortest",
-    price: Callable[[Network], float] | None = None,
-    on_better: Callable[[Network], None] | None = None,
+    search: NetworkSearch = DEFAULT_SEARCH,
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
 
@@ -44,10 +41,10 @@ def find_network(
     a ring over all servers, AllReduce uses its cables too if the busiest link carries less then.
 
     Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
-    Both are deterministic: `seed` changes nothing.
+    Both are deterministic: the seed of `search` changes nothing.
 
-    Mode `best`: searched (`find_best_network`, which says what `seed`, `budget_s`, `price` and
-    `on_better` are; the other modes have no use for them).
+    Mode `best`: searched, as `search` says (`find_best_network`; other modes take no budget and no
+    price).
 
     Another `routing` than "shortest" replaces the routes at the end (`routing_policies.reroute`).
 
@@ -56,24 +53,15 @@ def find_network(
     shares, or where ports are not alike shares in proportion to their slowest link. On duplex every
     order of three servers or more is there in both directions.
 
-    Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode or for
-    what the artifact cannot wire.
+    Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode, a
+    `search` out of range, or what the artifact cannot wire.
     """
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if mode == "best":
         from torch_topoopt.topology.best.find_best import find_best_network
 
-        return find_best_network(
-            cluster,
-            demand,
-            seed=seed,
-            budget_s=budget_s,
-            paths=paths,
-            routing=routing,
-            price=price,
-            on_better=on_better,
-        )
-    if budget_s is not None or price is not None:
+        return find_best_network(cluster, demand, search, paths=paths, routing=routing)
+    if search.budget_s is not None or search.price is not None:
         raise ValueError(f"budget_s, price: mode {mode!r} does not search")
     return wire_by_rule(cluster, demand, mode=mode, paths=paths, routing=routing)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import training_scripts
 
-from torch_topoopt.profile.script.runner import job, run_jobs
+from torch_topoopt.profile.script.runner import TraceLimits, TrainingScript, World, job, run_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,11 +31,12 @@ RANKS = (
     ("ACCUMULATING", 0, 4),
     *((name, 0, 2) for name in ("NO_OPTIMIZER", "NO_GROUP", "GREEDY")),
 )
-OPTIONS: dict[str, dict[str, Any]] = {
-    "ENDLESS": {"time_limit_s": 1.0},
-    "GREEDY": {"memory_bytes": 500_000_000},
-    "ACCUMULATING": {"arguments": ("--batches", "3")},
+ARGUMENTS = {"ACCUMULATING": ("--batches", "3")}
+LIMITS = {
+    "ENDLESS": TraceLimits(1.0, time_option="--time-limit"),
+    "GREEDY": TraceLimits(100.0, memory_bytes=500_000_000),
 }
+PATIENT = TraceLimits(100.0)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +46,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], d
     for name, rank, world_size in RANKS:
         script = folder / f"{name.lower()}.py"
         script.write_text(getattr(training_scripts, name))
-        options = {"time_limit_s": 100.0, **OPTIONS.get(name, {})}
-        jobs.append(job(str(script), rank=rank, world_size=world_size, **options))
+        run = TrainingScript(str(script), ARGUMENTS.get(name, ()))
+        jobs.append(job(run, World(world_size), rank, limits=LIMITS.get(name, PATIENT)))
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").touch()
     (folder / "package" / "train.py").write_text(training_scripts.DDP)
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(folder)
-    jobs.append(job("package.train", rank=0, world_size=4, time_limit_s=100.0, module=True))
+    jobs.append(job(TrainingScript("package.train", module=True), World(4), 0, limits=PATIENT))
     found = run_jobs(jobs, stop_at_error=False)
     monkeypatch.undo()
     names = [*((name, rank) for name, rank, _ in RANKS), ("MODULE", 0)]

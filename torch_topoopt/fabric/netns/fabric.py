@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric import links, verify_link
 from torch_topoopt.fabric.driver import FabricError
@@ -29,6 +29,7 @@ from torch_topoopt.fabric.netns.layout import (
     port_interface,
     socket_name,
 )
+from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
@@ -39,25 +40,19 @@ from torch_topoopt.processes.scratch import process_start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_topoopt.fabric.netns.options import NetnsOptions
     from torch_topoopt.fabric.netns.state import FabricRecord
     from torch_topoopt.plan import Link, Plan
 
 _TCP_PORT = 20000
-_MAX_DELAY_S = 600.0
-_MIN_MTU, _MAX_MTU = 576, 65521
 
 
 class NetnsFabric:
     """Driver of the fabric "netns".
 
-    `fabric` is its name among those of this machine. `gbps` limits every link per direction (None:
-    as fast as the machine is); `shaper` does that ("tbf", "htb"; None: the first that there is).
-    `forwarding`: how relays tell what they forward from what is for them, "routes" (by its
-    address) or "split" (by its MAC address, Appendix I). `relay`: whether the ranks relay ("user")
-    or leave it to the hosts ("kernel"). With `switch_delay_s` the cables run through an emulated
-    optical switch whose mirrors take that long to move. With `keep` the fabric outlives this
-    process; otherwise it belongs to it, and `close()` removes it. Raises FabricError where this
-    machine cannot do it.
+    `fabric` is its name among those of this machine. Unless `options` say to keep it, the fabric
+    belongs to this process, and `close()` removes it. `progress` is told what `connect` is at.
+    Raises FabricError where this machine cannot do it.
     """
 
     name = "netns"
@@ -65,36 +60,15 @@ class NetnsFabric:
     def __init__(
         self,
         fabric: str,
+        options: NetnsOptions = DEFAULT_OPTIONS,
         *,
-        gbps: float | None = None,
-        mtu: int = 1500,
-        shaper: str | None = None,
-        forwarding: Literal["routes", "split"] = "routes",
-        relay: Literal["user", "kernel"] = "user",
-        switch_delay_s: float | None = None,
-        keep: bool = False,
-        timeout_s: float = 5.0,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         netns_kernel.require()
         check_name(fabric)
-        if not _MIN_MTU <= mtu <= _MAX_MTU:
-            raise FabricError(f"mtu: {mtu} is not in {_MIN_MTU}..{_MAX_MTU}")
-        if switch_delay_s is not None and not 0 <= switch_delay_s <= _MAX_DELAY_S:
-            raise FabricError(
-                f"switch-delay-s: {switch_delay_s:g} is not in 0..{_MAX_DELAY_S:g} seconds"
-            )
-        if gbps is not None:
-            netns_shaper.check_rate(gbps)
+        options.validate()
         self._fabric = fabric
-        self._gbps = gbps
-        self._mtu = mtu
-        self._shaper = shaper
-        self._forwarding = forwarding
-        self._relay = relay
-        self._switch_delay_s = switch_delay_s
-        self._keep = keep
-        self._timeout_s = timeout_s
+        self._options = options
         self._progress = progress
         self._reserved: netns_state.Reservation | None = None
         self._layout: NetnsLayout | None = None
@@ -150,14 +124,14 @@ class NetnsFabric:
 
     def switch(self) -> NetnsSwitch:
         """The switch that the cables run through; raises FabricError if they do not."""
-        if self._switch_delay_s is None:
+        if self._options.switch_delay_s is None:
             raise FabricError("netns: the cables of this fabric do not run through a switch")
         return NetnsSwitch(
-            self.layout.switch_namespace, name=self._fabric, delay_s=self._switch_delay_s
+            self.layout.switch_namespace, name=self._fabric, delay_s=self._options.switch_delay_s
         )
 
     def _set_circuits(self, plan: Plan) -> None:
-        if self._switch_delay_s is None:
+        if self._options.switch_delay_s is None:
             return
         self._progress("circuits")
         switch = self.switch()
@@ -170,26 +144,27 @@ class NetnsFabric:
             for link in plan.network.links
         ]
         fence = Fence(frozenset(switch.capabilities().ports))
-        limit_s = self._switch_delay_s + self._timeout_s
+        limit_s = self._options.switch_delay_s + self._options.timeout_s
         with contextlib.closing(switch):
             configure(switch, circuits, fence, timeout_s=limit_s)
 
     def _record(self, plan: Plan) -> FabricRecord:
-        split = self._forwarding == "split"
-        owner = 0 if self._keep else os.getpid()
+        options = self._options
+        split = options.forwarding == "split"
+        owner = 0 if options.keep else os.getpid()
         return netns_state.FabricRecord(
             version=netns_state.FabricRecord.VERSION,
             name=self._fabric,
             servers=plan.cluster.servers,
             degree=plan.cluster.degree,
-            gbps=self._gbps,
-            mtu=self._mtu,
+            gbps=options.gbps,
+            mtu=options.mtu,
             shaper=""
-            if self._gbps is None
-            else netns_shaper.choose(() if self._shaper is None else (self._shaper,)),
-            forwarding=self._forwarding,
+            if options.gbps is None
+            else netns_shaper.choose(() if options.shaper is None else (options.shaper,)),
+            forwarding=options.forwarding,
             classifier=netns_filters.choose() if split else "",
-            switch_delay_s=self._switch_delay_s,
+            switch_delay_s=options.switch_delay_s,
             owner=owner,
             owner_start=process_start(owner) if owner else 0,
             block=netns_build.reserve_block(self._fabric),
@@ -197,7 +172,8 @@ class NetnsFabric:
 
     def _wiring(self, plan: Plan) -> Wiring:
         """The sockets send no faster than the interfaces can without dropping."""
-        paced = None if self._gbps is None else self._gbps * paced_share(self._mtu)
+        options = self._options
+        paced = None if options.gbps is None else options.gbps * paced_share(options.mtu)
         addresses = self.layout.port_addresses(links.connections(plan))
         return (
             Wiring(
@@ -211,7 +187,7 @@ class NetnsFabric:
                         port,
                         address,
                         paced,
-                        speed_gbps=self._gbps,
+                        speed_gbps=options.gbps,
                         interface=port_interface(port),
                     )
                     for (server, port), address in sorted(addresses.items())
@@ -219,7 +195,7 @@ class NetnsFabric:
                 forwarded=tuple(
                     ServerAddress(server, self.layout.server_address(server))
                     for server in range(plan.cluster.servers)
-                    if self._relay == "kernel"
+                    if options.relay == "kernel"
                 ),
             )
             .validate()
@@ -242,9 +218,10 @@ class NetnsFabric:
                 wiring,
                 listener,
                 lambda: netns_kernel.inside(
-                    source, lambda: links.connect(near, far, wiring.tcp_port, self._timeout_s)
+                    source,
+                    lambda: links.connect(near, far, wiring.tcp_port, self._options.timeout_s),
                 ),
-                self._timeout_s,
+                self._options.timeout_s,
             )
 
 

@@ -2,7 +2,13 @@
 
 from torch_topoopt.profile.script.demand import RootedDemand, demand_of, on_servers, rooted_demands
 from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace
-from torch_topoopt.profile.script.runner import ScriptError, TraceLimits, trace_script
+from torch_topoopt.profile.script.runner import (
+    ScriptError,
+    TraceLimits,
+    TrainingScript,
+    World,
+    trace_script,
+)
 
 __all__ = [
     "CollectiveCall",
@@ -10,6 +16,8 @@ __all__ = [
     "RootedDemand",
     "ScriptError",
     "TraceLimits",
+    "TrainingScript",
+    "World",
     "demand_of",
     "on_servers",
     "rooted_demands",

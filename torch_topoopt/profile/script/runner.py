@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,52 @@ ALL_RANKS_UP_TO = 8  # ranks that are all profiled where nobody says which
 
 
 @dataclass(frozen=True)
+class TrainingScript:
+    """What each rank runs: a file, or with `module` the name of a module, as after `python -m`."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    """`size` ranks on servers with `ranks_per_server` ranks each."""
+
+    size: int
+    ranks_per_server: int = 1
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """What a rank that is run without a network finds: torchrun's variables, and ours."""
+        per_server = self.ranks_per_server
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(rank % per_server),
+            "LOCAL_WORLD_SIZE": str(per_server),
+            "GROUP_RANK": str(rank // per_server),
+            "GROUP_WORLD_SIZE": str(self.size // per_server),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "topoopt-trace",
+            "TOPOOPT_TRACE": "1",  # so that a script can know
+            "WANDB_MODE": "disabled",  # no run of what is none
+        }
+
+
+@dataclass(frozen=True)
 class TraceLimits:
-    """What the trace of a script may take: `time_s` for all ranks together, and `memory_bytes` at
-    any time. `time_option` is what the user raises the first with."""
+    """What the trace of a script may take: `time_s` seconds, and `memory_bytes` at any time (None:
+    no limit). `time_option` is what the user raises the first with."""
 
     time_s: float
-    memory_bytes: int
+    memory_bytes: int | None = None
     time_option: str = "--trace-timeout"
+
+
+_RANK_LIMITS = TraceLimits(DEFAULT_TIME_LIMIT_S, time_option="--time-limit")
 
 
 class ScriptError(Exception):
@@ -37,70 +76,60 @@ class ScriptError(Exception):
 
 
 def trace_script(
-    script: str,
-    arguments: Sequence[str] = (),
+    script: TrainingScript,
+    world: World,
     *,
-    world_size: int,
     ranks: Sequence[int] | None = None,
     iterations: int = DEFAULT_ITERATIONS,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     limits: TraceLimits | None = None,
-    module: bool = False,
-    ranks_per_server: int = 1,
     server: ForkServer | None = None,
 ) -> CommunicationTrace:
     """Runs `script` for `iterations` iterations as each of `ranks`, one after the other.
 
     An iteration ends when every optimizer has stepped once. By default the ranks are all of them
-    in a world of at most 8, else rank 0. `time_limit_s` is per rank. LOCAL_RANK and the like are
-    those of servers with `ranks_per_server` ranks each. With `module`, `script` is the name of a
-    module, as after `python -m`. torch.compile leaves the model as it is. What the script prints is
-    dropped. With `limits`, ranks beyond the first are only run where the first calls anything but
-    collectives of the whole world, in which all ranks do the same. PyTorch is imported by `server`,
-    or by a process of its own.
+    in a world of at most 8, else rank 0. `time_limit_s` is per rank. torch.compile leaves the model
+    as it is. What the script prints is dropped. With `limits`, which are for all ranks together,
+    ranks beyond the first are only run where the first calls anything but collectives of the whole
+    world, in which all ranks do the same. PyTorch is imported by `server`, or by a process of its
+    own.
 
     Raises ScriptError if the script raises, exits or ends before that, or takes too long or too
     much memory, and ValueError for arguments that make no sense.
     """
-    chosen = _ranks(ranks, world_size)
+    chosen = _ranks(ranks, world.size)
     if iterations < 2:
         raise ValueError(f"iterations: {iterations} is not at least 2: the first one also sets up")
     if not time_limit_s > 0:
         raise ValueError(f"time_limit_s: {time_limit_s} is not above 0")
-    if not module and not Path(script).is_file():
-        raise ScriptError(f"script: there is no file {script}")
-    jobs = [
-        job(
-            script,
-            arguments,
-            rank=rank,
-            world_size=world_size,
-            iterations=iterations,
-            time_limit_s=limits.time_s if limits else time_limit_s,
-            memory_bytes=limits.memory_bytes if limits else None,
-            time_option=limits.time_option if limits else "--time-limit",
-            module=module,
-            ranks_per_server=ranks_per_server,
-        )
-        for rank in chosen
-    ]
-    total_limit_s = limits.time_s if limits else None
+    if not script.module and not Path(script.name).is_file():
+        raise ScriptError(f"script: there is no file {script.name}")
+    of_rank = limits or replace(_RANK_LIMITS, time_s=time_limit_s)
     answers = run_jobs(
-        jobs, stop_when_alike=limits is not None, total_limit_s=total_limit_s, server=server
+        [job(script, world, rank, iterations=iterations, limits=of_rank) for rank in chosen],
+        stop_when_alike=limits is not None,
+        total_limit_s=limits.time_s if limits else None,
+        server=server,
     )
+    return _trace(script, world, iterations, dict(zip(chosen, answers, strict=False)))
+
+
+def _trace(
+    script: TrainingScript, world: World, iterations: int, answers: dict[int, dict[str, Any]]
+) -> CommunicationTrace:
+    """The calls of all `answers`, by rank; raises ScriptError for the first that is an error."""
     calls: list[Any] = []
-    for rank, answer in zip(chosen, answers, strict=False):
+    for rank, answer in answers.items():
         if "error" in answer:
-            raise ScriptError(f"{script}, rank {rank}: {answer['error']}")
+            raise ScriptError(f"{script.name}, rank {rank}: {answer['error']}")
         calls += answer["calls"]
-    chosen = chosen[: len(answers)]
     # Through JSON, as the calls came, so that the strict reader checks what the processes wrote.
     fields = {
         "version": CommunicationTrace.VERSION,
-        "script": script,
-        "arguments": list(arguments),
-        "world_size": world_size,
-        "ranks": chosen,
+        "script": script.name,
+        "arguments": list(script.arguments),
+        "world_size": world.size,
+        "ranks": list(answers),
         "iterations": iterations,
         "calls": calls,
     }
@@ -121,49 +150,25 @@ def _ranks(ranks: Sequence[int] | None, world_size: int) -> list[int]:
 
 
 def job(
-    script: str,
-    arguments: Sequence[str] = (),
-    *,
+    script: TrainingScript,
+    world: World,
     rank: int,
-    world_size: int,
+    *,
     iterations: int = DEFAULT_ITERATIONS,
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    memory_bytes: int | None = None,
-    time_option: str = "--time-limit",
-    module: bool = False,
-    ranks_per_server: int = 1,
+    limits: TraceLimits = _RANK_LIMITS,
 ) -> dict[str, Any]:
-    """One rank of one script, for child.py."""
+    """One rank of one script, for child.py; `limits` are for this rank alone."""
     return {
-        "script": script,
-        "arguments": list(arguments),
+        "script": script.name,
+        "arguments": list(script.arguments),
         "rank": rank,
-        "world_size": world_size,
+        "world_size": world.size,
         "iterations": iterations,
-        "time_limit_s": time_limit_s,
-        "memory_bytes": memory_bytes,
-        "time_option": time_option,
-        "module": module,
-        "environment": rank_environment(rank, world_size, ranks_per_server),
-    }
-
-
-def rank_environment(rank: int, world_size: int, ranks_per_server: int) -> dict[str, str]:
-    """What a rank that is run without a network finds there: torchrun's variables, and ours."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank % ranks_per_server),
-        "LOCAL_WORLD_SIZE": str(ranks_per_server),
-        "GROUP_RANK": str(rank // ranks_per_server),
-        "GROUP_WORLD_SIZE": str(world_size // ranks_per_server),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "topoopt-trace",
-        "TOPOOPT_TRACE": "1",  # so that a script can know
-        "WANDB_MODE": "disabled",  # no run of what is none
+        "time_limit_s": limits.time_s,
+        "memory_bytes": limits.memory_bytes,
+        "time_option": limits.time_option,
+        "module": script.module,
+        "environment": world.environment(rank),
     }
 
 

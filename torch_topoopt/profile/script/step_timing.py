@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import GradientBuckets
-from torch_topoopt.profile.script.runner import ScriptError, rank_environment, start_child
+from torch_topoopt.profile.script.runner import ScriptError, World, start_child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,12 +65,11 @@ def time_steps(
 
     Raises ScriptError, in one line, if the script raises, ends before that, or takes too long.
     """
+    world = World(world_size, ranks_per_server)
     job = {
         "script": script,
         "arguments": list(arguments),
-        "environments": [
-            rank_environment(r, world_size, ranks_per_server) for r in range(world_size)
-        ],
+        "environments": [world.environment(rank) for rank in range(world_size)],
     }
     with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
         folder = Path(name)

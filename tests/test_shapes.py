@@ -1,0 +1,108 @@
+"""Functions that can be read at once: not too many parameters, not too many lines.
+
+Where more parameters are right, a comment `# parameters: REASON`, on the line of the `def` or above
+it, says why. A function's lines are those from its `def` to its end, docstring included.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_PARAMETERS = 8
+MOST_LINES = 60
+_REASON = re.compile(r"# parameters: \S")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[Function, bool]]:
+    """Every function, however deep, and whether its first parameter is `self` or the class."""
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Function):
+                static = any(getattr(d, "id", "") == "staticmethod" for d in child.decorator_list)
+                yield child, isinstance(node, ast.ClassDef) and not static
+
+
+def _parameters(function: Function, bound: bool) -> int:
+    """All that a caller may give, `*args` and `**options` as one each."""
+    given = function.args
+    named = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+    return named + (given.vararg is not None) + (given.kwarg is not None) - bound
+
+
+def _has_reason(function: Function, lines: list[str]) -> bool:
+    """Beside the `def`, or above it and its decorators."""
+    first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+    around = (lines[function.lineno - 1], lines[first - 2] if first > 1 else "")
+    return any(_REASON.search(line) for line in around)
+
+
+def _wide(source: str) -> list[str]:
+    """Functions with too many parameters, and no reason beside them."""
+    return [
+        f"{function.name} has {count} parameters, more than {MOST_PARAMETERS}"
+        for function, bound in _functions(ast.parse(source))
+        if (count := _parameters(function, bound)) > MOST_PARAMETERS
+        and not _has_reason(function, source.splitlines())
+    ]
+
+
+def _long(source: str) -> list[str]:
+    """Functions with too many lines."""
+    return [
+        f"{function.name} has {lines} lines, more than {MOST_LINES}"
+        for function, _ in _functions(ast.parse(source))
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > MOST_LINES
+    ]
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """Every module of the package (`launcher` and `models` are in it), each once, and its text."""
+    for name, path in rooms.modules().items():
+        yield name, path.read_text(encoding="utf-8")
+
+
+def test_every_module_is_looked_at_once() -> None:
+    paths = [path.resolve() for path in rooms.modules().values()]
+    assert len(paths) == len(set(paths))
+    folders = ("torch_topoopt", "launcher", "models")
+    assert set(paths) == {
+        path.resolve() for folder in folders for path in (rooms.ROOT / folder).rglob("*.py")
+    }
+
+
+def test_no_function_has_many_parameters_without_a_reason() -> None:
+    assert [f"{name}: {wrong}" for name, source in _sources() for wrong in _wide(source)] == []
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert [f"{name}: {wrong}" for name, source in _sources() for wrong in _long(source)] == []
+
+
+def test_a_wide_function_would_be_found() -> None:
+    eight = "a, b, c, d, e, f, g, h"
+    assert _wide(f"def narrow({eight}): ...") == []
+    assert _wide(f"class C:\n    def narrow(self, {eight}): ...") == []
+    found = ["wide has 9 parameters, more than 8"]
+    assert _wide(f"def wide({eight}, *, i): ...") == found
+    assert _wide(f"async def wide({eight}, **options): ...") == found
+    assert _wide(f"class C:\n    @staticmethod\n    def wide(i, {eight}): ...") == found
+    assert _wide(f"def outer():\n    def wide({eight}, i, /): ...") == found
+    assert _wide(f"# parameters:\ndef wide({eight}, i): ...") == found
+    assert _wide(f"def wide({eight}, i):  # parameters: torch calls it so\n    pass") == []
+    assert _wide(f"# parameters: torch calls it so\ndef wide({eight}, i): ...") == []
+    assert _wide(f"# parameters: as torch\n@cache\ndef wide({eight}, i): ...") == []
+
+
+def test_a_long_function_would_be_found() -> None:
+    body = "    pass\n" * (MOST_LINES - 1)
+    assert _long(f"def short():\n{body}") == []
+    assert _long(f"def long():\n{body}    pass\n") == ["long has 61 lines, more than 60"]

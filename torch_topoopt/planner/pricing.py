@@ -1,0 +1,115 @@
+"""What a strategy and a network cost together, and the network wired for a strategy.
+
+Both halves of a pair are always priced together, by the simulator at flow level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.plan import Prediction
+from torch_topoopt.search.traffic import demand
+from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.topology.best.network_search import NetworkSearch
+from torch_topoopt.topology.find_network import find_network
+from torch_topoopt.topology.finder.single_ring import single_ring
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.planner.options import PlanningOptions
+    from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.sim import IterationEstimate
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A strategy and a network, priced together for a number of micro-batches."""
+
+    strategy: Strategy
+    network: Network
+    estimate: IterationEstimate
+    micro_batches: int
+
+
+class PairPricing:
+    """Prices of one OpGraph on one cluster; `options` say how networks are wired.
+
+    Everywhere, `count` is the number of micro-batches.
+    """
+
+    def __init__(self, op_graph: OpGraph, cluster: Cluster, options: PlanningOptions) -> None:
+        self._op_graph = op_graph
+        self._cluster = cluster
+        self._options = options
+
+    def price(self, strategy: Strategy, network: Network, count: int) -> Pair:
+        """The pair, with rings on `network` for each group that the strategy needs."""
+        complete = complete_groups(self._cluster, network, strategy)
+        estimate = predict(self._op_graph, self._cluster, complete, strategy, micro_batches=count)
+        return Pair(strategy, complete, estimate, count)
+
+    def wire(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Network:
+        """The network for `strategy`: the one that is there, else TopologyFinder's; in mode best
+        the one with the least predicted iteration."""
+        options = self._options
+        if options.network is not None:
+            return options.network
+        asked = demand(self._op_graph, strategy, self._cluster.servers)
+
+        def price(network: Network) -> float:
+            return self.price(strategy, network, count).estimate.iteration_s
+
+        return find_network(
+            self._cluster,
+            asked,
+            mode=mode,
+            routing=options.routing,
+            search=NetworkSearch(seed=options.seed, price=price if mode == "best" else None),
+        )
+
+    def wired(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Pair:
+        """`strategy` on the network that is wired for it."""
+        return self.price(strategy, self.wire(strategy, mode, count), count)
+
+    def ideal_switch_s(self, strategy: Strategy, count: int) -> float:
+        """Seconds per iteration where all servers are on one ideal switch."""
+        return predict_ideal_switch(
+            self._op_graph, self._cluster, strategy, micro_batches=count
+        ).iteration_s
+
+    def single_ring_s(self, strategy: Strategy, count: int) -> float:
+        """Seconds per iteration where all ports are on a single ring."""
+        cluster = self._cluster
+        asked = demand(self._op_graph, strategy, cluster.servers)
+        if self._options.network is not None:  # of any degree; a ring takes two ports per server
+            degree = 2 if cluster.servers > 2 else 1
+            cluster = replace(cluster, degree=degree, port_gbps=None)
+        return self.price(strategy, single_ring(cluster, asked), count).estimate.iteration_s
+
+    def prediction(self, pair: Pair) -> Prediction:
+        """Of a Plan with this pair."""
+        estimate = pair.estimate
+        single_ring_s, ideal_switch_s = self.references(pair)
+        return Prediction(
+            iteration_s=rounded(estimate.iteration_s),
+            compute_s=rounded(estimate.compute_s),
+            single_ring_s=single_ring_s,
+            ideal_switch_s=ideal_switch_s,
+            link_bytes=estimate.link_bytes,
+        )
+
+    def references(self, pair: Pair) -> tuple[float, float]:
+        """Rounded seconds per iteration of the same strategy on a single ring and on an ideal
+        switch."""
+        strategy, count = pair.strategy, pair.micro_batches
+        return (
+            rounded(self.single_ring_s(strategy, count)),
+            rounded(self.ideal_switch_s(strategy, count)),
+        )
+
+
+def rounded(seconds: float) -> float:
+    """12 significant digits, so that the text of a Plan does not depend on the last bit."""
+    return float(f"{seconds:.12g}")
