@@ -108,7 +108,7 @@ def test_what_was_interrupted_half_way_is_listed_and_removed(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reserved = netns_state.reserve(name)
-    netns_kernel.create(netns_state.Layout(name).namespace(0))
+    netns_kernel.create(netns_state.NetnsLayout(name).namespace(0))
     assert answer(capsys, "list")[1]["fabrics"][0]["state"] == "being made"
     assert answer(capsys, "down", "--all")[1] == {
         "removed": [],

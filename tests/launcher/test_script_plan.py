@@ -79,12 +79,14 @@ def test_an_unknown_demand_gets_rings_and_predicts_nothing(servers: int) -> None
     assert documents.with_failures(plan, lambda *_: None).failures is not None
 
 
-def make_job(folder: Path, script: str) -> run.Run:
+def make_job(folder: Path, script: str) -> run.RunInProgress:
     """A run of a script, before its first stage."""
     (folder / "train.py").write_text(script)
     options = run_options.parse(["--servers", "4", str(folder / "train.py")])
     results = RunFolder(folder / "here", 0.0)
-    return run.Run(options, Terminal(), results, MetricsWriter(results / "metrics.jsonl", 0.0))
+    return run.RunInProgress(
+        options, Terminal(), results, MetricsWriter(results / "metrics.jsonl", 0.0)
+    )
 
 
 def test_a_trace_that_fails_is_one_line_and_rings_are_planned(
