@@ -22,7 +22,7 @@ from contract_cases import kinds_of, layouts_of
 from contract_operations import OPERATIONS, Case, Members, Started
 from ranks import make_plan, run_ranks, values
 
-from torch_topoopt.runtime import backend
+from torch_topoopt.runtime import job
 
 SEED = int(os.environ.get("TOPOOPT_TEST_SEED", "1"))
 STEPS = int(os.environ.get("TOPOOPT_TEST_STEPS", "200"))  # of each thread
@@ -102,7 +102,7 @@ class Actor:
         except BaseException as error:
             traceback.print_exc()
             self.error = f"{where}: {type(error).__name__}: {error}"
-            backend.jobs[-1].session.fail(self.error)  # the others should not wait for this thread
+            job.jobs[-1].session.fail(self.error)  # the others should not wait for this thread
 
     def _finish_one(self) -> str:
         where, started = self._pending.pop(self._rng.randrange(len(self._pending)))
@@ -122,7 +122,7 @@ _ANY_ORDER: dict[str, Any] = (
 
 
 def act(script: Script, rank: int, world: int) -> int:
-    backend._WINDOW_BYTES = script.window_bytes
+    job._WINDOW_BYTES = script.window_bytes
     dist.init_process_group("topoopt")
     members = []
     for asked in script.groups:
