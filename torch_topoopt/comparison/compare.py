@@ -117,7 +117,7 @@ def compare(
         if "fat-tree" in names:
             impossible["fat-tree"] = str(error)
             names = [name for name in names if name != "fat-tree"]
-    builder = _Builder(op_graph, cluster, plan, options, tree_gbps)
+    builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps)
     rows = []
     for i, name in enumerate(names):
         tell(2 + i, name)
@@ -140,7 +140,7 @@ class _Candidates:
 
 
 @dataclass(frozen=True)
-class _Builder:
+class _ArchitectureBuilder:
     """Makes an architecture for a strategy. `tree_gbps` is the rate of the fat-tree."""
 
     op_graph: OpGraph
@@ -230,7 +230,7 @@ def _candidates(
 
 def _best_row(
     name: str,
-    builder: _Builder,
+    builder: _ArchitectureBuilder,
     candidates: _Candidates,
     price: Callable[..., ArchitectureEstimate],
 ) -> Compared | str:

@@ -38,7 +38,7 @@ class PlanningOptions:
     `mode` "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
     `network` that is there already (cables that people plugged) only the strategy is planned.
-    `routing` is a policy of `routing_policies`; a network that is there keeps its routes.
+    `routing` is a policy of `routing.policies`; a network that is there keeps its routes.
 
     With more than one of the `micro_batches` the search also begins at pipelines. Of several
     numbers of them, or "auto" (1, 2, 4, ... 32, as far as they divide the batch), the first round

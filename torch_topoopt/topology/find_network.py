@@ -46,7 +46,7 @@ def find_network(
     Mode `best`: searched, as `search` says (`find_best_network`; other modes take no budget and no
     price).
 
-    Another `routing` than "shortest" replaces the routes at the end (`routing_policies.reroute`).
+    Another `routing` than "shortest" replaces the routes at the end (`routing.policies.reroute`).
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
     group, most traffic first; a group of one server has no rings. Rings of one group have equal

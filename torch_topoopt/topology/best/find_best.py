@@ -40,7 +40,7 @@ def find_best_network(
     `search` says what best is, and what may be spent on it. As in mode `paper`, groups list the
     whole cluster first, rings of one group have equal shares (where ports are not alike, shares
     that follow their slowest link), and a ring is there in both directions on duplex. `routing` is
-    a policy of `routing_policies`, for every candidate.
+    a policy of `routing.policies`, for every candidate.
 
     Raises DocumentError if `cluster` or `demand` is not valid, and ValueError for a negative seed
     or a budget that is not a finite number above 0.

@@ -24,7 +24,7 @@ class NetworkSearch:
     `budget_s` is what the search over rings and links may cost, in seconds of a core that does
     `ring_unions.WORK_PER_S` operations in each: steps are counted, no clock is read, so the same
     arguments give the same network, byte for byte. More finds better; the default is
-    `BUDGET_S_PER_SERVER` each. Planning routes comes on top.
+    `BUDGET_S_PER_SERVER` for each server. Planning routes comes on top.
 
     `on_better` is called with every network that is better than all before it, the paper's own
     first: for whoever ends the search early.
