@@ -52,7 +52,6 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
         os._exit(0)
 
     script = str(job["script"])
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     child._fake_process_groups(rank, world_size)
     library = _without_messages()
     sys.addaudithook(child._no_network)
