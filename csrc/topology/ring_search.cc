@@ -7,6 +7,11 @@
 #include <string>
 
 namespace topoopt {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
+
+}  // namespace
 
 RingSearch::RingSearch(RingUnion start, std::vector<int64_t> weights, uint64_t seed)
     : servers_(start.servers),
@@ -41,7 +46,6 @@ RingSearch::RingSearch(RingUnion start, std::vector<int64_t> weights, uint64_t s
 }
 
 void RingSearch::check(const RingUnion& start) const {
-  const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
   if (servers_ < 2 || servers_ > kMaxServers) {
     fail("servers: " + std::to_string(servers_) + " is not in 2.." + std::to_string(kMaxServers));
   }
@@ -51,33 +55,40 @@ void RingSearch::check(const RingUnion& start) const {
   }
   if (start.rings.empty() && start.links.empty()) fail("rings: neither rings nor links");
   for (size_t i = 0; i < start.rings.size(); ++i) {
-    const std::vector<int>& ring = start.rings[i];
-    const std::string where = "rings[" + std::to_string(i) + "]: ";
-    std::vector<char> seen(servers_, 0);
-    for (const int server : ring) {
-      if (server < 0 || server >= servers_ || seen[server]++) {
-        fail(where + "server " + std::to_string(server) + " is unknown or there twice");
-      }
-    }
-    if (ring.size() < 2) fail(where + "fewer than two servers");
-    if (symmetry_ == 1) continue;
-    if (static_cast<int>(ring.size()) != servers_) fail(where + "does not visit every server");
-    const int shift = (ring[orbits_] - ring[0] + servers_) % servers_;
-    for (int p = orbits_; p < servers_; ++p) {
-      if (ring[p] != (ring[p - orbits_] + shift) % servers_ || shift % orbits_ != 0) {
-        fail(where + "is not the same when moved on by " + std::to_string(orbits_));
-      }
-    }
+    checkRing(start.rings[i], "rings[" + std::to_string(i) + "]: ");
   }
   for (size_t i = 0; i < start.links.size(); ++i) {
-    const auto& [from, to] = start.links[i];
-    const std::string where = "links[" + std::to_string(i) + "]: ";
-    if (symmetry_ > 1) fail(where + "not possible with a symmetry");
-    if (from < -1 || from >= servers_ || to < -1 || to >= servers_) {
-      fail(where + "an unknown server");
-    }
-    if (from == to) fail(where + "connects a server to itself");
+    checkLink(start.links[i], "links[" + std::to_string(i) + "]: ");
   }
+  checkWeights();
+}
+
+void RingSearch::checkRing(const std::vector<int>& ring, const std::string& where) const {
+  std::vector<char> seen(servers_, 0);
+  for (const int server : ring) {
+    if (server < 0 || server >= servers_ || seen[server]++) {
+      fail(where + "server " + std::to_string(server) + " is unknown or there twice");
+    }
+  }
+  if (ring.size() < 2) fail(where + "fewer than two servers");
+  if (symmetry_ == 1) return;
+  if (static_cast<int>(ring.size()) != servers_) fail(where + "does not visit every server");
+  const int shift = (ring[orbits_] - ring[0] + servers_) % servers_;
+  for (int p = orbits_; p < servers_; ++p) {
+    if (ring[p] != (ring[p - orbits_] + shift) % servers_ || shift % orbits_ != 0) {
+      fail(where + "is not the same when moved on by " + std::to_string(orbits_));
+    }
+  }
+}
+
+void RingSearch::checkLink(const std::pair<int, int>& link, const std::string& where) const {
+  const auto& [from, to] = link;
+  if (symmetry_ > 1) fail(where + "not possible with a symmetry");
+  if (from < -1 || from >= servers_ || to < -1 || to >= servers_) fail(where + "an unknown server");
+  if (from == to) fail(where + "connects a server to itself");
+}
+
+void RingSearch::checkWeights() const {
   if (weights_.empty()) return;
   if (symmetry_ > 1) fail("weights: not possible with a symmetry");
   if (weights_.size() != static_cast<size_t>(servers_) * servers_) {

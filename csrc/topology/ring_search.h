@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,9 @@ class RingSearch {
   static constexpr int64_t kMoveWork = 16;  // operations per server, beside those of counting hops
 
   void check(const RingUnion& start) const;
+  void checkRing(const std::vector<int>& ring, const std::string& where) const;
+  void checkLink(const std::pair<int, int>& link, const std::string& where) const;
+  void checkWeights() const;
   int takeSlot(int server) { return next_slot_[server]++; }
   int moved(int server, int by) const;
   int at(const Cycle& cycle, int position) const;

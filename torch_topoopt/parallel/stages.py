@@ -94,7 +94,6 @@ def _passed(program: Program, blocks: list[tuple[tuple[int, ...], list[str]]]) -
     """The operator whose result passes before each stage, and after the last."""
     stage = {name: number for number, (_, names) in enumerate(blocks) for name in names}
     passed = [""] * (len(blocks) + 1)
-    made = {step.operator: step for step in program.steps if step.operator}
 
     def hand_over(origin: str, reader: int, what: str) -> None:
         if origin in program.boundary:
@@ -124,6 +123,12 @@ def _passed(program: Program, blocks: list[tuple[tuple[int, ...], list[str]]]) -
     for result in program.results:
         if result.origin:
             hand_over(result.origin, len(blocks) - 1, "the output")
+    _check_passed(program, passed)
+    return passed
+
+
+def _check_passed(program: Program, passed: list[str]) -> None:
+    made = {step.operator: step for step in program.steps if step.operator}
     for border, origin in enumerate(passed[1:-1], 1):
         if not origin:
             raise StrategyError(f"strategy: nothing passes from stage {border} to the next")
@@ -133,7 +138,6 @@ def _passed(program: Program, blocks: list[tuple[tuple[int, ...], list[str]]]) -
                 f"strategy: what {origin!r} makes is not one tensor of samples, so it cannot pass "
                 f"from stage {border} to stage {border + 1}"
             )
-    return passed
 
 
 class StageModule(torch.nn.Module):  # type: ignore[misc]

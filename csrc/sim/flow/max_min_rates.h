@@ -10,15 +10,27 @@
 
 namespace topoopt {
 
-// The allocation of progressive filling: the rates of all flows rise together, and a link that is
-// full stops those that cross it. It is their bottleneck, the level at which it filled is their
-// rate; the paths that a link stops are its group.
+// Path p has n_p flows of equal rate x_p; each byte of them puts a_pl bytes on link l, which
+// carries c_l bytes per second (path_table.h, LinkUse::load). The rates are feasible if for every
+// link
 //
-// So the unknowns are the levels of links, not the rates of flows. What all groups together leave
-// of a link is known from one weight for each pair of a group and a link that it crosses, and a
-// change is followed from link to link in ascending order of levels, only where levels change.
-// Paths are looked at one by one only when their bottleneck becomes another link, which is rare:
-// when a flow ends, hundreds of rates move and a handful of bottlenecks.
+//     sum over p of  n_p a_pl x_p  <=  c_l
+//
+// and max-min fair if no x_p can grow unless some x_q <= x_p shrinks. That holds exactly if every
+// path with flows has a bottleneck: a link on it that is full, and on which no path has a higher
+// rate. The paths with bottleneck l are its group G_l, and their common rate is its level
+//
+//     level_l = (c_l - sum over p not in G_l of n_p a_pl x_p) / (sum over p in G_l of n_p a_pl)
+//
+// Example: c_0 = 10, c_1 = 6, all loads 1; path A crosses link 0, B both, C link 1. Link 1 fills
+// first, G_1 = {B, C} at level 6 / 2 = 3; then G_0 = {A} at (10 - 3) / 1 = 7. When C ends, B is
+// held back by link 0: G_0 = {A, B} at level 5, and link 1 has no group.
+//
+// The unknowns are the levels of links, not the rates of flows: one weight for each pair of a group
+// and a link that it crosses gives what a group uses there. A change is followed from link to link
+// in ascending order of levels, only where levels change; paths are visited one by one only when
+// their bottleneck becomes another link. When a flow ends, hundreds of rates change, but few
+// bottlenecks.
 class MaxMinRates {
  public:
   // `capacity[l]` is in bytes per second. Both arguments must outlive this object; paths may be

@@ -142,68 +142,83 @@ def _groups(calls: list[CollectiveCall]) -> tuple[tuple[GroupDemand, ...], list[
 
 
 def _pairs(calls: list[CollectiveCall]) -> tuple[PairTable, list[str]]:
-    sent: _Pairs = defaultdict(int)
-    received: _Pairs = defaultdict(int)
-    exchanged: dict[_Group, _Pairs] = defaultdict(lambda: defaultdict(int))
-    assumed: list[str] = []
-    present = {call.rank for call in calls}
+    traffic = _PairTraffic({call.rank for call in calls})
     for call in calls:
+        traffic.add(call)
+    for call in calls:
+        traffic.add_unprofiled(call)
+    all_to_all = traffic.even_exchanges()
+    table = PairTable(tuple(e for e in all_to_all if e.size_bytes), traffic.listed())
+    return table, list(dict.fromkeys(traffic.assumed))
+
+
+class _PairTraffic:
+    """Bytes between pairs of ranks in the calls of the ranks `present`; what was assumed of the
+    others."""
+
+    def __init__(self, present: set[int]) -> None:
+        self.assumed: list[str] = []
+        self._present = present
+        self._sent: _Pairs = defaultdict(int)
+        self._received: _Pairs = defaultdict(int)
+        self._exchanged: dict[_Group, _Pairs] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, call: CollectiveCall) -> None:
         rank, peer = call.rank, call.peer
         if call.operation == "AllToAll":
-            parts = exchanged[tuple(sorted(call.group))]
+            parts = self._exchanged[tuple(sorted(call.group))]
             for target, size_bytes in zip(call.group, call.part_bytes, strict=True):
                 if target != rank:
                     parts[rank, target] += size_bytes
         elif call.operation in ("Send", "Gather") and peer is not None:
-            sent[rank, peer] += call.size_bytes
+            self._sent[rank, peer] += call.size_bytes
         elif call.operation == "Scatter" and peer is not None:
-            received[peer, rank] += call.size_bytes
+            self._received[peer, rank] += call.size_bytes
         elif call.operation == "Recv" and peer is None:
-            assumed.append(f"rank {rank} receives from any rank: counted where it is sent")
-        elif call.operation == "Recv" and peer is not None and peer not in present:
-            received[peer, rank] += call.size_bytes
-    _add_unprofiled_parts(calls, present, sent, received)
-    all_to_all = []
-    for group, parts in sorted(exchanged.items()):
-        if len(set(parts.values())) == 1:
-            all_to_all.append(AllToAll(group, next(iter(parts.values()))))
-            continue
-        for pair, size_bytes in parts.items():
-            sent[pair] += size_bytes
-        missing = [rank for rank in group if rank not in present]
-        if parts and missing:
-            assumed.append(f"nothing of what {_named(missing)} would send in an AllToAll")
-    total: _Pairs = defaultdict(int)
-    for pairs in (sent, received):
-        for pair, size_bytes in pairs.items():
-            total[pair] += size_bytes
-    listed = tuple(
-        PairDemand(source, target, size_bytes)
-        for (source, target), size_bytes in sorted(total.items())
-        if source != target and size_bytes
-    )
-    table = PairTable(tuple(e for e in all_to_all if e.size_bytes), listed)
-    return table, list(dict.fromkeys(assumed))
+            self.assumed.append(f"rank {rank} receives from any rank: counted where it is sent")
+        elif call.operation == "Recv" and peer is not None and peer not in self._present:
+            self._received[peer, rank] += call.size_bytes
 
-
-def _add_unprofiled_parts(
-    calls: list[CollectiveCall], present: set[int], sent: _Pairs, received: _Pairs
-) -> None:
-    """Gather and Scatter of members that were not profiled: as large as the part of the first
-    profiled member."""
-    for call in calls:
+    def add_unprofiled(self, call: CollectiveCall) -> None:
+        """Gather and Scatter of members that were not profiled: as large as the part of the first
+        profiled member."""
         if call.operation not in ("Gather", "Scatter") or call.peer is None:
-            continue
-        first = next(r for r in call.group if r in present)
-        if call.rank != first:
-            continue
-        for member in call.group:
-            if member in present:
-                continue
+            return
+        if call.rank != next(rank for rank in call.group if rank in self._present):
+            return
+        for member in self._absent(call.group):
             if call.operation == "Gather":
-                sent[member, call.peer] += call.size_bytes
+                self._sent[member, call.peer] += call.size_bytes
             else:
-                received[call.peer, member] += call.size_bytes
+                self._received[call.peer, member] += call.size_bytes
+
+    def even_exchanges(self) -> list[AllToAll]:
+        """AllToAlls in which all pairs exchange the same; others are added to what pairs send."""
+        even = []
+        for group, parts in sorted(self._exchanged.items()):
+            if len(set(parts.values())) == 1:
+                even.append(AllToAll(group, next(iter(parts.values()))))
+                continue
+            for pair, size_bytes in parts.items():
+                self._sent[pair] += size_bytes
+            missing = self._absent(group)
+            if parts and missing:
+                self.assumed.append(f"nothing of what {_named(missing)} would send in an AllToAll")
+        return even
+
+    def listed(self) -> tuple[PairDemand, ...]:
+        total: _Pairs = defaultdict(int)
+        for pairs in (self._sent, self._received):
+            for pair, size_bytes in pairs.items():
+                total[pair] += size_bytes
+        return tuple(
+            PairDemand(source, target, size_bytes)
+            for (source, target), size_bytes in sorted(total.items())
+            if source != target and size_bytes
+        )
+
+    def _absent(self, group: Iterable[int]) -> list[int]:
+        return [rank for rank in group if rank not in self._present]
 
 
 def _named(ranks: Sequence[int]) -> str:
