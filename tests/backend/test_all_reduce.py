@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 CASES = 1000
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)

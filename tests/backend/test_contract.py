@@ -8,12 +8,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import contract_cases
-import networks
 import pytest
 import torch.distributed as dist
-from contract_operations import OPERATIONS, Case, Members
-from ranks import make_plan, run_ranks, values
+from support.backend import contract_cases, networks
+from support.backend.contract_operations import OPERATIONS, Case, Members
+from support.backend.ranks import make_plan, run_ranks, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

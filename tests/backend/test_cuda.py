@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 _WORLD = 3
 _LARGE = 3 * (1 << 20) + 5  # float32 elements: several pieces

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from device import build, on_device
-from ranks import make_plan, run_ranks, values
+from support.backend.device import build, on_device
+from support.backend.ranks import make_plan, run_ranks, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

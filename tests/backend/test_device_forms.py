@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 if TYPE_CHECKING:
     from pathlib import Path

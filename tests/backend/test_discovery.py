@@ -8,8 +8,8 @@ import io
 import pytest
 import torch
 import torch.distributed as dist
-from network_namespaces import HostsFactory
-from ranks import run_bare_ranks, values
+from support.backend.network_namespaces import HostsFactory
+from support.backend.ranks import run_bare_ranks, values
 
 from torch_topoopt.runtime import backend
 

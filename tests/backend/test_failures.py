@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_bare_ranks, run_ranks
+from support.backend.ranks import make_plan, run_bare_ranks, run_ranks
 
 from torch_topoopt.plan.codec import DocumentError
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 from torch import nn
 from torch.distributed import nn as differentiable
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard

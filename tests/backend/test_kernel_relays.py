@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from netns_fixtures import a_name, own_state, require_namespaces
-from ranks import make_plan, run_bare_ranks, values
+from support.backend.ranks import make_plan, run_bare_ranks, values
+from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.netns.fabric import NetnsFabric

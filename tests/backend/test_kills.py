@@ -11,12 +11,12 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import networks
 import pytest
 import torch
 import torch.distributed as dist
-from contract_operations import OPERATIONS, Case, Members
-from ranks import make_plan, run_ranks, values
+from support.backend import networks
+from support.backend.contract_operations import OPERATIONS, Case, Members
+from support.backend.ranks import make_plan, run_ranks, values
 
 if TYPE_CHECKING:
     from pathlib import Path

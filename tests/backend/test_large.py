@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 BYTES = 2_200_000_001  # above 2 GiB, and odd
 NEEDED_BYTES = 3 * BYTES  # two ranks, and some room

@@ -8,11 +8,11 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-import networks
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend import networks
+from support.backend.ranks import make_plan, run_ranks, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

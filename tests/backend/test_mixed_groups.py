@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from networks import plan_of, ring
-from ranks import run_bare_ranks, run_ranks, values
+from support.backend.networks import plan_of, ring
+from support.backend.ranks import run_bare_ranks, run_ranks, values
 from torch.distributed.device_mesh import init_device_mesh
 
 from torch_topoopt.runtime import backend

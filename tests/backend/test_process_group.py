@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 from torch_topoopt.runtime.backend import _extension
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 OPERATIONS = int(os.environ.get("TOPOOPT_TEST_OPERATIONS", "6000"))
 ALLOWED_GROWTH_KB = 4 << 10

@@ -15,12 +15,12 @@ import time
 import traceback
 from typing import Any
 
-import networks
 import pytest
 import torch.distributed as dist
-from contract_cases import kinds_of, layouts_of
-from contract_operations import OPERATIONS, Case, Members, Started
-from ranks import make_plan, run_ranks, values
+from support.backend import networks
+from support.backend.contract_cases import kinds_of, layouts_of
+from support.backend.contract_operations import OPERATIONS, Case, Members, Started
+from support.backend.ranks import make_plan, run_ranks, values
 
 from torch_topoopt.runtime import job
 

@@ -7,7 +7,7 @@ import multiprocessing
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 from torch_topoopt.runtime import backend
 

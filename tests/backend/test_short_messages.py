@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 
 import torch_topoopt
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan, Route

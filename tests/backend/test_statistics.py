@@ -4,10 +4,10 @@ import dataclasses
 import json
 import os
 
-import networks
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend import networks
+from support.backend.ranks import make_plan, run_ranks, values
 
 import torch_topoopt
 from torch_topoopt.plan import CostModel

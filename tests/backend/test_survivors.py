@@ -10,8 +10,8 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from networks import plan_of, ring
-from ranks import make_plan, run_bare_ranks, run_ranks
+from support.backend.networks import plan_of, ring
+from support.backend.ranks import make_plan, run_bare_ranks, run_ranks
 
 from torch_topoopt.runtime import backend
 from torch_topoopt.runtime.job_network import lay_out

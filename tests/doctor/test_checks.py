@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from doctor.sites import changed, changed_interface, healthy
-from fabric.real_hosts import cluster_of
+from support.fabric.real_hosts import cluster_of
+from support.sites import changed, changed_interface, healthy
 
 from torch_topoopt.doctor.cluster_checks import reach_matrix
 from torch_topoopt.doctor.diagnosis import diagnose
@@ -22,7 +22,7 @@ from torch_topoopt.doctor.facts import (
 from torch_topoopt.doctor.findings import Finding, Site
 
 if TYPE_CHECKING:
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 
 @pytest.fixture

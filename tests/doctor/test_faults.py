@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from doctor.sites import InNamespace, examine
-from fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
+from support.fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
+from support.sites import InNamespace, examine
 
 from torch_topoopt.doctor.cluster_checks import reach_matrix
 from torch_topoopt.doctor.diagnosis import diagnose
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 # What a network namespace does not have, or what is so on the machine that runs the tests.
 _ELSEWHERE = {"buffers", "congestion", "governor", "firewall-unknown", "offloads"}

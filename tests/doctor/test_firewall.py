@@ -7,8 +7,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from doctor.sites import in_namespace
 from support.plain_namespaces import Namespaces, run
+from support.sites import in_namespace
 
 from torch_topoopt.doctor.facts import ChainFacts
 from torch_topoopt.doctor.firewall import accept_rule, iptables_chains, nft_chains, read_firewall

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sonic_ocs_device import OcsDevice
-from sonic_ocs_server import OcsServer
-from switched_clusters import Memories, switched_file
+from support.fabric.sonic_ocs_device import OcsDevice
+from support.fabric.sonic_ocs_server import OcsServer
+from support.fabric.switched_clusters import Memories, switched_file
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.cluster.switches import Switches, save_snapshots
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 
 LIMIT_S = 20.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
+from support.fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
 
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes, setup_script, undo_script
 from torch_topoopt.fabric.hosts.host_setup import host_setup
@@ -18,7 +18,7 @@ from torch_topoopt.fabric.hosts.host_setup import host_setup
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
     from torch_topoopt.plan import Plan
 

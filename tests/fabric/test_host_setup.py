@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from fabric.real_hosts import cluster_of
+from support.fabric.real_hosts import cluster_of
 from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
@@ -18,7 +18,7 @@ from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.options import PlanningOptions
 
 if TYPE_CHECKING:
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from switch_contract import Bench, SwitchContract
+from support.fabric.switch_contract import Bench, SwitchContract
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence, duplex_circuit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from switch_contract import Bench, SwitchContract
+from support.fabric.switch_contract import Bench, SwitchContract
 
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch

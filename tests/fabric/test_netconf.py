@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 import pytest
-from polatis_device import PolatisDevice
-from polatis_netconf_server import PolatisNetconfServer
+from support.fabric.polatis_device import PolatisDevice
+from support.fabric.polatis_netconf_server import PolatisNetconfServer
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.netconf import NetconfSession
@@ -107,7 +107,8 @@ def test_a_host_key_that_is_not_known_is_refused_before_the_password_is_sent(
     stale.write_text(f"[127.0.0.1]:{server.port} {other.get_name()} {other.get_base64()}\n")
     tried = []
     monkeypatch.setattr(
-        "polatis_netconf_server._Login.check_auth_password", lambda *given: tried.append(given)
+        "support.fabric.polatis_netconf_server._Login.check_auth_password",
+        lambda *given: tried.append(given),
     )
     empty = tmp_path / "empty"
     empty.touch()

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from netns_fixtures import a_name, make_plan, own_state, require_namespaces
+from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from netns_fixtures import make_plan
+from support.fabric.netns_fixtures import make_plan
 
 from torch_topoopt.fabric.netns.goodput import Goodput, together
 from torch_topoopt.fabric.netns.shaper import goodput_share

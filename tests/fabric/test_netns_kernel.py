@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from netns_fixtures import a_name, require_namespaces
+from support.fabric.netns_fixtures import a_name, require_namespaces
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel

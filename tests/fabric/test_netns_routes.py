@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from netns_fixtures import make_plan
+from support.fabric.netns_fixtures import make_plan
 
 from torch_topoopt.fabric.netns.routes import chosen_routes, hops_by_server
 from torch_topoopt.plan import Route

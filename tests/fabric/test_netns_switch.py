@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from netns_fixtures import a_name, require_namespaces
-from switch_contract import Bench, SwitchContract, ports_of
+from support.fabric.netns_fixtures import a_name, require_namespaces
+from support.fabric.switch_contract import Bench, SwitchContract, ports_of
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import NetnsLayout

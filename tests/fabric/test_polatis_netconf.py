@@ -10,9 +10,9 @@ import pytest
 from lxml import etree
 from ncclient import manager
 from ncclient.operations import RPCError
-from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
-from polatis_netconf_server import OPSW, PolatisNetconfServer
-from switch_contract import LIMIT_S, ports_of
+from support.fabric.polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
+from support.fabric.polatis_netconf_server import OPSW, PolatisNetconfServer
+from support.fabric.switch_contract import LIMIT_S, ports_of
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from polatis_contract import Connect
-    from polatis_device import PolatisDevice, PolatisServer
+    from support.fabric.polatis_contract import Connect
+    from support.fabric.polatis_device import PolatisDevice, PolatisServer
 
     from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 

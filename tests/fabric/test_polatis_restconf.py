@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from certificates import write_certificate
-from polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
-from polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
+from support.fabric.certificates import write_certificate
+from support.fabric.polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
+from support.fabric.polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from polatis_contract import Connect
-    from polatis_device import PolatisDevice, PolatisServer
+    from support.fabric.polatis_contract import Connect
+    from support.fabric.polatis_device import PolatisDevice, PolatisServer
 
     from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from polatis_contract import PolatisContract
-from polatis_device import PolatisDevice
-from polatis_scpi_server import PolatisScpiServer
-from switch_contract import LIMIT_S, ports_of
+from support.fabric.polatis_contract import PolatisContract
+from support.fabric.polatis_device import PolatisDevice
+from support.fabric.polatis_scpi_server import PolatisScpiServer
+from support.fabric.switch_contract import LIMIT_S, ports_of
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
@@ -24,8 +24,8 @@ from torch_topoopt.plan.codec import DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from polatis_contract import Connect
-    from polatis_device import PolatisServer
+    from support.fabric.polatis_contract import Connect
+    from support.fabric.polatis_device import PolatisServer
 
     from torch_topoopt.fabric.switches.polatis import PolatisSwitch
 
@@ -131,7 +131,9 @@ def test_something_else_on_the_port_is_an_error_with_what_it_said(
     reply: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polatis_scpi_server._Session._run", lambda self, line: [reply])
+    monkeypatch.setattr(
+        "support.fabric.polatis_scpi_server._Session._run", lambda self, line: [reply]
+    )
     with pytest.raises(SwitchError, match=re.escape(f"was answered {reply!r}, not two numbers")):
         switch.circuits()
 

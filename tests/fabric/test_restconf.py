@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from certificates import write_certificate
-from sonic_ocs_device import OcsDevice
-from sonic_ocs_server import OcsServer
+from support.fabric.certificates import write_certificate
+from support.fabric.sonic_ocs_device import OcsDevice
+from support.fabric.sonic_ocs_server import OcsServer
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.restconf import RestconfOptions, RestconfSession

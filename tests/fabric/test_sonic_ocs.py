@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from certificates import write_certificate
-from sonic_ocs_device import OcsDevice
-from sonic_ocs_server import MEDIA_TYPE, OcsServer
-from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
+from support.fabric.certificates import write_certificate
+from support.fabric.sonic_ocs_device import OcsDevice
+from support.fabric.sonic_ocs_server import MEDIA_TYPE, OcsServer
+from support.fabric.switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference

@@ -28,7 +28,7 @@ from torch_topoopt.fabric.wiring import PortAddress, Wiring
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
     from torch_topoopt.fabric.cluster.static import Heard
     from torch_topoopt.plan import Plan

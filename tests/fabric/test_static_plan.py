@@ -17,7 +17,7 @@ from torch_topoopt.plan import Demand, Plan, validate_network
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 
 def make_file(count: int, cables: Sequence[tuple[int, int]], *, gbps: float = 1.0) -> ClusterFile:

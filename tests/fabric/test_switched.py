@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from switched_clusters import Memories, switched_file
+from support.fabric.switched_clusters import Memories, switched_file
 
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
@@ -18,7 +18,7 @@ from torch_topoopt.fabric.wiring import PortAddress, Wiring
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
-from switched_clusters import switched_file
+from support.fabric.switched_clusters import switched_file
 
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches, place_on_switches
@@ -18,7 +18,7 @@ from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 

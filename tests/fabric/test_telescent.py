@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 import pytest
-from switch_contract import Bench, SwitchContract
-from telescent_server import PASSWORD, USER, Panel, TelescentServer
+from support.fabric.switch_contract import Bench, SwitchContract
+from support.fabric.telescent_server import PASSWORD, USER, Panel, TelescentServer
 
 from torch_topoopt.fabric.clock import HandClock
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
@@ -408,7 +408,7 @@ def test_an_answer_that_never_ends_is_an_error_with_its_last_words(
     shell = SshShell("panel", login)
     assert shell.run("unlock --force 3", 20) == ""
     monkeypatch.setattr(server.panel, "answer", lambda line: "R0#\x1b[1mN A1\r\nntm\r\nntm>  >")
-    monkeypatch.setattr("telescent_server.PROMPT", "still talking> ")
+    monkeypatch.setattr("support.fabric.telescent_server.PROMPT", "still talking> ")
     with pytest.raises(SwitchUnreachable, match=r"after 1 s; it ends in 'still talking> '"):
         shell.run("switchstate", 1)
     shell.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conftest import COMMAND
+from support.launcher import COMMAND
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-    from conftest import Launcher
+    from support.launcher import Launcher
     from support.plain_namespaces import Namespaces
 
 TOKEN = "TOPOOPT_DISCOVER_TOKEN"

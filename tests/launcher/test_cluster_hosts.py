@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import Launcher
+    from support.launcher import Launcher
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 

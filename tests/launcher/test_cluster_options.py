@@ -22,7 +22,8 @@ from torch_topoopt.launcher.run.cluster_site import ClusterSite
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Launcher, RingPlan
+    from support.launcher import Launcher
+    from support.plans import RingPlan
 
 
 def make_cluster(managements: list[str], *, accelerators: int = 1) -> ClusterFile:

@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import COMMAND
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
+from support.launcher import COMMAND
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces, ip, up
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import Launcher
+    from support.launcher import Launcher
 
 LIMIT_S = 60.0
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from fabric.real_hosts import (
+from support.fabric.real_hosts import (
     LIMIT_S,
     Hosts,
     cluster_of,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 _TOPOOPT = (sys.executable, "-m", "torch_topoopt.launcher.main")
 _SSH = """\

@@ -19,7 +19,7 @@ from torch_topoopt.fabric.switches.manual_panel import PanelState
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 LIMIT_S = 60.0
 QUIET_S = 0.5  # a moving progress line would be drawn more than twice in it

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from fabric.real_hosts import cluster_of
+from support.fabric.real_hosts import cluster_of
 
 from torch_topoopt.launcher import main
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,14 +13,14 @@ from torch_topoopt.launcher.run import options as run_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from conftest import RingPlan
+    from support.plans import RingPlan
 
     Topoopt = Callable[..., tuple[int, str, str]]
 
-sys.path.append(str(Path(__file__).parent.parent / "fabric"))
-from sonic_ocs_device import OcsDevice
-from sonic_ocs_server import OcsServer
+from support.fabric.sonic_ocs_device import OcsDevice
+from support.fabric.sonic_ocs_server import OcsServer
 
 SECRET = OcsServer.password
 

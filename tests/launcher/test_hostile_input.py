@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import COMMAND
+from support.launcher import COMMAND
 
 from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.launcher.errors import InputError

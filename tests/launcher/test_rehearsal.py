@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.netns import kernel as netns_kernel

@@ -6,9 +6,7 @@ SONiC-OCS over TLS are asked for circuits.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,15 +23,16 @@ from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from conftest import Launcher, RingPlan
+    from support.launcher import Launcher
+    from support.plans import RingPlan
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
-sys.path.append(str(Path(__file__).parent.parent / "fabric"))
-from certificates import write_certificate
-from sonic_ocs_device import OcsDevice
-from sonic_ocs_server import OcsServer
+from support.fabric.certificates import write_certificate
+from support.fabric.sonic_ocs_device import OcsDevice
+from support.fabric.sonic_ocs_server import OcsServer
 
 PLANES = 2
 

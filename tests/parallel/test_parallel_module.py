@@ -13,7 +13,7 @@ import parallel_models
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_bare_ranks, run_ranks, values
+from support.backend.ranks import make_plan, run_bare_ranks, run_ranks, values
 from torch.distributed import checkpoint
 
 import torch_topoopt

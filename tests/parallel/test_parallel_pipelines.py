@@ -9,7 +9,7 @@ import parallel_models
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import make_plan, run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 from torch import nn
 
 from torch_topoopt.parallel import (

@@ -18,9 +18,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from polatis_device import PolatisDevice
-from polatis_scpi_server import PolatisScpiServer
 from shared_cluster import make_cluster, program, wait_for
+from support.fabric.polatis_device import PolatisDevice
+from support.fabric.polatis_scpi_server import PolatisScpiServer
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.switches.open_switch import open_switch

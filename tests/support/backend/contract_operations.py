@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from contract_values import Placed, blank, block, placed, reduce_op, reduced
+from support.backend.contract_values import Placed, blank, block, placed, reduce_op, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable

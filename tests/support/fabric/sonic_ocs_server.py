@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sonic_ocs_device import OcsDevice
+    from support.fabric.sonic_ocs_device import OcsDevice
 
 _DATA = "/restconf/data/sonic-ocs:sonic-ocs/"
 _BULK_UPDATE = "/restconf/operations/sonic-ocs:bulk-update"

@@ -23,8 +23,7 @@ from torch_topoopt.doctor.gather import gather
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fabric.real_hosts import Hosts
-
+    from support.fabric.real_hosts import Hosts
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 T = TypeVar("T")

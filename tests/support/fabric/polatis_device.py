@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from device_server import DeviceServer
+from support.fabric.device_server import DeviceServer
 
 from torch_topoopt.fabric.switches.circuits import Circuit
 

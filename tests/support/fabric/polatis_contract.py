@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from polatis_device import PolatisDevice, Subswitch
-from switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
+from support.fabric.polatis_device import PolatisDevice, Subswitch
+from support.fabric.switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
 
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure
@@ -31,7 +31,7 @@ from torch_topoopt.fabric.switches.switch import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from polatis_device import PolatisServer
+    from support.fabric.polatis_device import PolatisServer
 
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.switches.circuits import Fence

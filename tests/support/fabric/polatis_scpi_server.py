@@ -11,13 +11,13 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from polatis_device import ConnectionCut, DeviceError, PolatisServer
+from support.fabric.polatis_device import ConnectionCut, DeviceError, PolatisServer
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from polatis_device import PolatisDevice
+    from support.fabric.polatis_device import PolatisDevice
 
 
 class ScpiError(Exception):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SOURCES = Path(__file__).with_name("device_extension")
-_BUILD = Path(__file__).parents[2] / "build" / "device_extension"
+_BUILD = Path(__file__).parents[3] / "build" / "device_extension"
 _LIMIT_S = 300.0
 
 

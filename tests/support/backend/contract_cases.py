@@ -10,8 +10,8 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
-from contract_operations import FLAT_ONLY, OPERATIONS, REDUCING, Case
-from contract_values import LAYOUTS, MOVABLE, REDUCIBLE, reduce_ops_of
+from support.backend.contract_operations import FLAT_ONLY, OPERATIONS, REDUCING, Case
+from support.backend.contract_values import LAYOUTS, MOVABLE, REDUCIBLE, reduce_ops_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import paramiko
-from device_server import DeviceServer
+from support.fabric.device_server import DeviceServer
 
 if TYPE_CHECKING:
     import socket

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 from lxml import etree
-from polatis_device import ConnectionCut, DeviceError, PolatisServer, data_tree
-from subtree_filter import OPSW, elements, filtered
+from support.fabric.polatis_device import ConnectionCut, DeviceError, PolatisServer, data_tree
+from support.fabric.subtree_filter import OPSW, elements, filtered
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from polatis_device import PolatisDevice
+    from support.fabric.polatis_device import PolatisDevice
 
 BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 _CAPABILITY = "urn:ietf:params:netconf:capability:"

@@ -15,13 +15,13 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from polatis_device import ConnectionCut, DeviceError, PolatisServer, data_tree
+from support.fabric.polatis_device import ConnectionCut, DeviceError, PolatisServer, data_tree
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from polatis_device import PolatisDevice
+    from support.fabric.polatis_device import PolatisDevice
 
 MEDIA_TYPE = "application/yang-data+json"
 # RFC 8040, section 7
