@@ -26,10 +26,11 @@ _TOKEN_VARIABLE = "TOPOOPT_DISCOVER_TOKEN"
 
 _DESCRIPTION = """\
 Finds out how machines are cabled, and writes a cluster file for `topoopt run --cluster`: both ends
-of every cable, with their addresses, speed and MTU. Every port says its name on its cable; two that
-hear each other and nobody else are its ends, and a probe between their addresses confirms it. The
-hosts are reached by ssh (keys only, it never asks for a password), or each runs an agent, which
-they and this command tell from strangers by a token that all share. Nothing is changed on any host.
+of every cable, with their addresses, speed and MTU. Every port announces its name on its cable; two
+that receive each other's announcements and no others are its ends, and a probe between their
+addresses confirms it. The hosts are reached by ssh (keys only, it never asks for a password), or
+each runs an agent; the agents and this command authenticate each other by a token that all share.
+Nothing is changed on any host.
 The order in which the hosts are named is the order of the servers."""
 
 _EXAMPLES = """\
@@ -102,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=2.0,
         metavar="S",
-        help="listen until nothing new was heard for so long (default: %(default)g)",
+        help="listen until no new announcement has arrived for so long (default: %(default)g)",
     )
     options.add_argument(
         "--remote-command",

@@ -1,4 +1,4 @@
-"""The agent that listens: strangers are turned away, and are in nobody's way."""
+"""The agent that listens: strangers are turned away, and block no other client."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_no_proof_ends_the_agent(agent: Callable[[], socket.socket], answer: obj
         assert "nonce" in json.loads(stream.readline())
         stream.write(line + b"\n")
         stream.flush()
-        assert b"nonce" not in stream.read(), "it is turned away, or told why"
+        assert b"nonce" not in stream.read(), "it is turned away, perhaps with a reason"
 
 
 def test_strangers_that_say_nothing_do_not_keep_the_survey_out(
@@ -82,4 +82,4 @@ def test_a_stranger_has_only_so_long_and_so_much_and_so_many_connections(
     with agent() as endless, endless.makefile("rb") as stream:
         stream.readline()
         endless.sendall(b"x" * 4096)
-        assert b"error" in stream.readline(), "it is told without the end of its line"
+        assert b"error" in stream.readline(), "the error comes without the end of its line"

@@ -1,4 +1,4 @@
-"""Ports that say their names, on a veth cable between two namespaces."""
+"""Ports that announce their names, on a veth cable between two namespaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.plain_namespaces import End, Namespaces, ip, up
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.fabric.driver import FabricError
 
-# Tells what the port hears, and goes on saying its name until the end of its input.
+# Prints the senders that the port receives, and announces its name until the end of its input.
 SCRIPT = """
 import json, sys, time
 from torch_topoopt.discovery.neighbours import Neighbours
@@ -23,14 +23,14 @@ with (
     Neighbours("job", 23456, server, {port: interface}) as own,
     Neighbours("other job", 23456, server, {"stranger": interface}),
 ):
-    heard = own.wait(lambda so_far: all(so_far.values()), time.monotonic() + 30)
-    print(json.dumps({name: sorted(ends) for name, ends in heard.items()}), flush=True)
+    senders = own.wait(lambda so_far: all(so_far.values()), time.monotonic() + 30)
+    print(json.dumps({name: sorted(ends) for name, ends in senders.items()}), flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("kind", ["IPv4", "IPv6"])
-def test_both_ends_of_a_cable_hear_each_other_and_no_other_job(kind: str) -> None:
+def test_both_ends_of_a_cable_receive_each_other_and_no_other_job(kind: str) -> None:
     """The addresses do not fit together, and with IPv6 there are none but those of the link."""
     with ExitStack() as stack:
         namespaces = stack.enter_context(Namespaces())
@@ -57,13 +57,13 @@ def test_both_ends_of_a_cable_hear_each_other_and_no_other_job(kind: str) -> Non
                 ends, (("h0", "p0", "ear"), ("h1", "p1", "mouth")), strict=True
             )
         ]
-        heard = [json.loads(process.stdout.readline()) for process in processes]
+        senders = [json.loads(process.stdout.readline()) for process in processes]
         for process in processes:
             process.communicate(timeout=60)
             assert process.returncode == 0
-        assert heard == [{"p0": [["h1", "p1"]]}, {"p1": [["h0", "p0"]]}]
+        assert senders == [{"p0": [["h1", "p1"]]}, {"p1": [["h0", "p0"]]}]
 
 
 def test_an_interface_that_is_not_there_is_named() -> None:
-    with pytest.raises(FabricError, match="h0:p0: there is no interface nic-of-nobody"):
-        Neighbours("job", 23456, "h0", {"p0": "nic-of-nobody"})
+    with pytest.raises(FabricError, match="h0:p0: there is no interface nic-of-no-host"):
+        Neighbours("job", 23456, "h0", {"p0": "nic-of-no-host"})

@@ -47,7 +47,7 @@ def make_servers(
 
 
 def answer(servers: list[Server]) -> list[Probe]:
-    """What discovery would find if addresses of one subnet reach each other, and no others."""
+    """The probes that succeed if addresses of one subnet reach each other, and no others."""
     by_address = {i.address: i for server in servers for i in server.interfaces}
     reached: list[Probe] = []
     for probes in rounds(servers):
@@ -158,7 +158,7 @@ def test_without_a_cycle_of_cables_the_ring_is_a_short_walk_with_relays(
     assert "ring through relays node" in describe_choice(servers, plan, wiring)
 
 
-def test_much_slower_interfaces_are_left_out_where_the_others_connect_everybody() -> None:
+def test_much_slower_interfaces_are_left_out_where_the_others_connect_all() -> None:
     servers = make_servers(4, ring_cables(4), switch_gbps=1.0)
     plan, wiring = plan_of(servers)
     assert SWITCH not in {port.interface for port in wiring.ports}
@@ -177,7 +177,7 @@ def test_much_slower_interfaces_join_what_the_others_leave_apart() -> None:
     assert interfaces == {"nic1", "nic2", SWITCH}
 
 
-def test_wireless_is_slow_whatever_it_claims() -> None:
+def test_wireless_is_slow_at_any_claimed_rate() -> None:
     wire = Interface("eth0", "10.0.0.1", 24, None, False, False)
     radio = Interface("wlan0", "10.0.1.1", 24, 1200.0, True, False)
     near = Interface("eth1", "10.0.2.1", 24, 25.0, False, False)

@@ -1,4 +1,4 @@
-"""From what ports hear to cables: pure functions, and the proof of a token."""
+"""From ports' announcements to cables: pure functions, and the proof of a token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from torch_topoopt.discovery.agent import Channel, greet, meet
+from torch_topoopt.discovery.agent import PROTOCOL, Channel, greet, meet
 from torch_topoopt.discovery.ports import PortFacts, list_ports
 from torch_topoopt.discovery.survey import cables_of, common_subnet, server_names
 from torch_topoopt.fabric.credentials import Password
@@ -16,12 +16,12 @@ from torch_topoopt.fabric.driver import FabricError
 End = tuple[int, str]
 
 
-def hears(*pairs: tuple[End, End], silent: tuple[End, ...] = ()) -> dict[End, frozenset[End]]:
-    """Who hears whom: (a, b) is a hears b."""
-    heard: dict[End, frozenset[End]] = {end: frozenset() for end in silent}
+def senders_of(*pairs: tuple[End, End], silent: tuple[End, ...] = ()) -> dict[End, frozenset[End]]:
+    """Port -> senders: for each pair (a, b), a receives the announcements of b."""
+    senders: dict[End, frozenset[End]] = {end: frozenset() for end in silent}
     for end, other in pairs:
-        heard[end] = heard.get(end, frozenset()) | {other}
-    return heard
+        senders[end] = senders.get(end, frozenset()) | {other}
+    return senders
 
 
 def both(a: End, b: End) -> list[tuple[End, End]]:
@@ -31,30 +31,33 @@ def both(a: End, b: End) -> list[tuple[End, End]]:
 NAMES = ["ann", "bob", "cid"]
 
 
-def test_ports_that_hear_each_other_and_nobody_else_are_the_ends_of_a_cable() -> None:
-    heard = hears(*both((0, "x"), (1, "y")), *both((1, "x"), (2, "x")), *both((0, "y"), (1, "z")))
-    cables, remarks = cables_of(NAMES, heard)
+def test_ports_that_receive_from_each_other_alone_are_the_ends_of_a_cable() -> None:
+    senders = senders_of(
+        *both((0, "x"), (1, "y")), *both((1, "x"), (2, "x")), *both((0, "y"), (1, "z"))
+    )
+    cables, remarks = cables_of(NAMES, senders)
     assert cables == [((0, "x"), (1, "y")), ((0, "y"), (1, "z")), ((1, "x"), (2, "x"))]
     assert remarks == []
 
 
 def test_a_switch_is_no_cable() -> None:
     ends = [(0, "s"), (1, "s"), (2, "s")]
-    heard = hears(*((a, b) for a in ends for b in ends if a != b))
-    cables, remarks = cables_of(NAMES, heard)
+    senders = senders_of(*((a, b) for a in ends for b in ends if a != b))
+    cables, remarks = cables_of(NAMES, senders)
     assert cables == []
-    assert remarks[0] == "ann:s: on a switch or bridge, where it hears bob:s, cid:s; not a cable"
+    assert remarks[0] == "ann:s: on a switch or bridge that also reaches bob:s, cid:s; not a cable"
     assert len(remarks) == 3
 
 
 def test_one_direction_alone_is_no_cable() -> None:
-    heard = hears(((0, "x"), (1, "y")), silent=((1, "y"), (2, "z")))
-    cables, remarks = cables_of(NAMES, heard)
+    senders = senders_of(((0, "x"), (1, "y")), silent=((1, "y"), (2, "z")))
+    cables, remarks = cables_of(NAMES, senders)
     assert cables == []
     assert remarks == [
-        "ann:x: hears bob:y, which does not hear it; is one direction of the cable broken?",
-        "bob:y: nobody is at its other end",
-        "cid:z: nobody is at its other end",
+        "ann:x: receives announcements of bob:y, which receives none of its; is one direction of "
+        "the cable broken?",
+        "bob:y: no port answers at its other end",
+        "cid:z: no port answers at its other end",
     ]
 
 
@@ -72,7 +75,7 @@ def test_the_addresses_of_a_cable_are_in_one_subnet() -> None:
     assert common_subnet(port(), port("10.0.0.5/30")) is None
 
 
-def test_hosts_keep_their_names_where_these_tell_them_apart() -> None:
+def test_hosts_keep_their_names_where_these_are_distinct() -> None:
     assert server_names(["ann.lab", "bob.lab"]) == ["ann", "bob"]
     assert server_names(["node.ann", "node.bob"]) == ["node.ann", "node.bob"]
     assert server_names(["same", "same"]) == ["h0", "h1"]
@@ -119,7 +122,7 @@ def test_an_agent_that_does_not_know_the_token_is_found_out() -> None:
     with near, far, near.makefile("rwb") as stream, far.makefile("rwb") as other:
         near.settimeout(10)
         impostor = Channel(other, other, "survey")
-        impostor.send({"topoopt": 1, "nonce": "n"})
+        impostor.send({"topoopt": PROTOCOL, "nonce": "n"})
         impostor.send({"proof": "guessed"})
         with pytest.raises(FabricError, match="agent: does not know the token"):
             meet(Channel(stream, stream, "agent"), Password("right"))

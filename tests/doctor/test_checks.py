@@ -113,7 +113,7 @@ def test_silence_at_the_other_end_is_told(site: Site) -> None:
     cables = list(site.facts["h0"].cables)
     cables[0] = replace(cables[0], answers=())
     finding = _only(changed(site, "h0", cables=tuple(cables)))
-    assert finding.what == "nobody answers at the other end; h1:p1 should be there"
+    assert finding.what == "no port answers at the other end; h1:p1 should be there"
 
 
 def test_a_cable_that_the_file_does_not_have_is_told(site: Site) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from support.plans import RingPlan
 
-    from torch_topoopt.fabric.cluster.static import Heard
+    from torch_topoopt.fabric.cluster.static import Senders
     from torch_topoopt.plan import Plan
 
 RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
@@ -38,9 +38,9 @@ RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
 
 @dataclass
 class Board:
-    """Where the threads meet, and what each port hears."""
+    """Where the threads meet, and whose announcements each port receives."""
 
-    hears: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    senders: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     texts: dict[tuple[str, int], str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -62,7 +62,7 @@ class Meeting:
                 lambda: all(key in self.board.texts for key in keys), deadline - time.monotonic()
             )
             if not there:
-                raise FabricError(f"nobody: {topic}")
+                raise FabricError(f"no host: {topic}")
             return {key[1]: self.board.texts[key] for key in keys}
 
 
@@ -79,16 +79,18 @@ class Host:
     @contextmanager
     def announce(
         self, token: str, udp_port: int, server: str, ports: Mapping[str, str]
-    ) -> Iterator[Ears]:
-        yield Ears({p: frozenset(self.board.hears.get(f"{server}:{p}", ())) for p in ports})
+    ) -> Iterator[Announcements]:
+        yield Announcements(
+            {p: frozenset(self.board.senders.get(f"{server}:{p}", ())) for p in ports}
+        )
 
 
 @dataclass
-class Ears:
-    heard: Heard
+class Announcements:
+    senders: Senders
 
-    def wait(self, enough: Callable[[Heard], bool], deadline: float) -> Heard:
-        return self.heard
+    def wait(self, enough: Callable[[Senders], bool], deadline: float) -> Senders:
+        return self.senders
 
 
 def make_file() -> ClusterFile:
@@ -176,7 +178,7 @@ def test_a_driver_wires_one_plan_at_a_time(ring_plan: RingPlan) -> None:
         fabric.close()
 
 
-def test_an_address_that_a_host_does_not_have_is_told_on_all_hosts(ring_plan: RingPlan) -> None:
+def test_an_address_that_a_host_does_not_have_fails_all_hosts(ring_plan: RingPlan) -> None:
     file, board = make_file(), Board()
     hosts = [addresses(file, server) for server in range(3)]
     there = hosts[1].pop()
@@ -188,7 +190,7 @@ def test_an_address_that_a_host_does_not_have_is_told_on_all_hosts(ring_plan: Ri
     assert f"it has {hosts[1][0]} on nic-{hosts[1][0]}" in message
 
 
-def test_another_interface_than_the_file_says_is_told(ring_plan: RingPlan) -> None:
+def test_another_interface_than_the_file_says_is_an_error(ring_plan: RingPlan) -> None:
     file, board = make_file(), Board()
     port = replace(file.servers[0].ports[0], interface="enp7s0")
     first = replace(file.servers[0], ports=(port, file.servers[0].ports[1]))
@@ -205,7 +207,7 @@ def test_a_link_that_fails_is_named_with_what_is_at_the_ends_of_its_cable(
 ) -> None:
     file, board = make_file(), Board()
     hosts = [addresses(file, server) for server in range(3)]
-    board.hears = {
+    board.senders = {
         "h0:a": [("h2", "b")],
         "h2:b": [("h0", "a")],
         "h0:b": [("h2", "a")],
@@ -220,12 +222,12 @@ def test_a_link_that_fails_is_named_with_what_is_at_the_ends_of_its_cable(
         f"{file.ports['h1:b'][1].ip} refuses connections to TCP port "
     )
     assert message.endswith(
-        "the cable at h0:a goes to h2:b; nobody answers at the other end of h1:b"
+        "the cable at h0:a goes to h2:b; no port answers at the other end of h1:b"
     )
 
 
 def listen_elsewhere(file: ClusterFile) -> Callable[[str, int], socket.socket]:
-    """Host 1 listens where nobody looks for its port b."""
+    """Host 1 listens at an address where no host looks for its port b."""
     from torch_topoopt.fabric.links import listen
 
     wrong = file.ports["h1:b"][1].ip
@@ -237,7 +239,7 @@ def test_a_cable_that_is_right_points_to_addresses_and_firewalls(
 ) -> None:
     file, board = make_file(), Board()
     hosts = [addresses(file, server) for server in range(3)]
-    board.hears = {"h0:a": [("h1", "b")], "h1:b": [("h0", "a")]}
+    board.senders = {"h0:a": [("h1", "b")], "h1:b": [("h0", "a")]}
     monkeypatch.setattr("torch_topoopt.fabric.cluster.static.listen", listen_elsewhere(file))
     message = str(connect_all(drivers(file, board, hosts), ring_plan(3))[0])
     assert message.endswith(

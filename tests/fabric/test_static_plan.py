@@ -130,7 +130,7 @@ def test_a_plan_that_needs_other_cables_is_refused(
         place(ring_plan(4), file)
 
 
-def test_one_of_two_cables_that_is_missing_is_told() -> None:
+def test_one_of_two_cables_that_is_missing_is_an_error() -> None:
     twice = plan_on(make_file(2, [(0, 1), (0, 1)]))
     with pytest.raises(FabricError, match=r"needs 2 cables between h0 and h1 .* has 1;"):
         place(twice, make_file(2, [(0, 1)]))

@@ -129,7 +129,7 @@ def test_what_is_no_cable_is_told_and_left_out(
     assert (
         "note: cable h1:nic1 - h2:nic1: the MTUs of its ends differ, 9000 and 1500" in done.stdout
     )
-    assert "note: h2:spare: nobody is at its other end" in done.stdout
+    assert "note: h2:spare: no port answers at its other end" in done.stdout
     again = launcher.run("discover", "--ssh", *hosts.names, "-o", "lab.yaml")
     assert again.returncode == 2
     assert "output: lab.yaml is there already" in again.stderr

@@ -1,8 +1,8 @@
-"""The agent of one host for `topoopt discover`: does what the survey asks, one line at a time.
+"""The agent of one host for `topoopt discover`: answers the survey's questions, one per line.
 
 Questions and answers are JSON objects, one per line, over a TCP connection or over the standard
-streams of ssh. The agent reads what the kernel knows of its interfaces, says the names of its ports
-on their cables, and sends probes; it changes nothing on its host.
+streams of ssh. The agent reads its interfaces from the kernel, announces the names of its ports on
+their cables, and sends probes; it changes nothing on its host.
 
 Over TCP both sides first prove that they know the shared token, each to a nonce of the other; the
 token itself is never sent. What follows is neither secret nor signed: it belongs on a management
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.credentials import Password
 
-PROTOCOL = 1
+PROTOCOL = 2
 _LONGEST_BYTES = 1 << 20
 _LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
 _GREET_S = 10.0
@@ -154,7 +154,7 @@ class Agent:
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "describe": self._describe,
             "announce": self._announce,
-            "heard": self._heard,
+            "senders": self._senders,
             "listen": self._listen,
             "probe": self._probe,
         }
@@ -184,14 +184,14 @@ class Agent:
         self._stack.enter_context(self._neighbours)
         return {}
 
-    def _heard(self) -> dict[str, Any]:
+    def _senders(self) -> dict[str, Any]:
         if self._neighbours is None:
-            raise FabricError("heard: nothing was announced")
-        heard = self._neighbours.heard()
-        return {"heard": {port: sorted(map(list, ends)) for port, ends in heard.items()}}
+            raise FabricError("senders: nothing was announced")
+        senders = self._neighbours.senders()
+        return {"senders": {port: sorted(map(list, ends)) for port, ends in senders.items()}}
 
     def _listen(self, job: str, server: int, addresses: list[str]) -> dict[str, Any]:
-        """Answers probes at `addresses` from now on, at the TCP ports that it tells."""
+        """Answers probes at `addresses` from now on, at the TCP ports that it returns."""
         tcp_ports, listeners = {}, []
         for address in addresses:
             listener = self._stack.enter_context(listen(address, 0))
@@ -208,8 +208,8 @@ class Agent:
 def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> None:
     """Serves the first survey that knows the token, to its end; turns all others away.
 
-    Several may prove it at once, each in _GREET_S at most, so that who says nothing is in nobody's
-    way. `timeout_s` bounds the silence of the survey. Raises FabricError if it breaks off.
+    Several may prove it at once, each in _GREET_S at most, so that a silent client blocks no other.
+    `timeout_s` bounds the silence of the survey. Raises FabricError if the survey breaks off.
     """
     with _Greeter(token) as greeter, selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -228,23 +228,23 @@ def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> Non
 
 
 class _Greeter:
-    """Lets whoever connects prove that it knows the token, each in a thread of its own.
+    """Lets each client prove that it knows the token, in a thread of its own.
 
-    `proven` becomes readable when one has.
+    `proven` becomes readable when a client has.
     """
 
     def __init__(self, token: Password) -> None:
         self._token = token
         self._slots = threading.BoundedSemaphore(_MOST_GREETINGS)
         self._found: queue.SimpleQueue[tuple[socket.socket, Any]] = queue.SimpleQueue()
-        self.proven, self._tell = socket.socketpair()
+        self.proven, self._notify = socket.socketpair()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.proven.close()
-        self._tell.close()
+        self._notify.close()
 
     def take(self) -> tuple[socket.socket, Any]:
         """The first that has proven it, and its stream."""
@@ -270,11 +270,11 @@ class _Greeter:
         except FabricError:
             with suppress(OSError):
                 stream.close()
-            connection.close()  # a stranger; who has been told so
+            connection.close()  # of a stranger; `greet` has sent the reason
         else:
             self._found.put((connection, stream))
             with suppress(OSError):  # another was first
-                self._tell.send(b"!")
+                self._notify.send(b"!")
         finally:
             limit.cancel()
             self._slots.release()

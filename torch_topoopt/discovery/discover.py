@@ -1,8 +1,8 @@
-"""Finds out, without a plan, which ranks share a machine and which machines reach each other.
+"""Finds, without a plan, the ranks that share a machine and the machines that reach each other.
 
-All ranks say where they run; rank 0 sees who shares a machine. The leaders of the machines then try
-each other's addresses, as rank 0 tells them to, until all are connected, and rank 0 makes the Plan
-and the Wiring that all ranks load. An error on any rank becomes the same error on all of them.
+Every rank announces its host, and rank 0 groups the ranks by machine. The leaders of the machines
+then probe each other's addresses in the rounds that rank 0 sends, until all are connected; rank 0
+makes the Plan and the Wiring that all ranks load. An error on a rank becomes an error on all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger("torch_topoopt")
 
 @dataclass(frozen=True)
 class Discovered:
-    """What a rank has learnt; `listeners` (address and TCP port -> socket) are its own, open."""
+    """The job's network; `listeners` (address and TCP port -> socket) are this rank's, open."""
 
     plan: Plan
     wiring: Wiring
@@ -106,7 +106,7 @@ class _Member:
             listener.close()
 
     def listen(self, interfaces: list[Interface]) -> None:
-        """Opens the ports and tells rank 0 where they are."""
+        """Opens the ports and publishes their numbers to rank 0."""
         error = ""
         try:
             for interface in interfaces:
@@ -142,11 +142,11 @@ def usable_interfaces(host: Announcement, *, one_machine: bool) -> list[Interfac
 
 
 def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
-    """Rank 0's part. It yields where rank 0 has to take part like everybody else.
+    """Rank 0's part. It yields where rank 0 has to take part like every other leader.
 
-    What goes wrong is told where the others wait next.
+    A failure is published where the others wait next.
     """
-    # The others wait until `deadline` for what is told here, also that somebody is missing.
+    # The others wait until `deadline` for messages from here, also that a rank is missing.
     deadline -= 0.1 * time_left(deadline)
     try:
         hosts = _gather_hosts(meeting, world_size, deadline)
@@ -187,22 +187,22 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     meeting.publish("found", json.dumps(message))
 
 
-_told = False  # what was chosen, to the user of this process
+_printed = False  # the line of the first discovery of this process
 
 
 def _choose(servers: list[Server], reached: list[Probe]) -> dict[str, Any]:
-    """The documents for all ranks; says what they mean in one line.
+    """The documents for all ranks; describes them in one line.
 
-    One in the life of a process: who meets again and again is not told again and again.
+    Only the first discovery of a process prints it; later ones log it.
     """
-    global _told
+    global _printed
     plan, wiring = plan_network(servers, reached)
     line = describe_choice(servers, plan, wiring)
-    if not _told:
+    if not _printed:
         print(f"topoopt: {line}", file=sys.stderr, flush=True)
     else:
         log.info("%s", line)
-    _told = True
+    _printed = True
     return {"plan": plan.to_json(), "wiring": wiring.to_json()}
 
 

@@ -1,4 +1,4 @@
-"""What a rank tells the others about where it runs."""
+"""Facts about a rank's host that ranks exchange."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def _machine(name: str) -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         spaces = [os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid")]
     except OSError as error:
-        raise FabricError(f"cannot tell this machine from others: {error}") from None
+        raise FabricError(f"cannot distinguish this machine from others: {error}") from None
     return "/".join(map(str, (name, boot, *spaces, os.getuid())))

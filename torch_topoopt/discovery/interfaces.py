@@ -76,7 +76,7 @@ def list_interfaces() -> list[Interface]:
 
 
 def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], list[str]]:
-    """The interfaces that a list like "eth0,ib" or "^docker,virbr" means, and the names in vain.
+    """The interfaces that a list like "eth0,ib" or "^docker,virbr" means, and unmatched names.
 
     Names are prefixes. With ^ in front, all but these are meant. Raises FabricError for a list that
     is no such list.

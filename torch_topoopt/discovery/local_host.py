@@ -21,5 +21,5 @@ class NamespaceHost:
     def announce(
         self, token: str, udp_port: int, server: str, ports: Mapping[str, str]
     ) -> Neighbours:
-        """Names the ports (port -> interface) of `server` to whoever is at their other ends."""
+        """Announces the ports (port -> interface) of `server` to the other ends of their cables."""
         return Neighbours(token, udp_port, server, ports)

@@ -1,8 +1,8 @@
-"""Who is at the other end of each cable: every port says its name, and hears who else does.
+"""The other end of each cable: every port announces its name, and receives others' announcements.
 
 Small UDP datagrams go out of one interface each, to all hosts of that network and no further:
 IPv4 multicast to 224.0.0.1, which needs no matching addresses, and IPv6 multicast to ff02::1, which
-needs none at all. On a direct cable exactly one other port hears them; on a switch several do.
+needs none at all. On a direct cable exactly one other port receives them; on a switch several do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_topoopt.fabric.driver import FabricError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch_topoopt.fabric.cluster.static_check import Heard
+    from torch_topoopt.fabric.cluster.static_check import Senders
 
 _ALL_HOSTS = "224.0.0.1"  # RFC 1112: this network only
 _ALL_NODES = "ff02::1"  # RFC 4291
@@ -34,9 +34,9 @@ _MOST_BYTES = 512
 
 
 class Neighbours:
-    """Announces the ports of one server from now on until it is closed, and remembers who answers.
+    """Announces the ports of one server until it is closed, and keeps the senders that it receives.
 
-    `ports` are names of ports and their interfaces. Everybody of one search uses the same `token`
+    `ports` are names of ports and their interfaces. All hosts of one search use the same `token`
     and the same UDP port.
     """
 
@@ -51,7 +51,7 @@ class Neighbours:
                 self._ports.setdefault(socket.if_nametoindex(interface), []).append(port)
             except OSError:
                 raise FabricError(f"{server}:{port}: there is no interface {interface}") from None
-        self._heard: dict[str, set[tuple[str, str]]] = {port: set() for port in ports}
+        self._senders: dict[str, set[tuple[str, str]]] = {port: set() for port in ports}
         self._changed = threading.Condition()
         self._wake, self._woken = socket.socketpair()
         self._sockets = self._open()
@@ -72,19 +72,19 @@ class Neighbours:
         for end in (self._woken, *self._sockets):
             end.close()
 
-    def heard(self) -> Heard:
-        """Port -> the ports (server, port) that it hears, so far."""
+    def senders(self) -> Senders:
+        """Port -> the ports (server, port) whose announcements it has received so far."""
         with self._changed:
-            return {port: frozenset(ends) for port, ends in self._heard.items()}
+            return {port: frozenset(ends) for port, ends in self._senders.items()}
 
-    def wait(self, enough: Callable[[Heard], bool], deadline: float) -> Heard:
-        """What is heard, as soon as that is `enough` or at `deadline` (monotonic seconds)."""
-        while not enough(heard := self.heard()):
+    def wait(self, enough: Callable[[Senders], bool], deadline: float) -> Senders:
+        """The senders, as soon as they are `enough` or at `deadline` (monotonic seconds)."""
+        while not enough(senders := self.senders()):
             with self._changed:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
-                    return self.heard()
-        return heard
+                    return self.senders()
+        return senders
 
     def _open(self) -> list[socket.socket]:
         with contextlib.ExitStack() as on_failure:
@@ -164,7 +164,7 @@ class Neighbours:
             return
         with self._changed:
             for port in self._ports[index]:
-                self._heard[port].add((words[0], words[1]))
+                self._senders[port].add((words[0], words[1]))
             self._changed.notify_all()
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 _HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
 _QUESTION, _ANSWER = b"TOPOPRB1", b"TOPOPRB2"
 # A neighbour answers in a millisecond, or, if its first packet was lost, when TCP has sent it again
-# after a second; the rest is for addresses that nobody has.
+# after a second; the rest is for addresses that no host has.
 TIMEOUT_S = 2.5
 
 
@@ -133,7 +133,7 @@ def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> 
 def _advance(
     connection: socket.socket, events: int, probe: Probe, received: bytes, job: str
 ) -> bytes | bool:
-    """What has been received so far, or at the end whether the answer is right."""
+    """The bytes received so far, or at the end whether the answer is right."""
     ends = (job, probe.source, probe.target)
     try:
         if events & selectors.EVENT_WRITE:

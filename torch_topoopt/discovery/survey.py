@@ -1,8 +1,8 @@
-"""`topoopt discover`: from what the agents of all hosts hear and reach to a cluster file.
+"""`topoopt discover`: from announcements and probes between all hosts to a cluster file.
 
-A cable is a pair of ports that hear each other and nobody else: both ends have said so. That its
-addresses work over it is tried by a TCP probe. Whatever is up but is no such cable is told as a
-remark, never guessed at.
+A cable is a pair of ports that receive each other's announcements and no others. A TCP probe
+confirms that its addresses work over it. An interface that is up but is no end of such a cable
+becomes a remark, never a guess.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ End = tuple[int, str]  # host, interface
 
 @dataclass(frozen=True)
 class AgentReport:
-    """What an agent says of its host; `management` is how the survey reaches it."""
+    """An agent's description of its host; `management` is how the survey reaches it."""
 
     name: str
     management: str
@@ -59,7 +59,7 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
     """Asks the agents at `channels`, in the order of the servers to be; raises FabricError.
 
     `interfaces` narrows what is looked at, as TOPOOPT_INTERFACES does; ports listen to each other
-    until nothing new was heard for `listen_s`.
+    until no new announcement has arrived for `listen_s`.
     """
     hosts = [_describe(channel) for channel in channels]
     names = server_names([host.name for host in hosts])
@@ -67,8 +67,8 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
     session = {"token": secrets.token_hex(8), "udp_port": secrets.choice(_UDP_PORTS)}
     for channel, server, own in zip(channels, names, looked_at, strict=True):
         channel.ask("announce", server=server, interfaces=own, **session)
-    heard = _listen(channels, names, listen_s)
-    pairs, remarks = cables_of(names, heard)
+    senders = _listen(channels, names, listen_s)
+    pairs, remarks = cables_of(names, senders)
     addressed = []
     for a, b in pairs:
         if addresses := common_subnet(hosts[a[0]].port(a[1]), hosts[b[0]].port(b[1])):
@@ -80,8 +80,9 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
         label = f"{names[a[0]]}:{a[1]} - {names[b[0]]}:{b[1]}"
         if (a, b) in silent:
             raise FabricError(
-                f"cable {label}: both ends hear each other, but {addresses[0]} does not reach "
-                f"{addresses[1]} by TCP; look at the firewalls and routes of both hosts"
+                f"cable {label}: both ends receive each other's announcements, but "
+                f"{addresses[0]} does not reach {addresses[1]} by TCP; look at the firewalls and "
+                "routes of both hosts"
             )
         mtus = [hosts[host].port(interface).mtu for host, interface in (a, b)]
         if mtus[0] != mtus[1]:
@@ -91,7 +92,7 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
 
 
 def server_names(nodes: Sequence[str]) -> list[str]:
-    """The hosts' own names where these tell them apart, else h0, h1, ..."""
+    """The hosts' own names where these are distinct, else h0, h1, ..."""
     short = [node.partition(".")[0] for node in nodes]
     for names in (short, list(nodes)):
         if len(set(names)) == len(names) and all(_SERVER_NAME.fullmatch(name) for name in names):
@@ -100,27 +101,27 @@ def server_names(nodes: Sequence[str]) -> list[str]:
 
 
 def cables_of(
-    names: Sequence[str], heard: dict[End, frozenset[End]]
+    names: Sequence[str], senders: dict[End, frozenset[End]]
 ) -> tuple[list[tuple[End, End]], list[str]]:
-    """The pairs of ports that hear each other and nobody else, and remarks on the others."""
+    """The pairs of ports that receive from each other alone, and remarks on the others."""
     cables, remarks = [], []
-    for end in sorted(heard):
-        others = heard[end]
+    for end in sorted(senders):
+        others = senders[end]
         label = f"{names[end[0]]}:{end[1]}"
         if not others:
-            remarks.append(f"{label}: nobody is at its other end")
+            remarks.append(f"{label}: no port answers at its other end")
         elif len(others) > 1:
             far = ", ".join(f"{names[host]}:{interface}" for host, interface in sorted(others))
-            remarks.append(f"{label}: on a switch or bridge, where it hears {far}; not a cable")
+            remarks.append(f"{label}: on a switch or bridge that also reaches {far}; not a cable")
         else:
             (far_end,) = others
-            if heard.get(far_end) == frozenset({end}):
+            if senders.get(far_end) == frozenset({end}):
                 if end < far_end:
                     cables.append((end, far_end))
-            elif len(heard.get(far_end, ())) < 2:
+            elif len(senders.get(far_end, ())) < 2:
                 remarks.append(
-                    f"{label}: hears {names[far_end[0]]}:{far_end[1]}, which does not hear it; is "
-                    "one direction of the cable broken?"
+                    f"{label}: receives announcements of {names[far_end[0]]}:{far_end[1]}, which "
+                    "receives none of its; is one direction of the cable broken?"
                 )
     return cables, remarks
 
@@ -158,21 +159,21 @@ def _interfaces(host: AgentReport, wanted: str) -> list[str]:
 def _listen(
     channels: Sequence[Channel], names: Sequence[str], listen_s: float
 ) -> dict[End, frozenset[End]]:
-    """Who hears whom, once nothing new has been heard for `listen_s`."""
+    """Port -> senders of the announcements it receives, once none is new for `listen_s`."""
     numbers = {name: number for number, name in enumerate(names)}
-    heard: dict[End, frozenset[End]] = {}
+    senders: dict[End, frozenset[End]] = {}
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < listen_s:
         time.sleep(_POLL_S)
         now: dict[End, frozenset[End]] = {}
         for host, channel in enumerate(channels):
-            for interface, ends in channel.ask("heard")["heard"].items():
+            for interface, ends in channel.ask("senders")["senders"].items():
                 now[host, interface] = frozenset(
                     (numbers[server], port) for server, port in ends if server in numbers
                 )
-        if now != heard:
-            heard, quiet_since = now, time.monotonic()
-    return heard
+        if now != senders:
+            senders, quiet_since = now, time.monotonic()
+    return senders
 
 
 def _probe(

@@ -51,7 +51,7 @@ def check_cabling(site: Site) -> Iterator[Finding]:
             elif not cable.answers:
                 yield Finding(
                     *("error", "cabling", server, where),
-                    what=f"nobody answers at the other end; {far} should be there",
+                    what=f"no port answers at the other end; {far} should be there",
                     why="this link carries nothing",
                     advice=f"see that {far} is up and has its address, then follow the cable",
                 )

@@ -1,4 +1,4 @@
-"""The fabric of cables that people plugged: finds each planned link on its cable and verifies it.
+"""The fabric of fixed cables: finds each planned link on its cable and verifies it.
 
 Unlike an emulated fabric it is on many hosts. Each has its own driver; they meet (over the
 management network), open the plan's links together, and come to one verdict: either every link
@@ -16,7 +16,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch_topoopt.fabric.cluster.static_check import Heard, check_links, ends_of, told, verdict
+from torch_topoopt.fabric.cluster.static_check import (
+    Senders,
+    check_links,
+    ends_of,
+    outcome_of,
+    verdict,
+)
 from torch_topoopt.fabric.cluster.static_plan import PortNames, place
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
@@ -34,19 +40,19 @@ _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing
 _UDP_PORTS = range(20000, 30000)
 _ATTEMPTS = 64
 _MEET_S = 60.0  # for what every host does within seconds
-_LISTENING_S = 2.0  # for the other end of a cable to say its name ten times
+_LISTENING_S = 2.0  # for the other end of a cable to announce its name ten times
 
 
 class Announcing(Protocol):
-    """The ports of this host, telling the other ends of their cables who they are."""
+    """The ports of this host, announced to the other ends of their cables."""
 
-    def wait(self, enough: Callable[[Heard], bool], deadline: float) -> Heard:
-        """What is heard, as soon as that is `enough` or at `deadline` (monotonic seconds)."""
+    def wait(self, enough: Callable[[Senders], bool], deadline: float) -> Senders:
+        """The senders, as soon as they are `enough` or at `deadline` (monotonic seconds)."""
         ...
 
 
 class LocalHost(Protocol):
-    """What a driver must know of the machine that it runs on."""
+    """Facts of the machine that a driver runs on."""
 
     def interfaces(self) -> Mapping[str, str]:
         """IPv4 address -> interface, of all interfaces that are up."""
@@ -55,13 +61,13 @@ class LocalHost(Protocol):
     def announce(
         self, token: str, udp_port: int, server: str, ports: Mapping[str, str]
     ) -> AbstractContextManager[Announcing]:
-        """Names the ports (port -> interface) of `server` to whoever is at their other ends."""
+        """Announces the ports (port -> interface) of `server` to the other ends of their cables."""
         ...
 
 
 @dataclass(frozen=True)
 class _Session:
-    """What server 0 decides for all: how the hosts recognise each other's announcements."""
+    """Chosen by server 0 for all: how the hosts recognise each other's announcements."""
 
     token: str
     udp_port: int
@@ -135,12 +141,12 @@ class StaticFabric:
             failures = check_links(plan, wiring, self._server, listeners, self._timeout_s)
             suspects = {placed[end] for link in failures for end in ends_of(link)}
             own = {end.partition(":")[2] for end in suspects if self._owns(end)}
-            heard = announcing.wait(
+            senders = announcing.wait(
                 lambda so_far: all(so_far[port] for port in own),
                 time.monotonic() + _LISTENING_S,
             )
-            # Until everybody has told what it hears, this host goes on saying who it is.
-            outcomes = self._exchange("verified", told(failures, heard))
+            # This host goes on announcing its ports until all hosts have sent their outcomes.
+            outcomes = self._exchange("verified", outcome_of(failures, senders))
         if problem := verdict(self._file, plan, placed, outcomes):
             raise FabricError(problem)
         return wiring
@@ -160,7 +166,7 @@ class StaticFabric:
         return _Session(**json.loads(self._meeting.collect("session", [0], deadline)[0]))
 
     def _exchange(self, topic: str, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """Tells all hosts, and hears what each has to say; FabricError names one that is silent."""
+        """Broadcasts `own`, returns every host's value; FabricError names one that is missing."""
         self._meeting.publish(topic, json.dumps(own))
         everyone = range(len(self._file.servers))
         texts = self._meeting.collect(topic, everyone, time.monotonic() + _MEET_S)

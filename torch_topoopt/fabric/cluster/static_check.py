@@ -1,4 +1,4 @@
-"""Tries the links of a plan from one host, and makes one verdict of what all hosts found.
+"""Tries the links of a plan from one host, and makes one verdict of the outcomes of all hosts.
 
 A link is tried as it will be used, by a TCP connection with a hello and then full-size packets from
 both ends, but never
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
 
-# Port of this server -> the ports (server, port) at the other end of its cable, as they say
-Heard = dict[str, frozenset[tuple[str, str]]]
+# Port of this server -> the ports (server, port) whose announcements arrive over its cable
+Senders = dict[str, frozenset[tuple[str, str]]]
 
 _LOAD_BYTES = 64 << 10  # several packets of any size that a link may have
 
@@ -93,8 +93,8 @@ def _call(
 
 
 def _answer(link: Link, digest: str, deadline: float, listener: socket.socket) -> str:
-    """Why nobody right has connected to this end; "" if the right one has."""
-    why = "nobody has connected"
+    """Why the right server has not connected to this end; "" if it has."""
+    why = "no server has connected"
     while (left := deadline - time.monotonic()) > 0:
         try:
             listener.settimeout(left)
@@ -134,58 +134,58 @@ def _receive_load(connection: socket.socket) -> None:
         raise FabricError("load: the other end has given up")
 
 
-def told(failures: Failures, heard: Heard) -> dict[str, Any]:
-    """What one host tells the others, as JSON can carry it."""
+def outcome_of(failures: Failures, senders: Senders) -> dict[str, Any]:
+    """The outcome of one host, as JSON can carry it, for `verdict`."""
     return {
         "failures": [
             [link.source, link.source_port, link.target, link.target_port, why]
             for link, why in failures.items()
         ],
-        "heard": {port: sorted(map(list, ends)) for port, ends in heard.items()},
+        "senders": {port: sorted(map(list, ends)) for port, ends in senders.items()},
     }
 
 
 def verdict(
     file: ClusterFile, plan: Plan, placed: PortNames, outcomes: Sequence[dict[str, Any]]
 ) -> str:
-    """What is wrong with the cables, from what all servers have `told`; "" if nothing is.
+    """The problems of the cables, from each server's `outcome_of`; "" if there is none.
 
-    The end that connects knows best why a link does not work; what is at the other end of a cable
-    is what its own end hears.
+    The reason of the connecting end is preferred; the announcements that an end receives say which
+    port is at the other end of its cable.
     """
     reasons: dict[Link, dict[int, str]] = {}
-    heard: dict[str, set[str]] = {}
+    senders: dict[str, set[str]] = {}
     for server, outcome in enumerate(outcomes):
         for *ends, why in outcome["failures"]:
             reasons.setdefault(Link(*ends), {})[server] = why
-        for port, others in outcome["heard"].items():
-            heard[f"{file.servers[server].name}:{port}"] = {":".join(end) for end in others}
+        for port, others in outcome["senders"].items():
+            senders[f"{file.servers[server].name}:{port}"] = {":".join(end) for end in others}
     problems = []
     for link in links.connections(plan):
         if link not in reasons:
             continue
         source, target = (placed[end] for end in ends_of(link))
         why = reasons[link].get(link.source) or reasons[link][link.target]
-        found = _at_the_other_ends(source, target, heard)
+        found = _at_the_other_ends(source, target, senders)
         problems.append(f"cable {source} - {target} ({links.describe(link)}): {why}; {found}")
     if len(problems) > 1:
         problems.insert(0, f"{len(problems)} of the planned cables do not work:")
     return "\n  ".join(problems)
 
 
-def _at_the_other_ends(source: str, target: str, heard: Mapping[str, set[str]]) -> str:
-    if target in heard.get(source, ()) and source in heard.get(target, ()):
+def _at_the_other_ends(source: str, target: str, senders: Mapping[str, set[str]]) -> str:
+    if target in senders.get(source, ()) and source in senders.get(target, ()):
         return (
             "it is plugged in as the file says, so look at the addresses, their prefix lengths and "
             "the firewalls of both hosts"
         )
     parts = []
     for near, far in ((source, target), (target, source)):
-        others = sorted(heard.get(near, set()) - {far})
-        if far in heard.get(near, ()):
-            parts.append(f"{near} hears {far}")
+        others = sorted(senders.get(near, set()) - {far})
+        if far in senders.get(near, ()):
+            parts.append(f"{near} receives announcements of {far}")
         elif others:
             parts.append(f"the cable at {near} goes to {', '.join(others)}")
         else:
-            parts.append(f"nobody answers at the other end of {near}")
+            parts.append(f"no port answers at the other end of {near}")
     return "; ".join(parts)

@@ -42,7 +42,7 @@ def cluster_of(file: ClusterFile) -> Cluster:
 
 
 def accelerators_of(file: ClusterFile) -> int:
-    """How many every server has; raises FabricError if some have more than others."""
+    """The number that every server has; raises FabricError if some have more than others."""
     few = min(file.servers, key=lambda server: server.accelerators)
     many = max(file.servers, key=lambda server: server.accelerators)
     if few.accelerators != many.accelerators:
@@ -54,7 +54,7 @@ def accelerators_of(file: ClusterFile) -> int:
 
 
 def network_of(file: ClusterFile) -> Network:
-    """Rings and routes on all cables of `file`; raises FabricError if they do not join everybody.
+    """Rings and routes on all cables of `file`; raises FabricError if they do not join all servers.
 
     Port k of a server is the k-th of its ports that has a cable, in the order of the file.
     """
@@ -89,7 +89,7 @@ def check_servers(plan: Plan, file: ClusterFile) -> None:
 
 
 def place(plan: Plan, file: ClusterFile) -> PortNames:
-    """Which port of the cluster file each port of `plan` is.
+    """The port of the cluster file for each port of `plan`.
 
     Raises FabricError naming the first cable that the plan needs and the file does not have.
     """
@@ -140,5 +140,5 @@ def _missing_cable(link: Link, plan: Plan, file: ClusterFile) -> str:
         f"the plan needs {'a cable' if needed == 1 else f'{needed} cables'} between {source} and "
         f"{target} (server {link.source} port {link.source_port}, server {link.target} port "
         f"{link.target_port}), but cluster {file.name} has {there or 'none'}; the cables of "
-        f"{source} go to {', '.join(sorted(set(others))) or 'nobody'}"
+        f"{source} go to {', '.join(sorted(set(others))) or 'no server'}"
     )

@@ -92,9 +92,9 @@ class SwitchedFabric:
             try:
                 return self._verify_on(placed.file, plan)
             except BaseException as error:
-                told = switches.go_back(before, self._timeout_s)
+                outcome = switches.go_back(before, self._timeout_s)
                 if isinstance(error, FabricError):
-                    error.args = (f"{error}{told}", *error.args[1:])
+                    error.args = (f"{error}{outcome}", *error.args[1:])
                 raise
 
     def close(self) -> None:

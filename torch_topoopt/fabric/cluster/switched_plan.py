@@ -31,7 +31,7 @@ FreePorts = dict[tuple[int, Plane], list[str]]  # of a server on a plane, in the
 
 @dataclass(frozen=True)
 class SwitchedPlan:
-    """What every switch must connect, and the cluster file as it is then.
+    """The circuits that every switch must connect, and the cluster file as it is then.
 
     `cables`: switch -> pairs of its sockets. `file` has a cable for each of them and none of its
     ports is attached to a switch any more, so what works on plugged cables works on it.
@@ -48,19 +48,19 @@ def cluster_on_switches(file: ClusterFile) -> Cluster:
     many as fit.
     """
     count = len(file.servers)
-    hanging = [
+    attached = [
         [port for port in server.ports if port.switch is not None] for server in file.servers
     ]
-    fewest = min(range(count), key=lambda server: len(hanging[server]))
-    degree = min(len(hanging[fewest]), count - 1)
+    fewest = min(range(count), key=lambda server: len(attached[server]))
+    degree = min(len(attached[fewest]), count - 1)
     if count > 2:
         degree -= degree % 2
     if degree < 1:
         raise FabricError(
-            f"{file.servers[fewest].name} has {len(hanging[fewest])} ports on switches; a plan for "
-            f"{count} servers needs {min(2, count - 1)} of each"
+            f"{file.servers[fewest].name} has {len(attached[fewest])} ports on switches; a plan "
+            f"for {count} servers needs {min(2, count - 1)} of each"
         )
-    rates = [port.gbps or UNKNOWN_GBPS for own in hanging for port in own]
+    rates = [port.gbps or UNKNOWN_GBPS for own in attached for port in own]
     return Cluster(
         servers=count,
         degree=degree,

@@ -125,12 +125,12 @@ class Switches:
                 )
                 changed.append(name)
         except BaseException as error:
-            told = self.go_back({name: before[name] for name in changed}, timeout_s)
-            told += f"; all circuits from before are in {folder}" if folder is not None else ""
+            outcome = self.go_back({name: before[name] for name in changed}, timeout_s)
+            outcome += f"; all circuits from before are in {folder}" if folder is not None else ""
             if isinstance(error, SwitchError):
-                error.args = (f"{error}{told}", *error.args[1:])
-            elif told:
-                error.add_note(told.removeprefix("; "))
+                error.args = (f"{error}{outcome}", *error.args[1:])
+            elif outcome:
+                error.add_note(outcome.removeprefix("; "))
             raise
         return differences
 
@@ -181,16 +181,16 @@ class Switches:
         """Restores `before`. Never raises: returns how it went, to be added to what went wrong."""
         if not before:
             return ""
-        told = []
+        outcomes = []
         for name, snapshot in before.items():
             try:
                 switch = self._switches[name]
                 difference = preview(switch, snapshot.circuits, self._fence(name))
                 restore(switch, snapshot, timeout_s=self._limit_s(name, difference, timeout_s))
-                told.append(f"{name} is restored too")
+                outcomes.append(f"{name} is restored too")
             except Exception as error:
-                told.append(f"going back on {name} failed ({error})")
-        return "; " + "; ".join(told)
+                outcomes.append(f"going back on {name} failed ({error})")
+        return "; " + "; ".join(outcomes)
 
     def _circuits(self, cables: Cables) -> dict[str, tuple[Circuit, ...]]:
         return {
