@@ -1,6 +1,7 @@
 """Draws the rooms of torch_topoopt and who imports whom, from the imports themselves.
 
-    python docs/rooms.py > rooms.mmd     a Mermaid flowchart, floor above floor
+    python docs/rooms.py             prints a Mermaid flowchart, floor above floor
+    python docs/rooms.py --write     puts it into docs/architecture.md
 
 A room is a folder or a module of torch_topoopt. It imports from lower floors only, and no module
 imports one that imports it, inside functions and for types alone included; tests/test_imports.py
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
 PACKAGE = "torch_topoopt"
 
 # From the ground up.
@@ -103,22 +107,43 @@ def allowed(importer: str, other: str) -> bool:
     )
 
 
-def main() -> None:
-    """Prints the flowchart. Arrows that follow from others are left out."""
-    rooms = nx.DiGraph(
+def flowchart() -> str:
+    """The rooms in Mermaid. Arrows that follow from others are left out."""
+    arrows = nx.DiGraph(
         (room_of(a), room_of(b))
         for a, b in import_graph().edges
         if room_of(a) != room_of(b) and room_of(b) not in BELOW | {"__init__"}
     )
-    print("flowchart TB")
+    lines = ["flowchart TB"]
     for number, (name, of_floor) in reversed([*enumerate(FLOORS.items())]):
-        print(f'  subgraph floor{number}["{name}"]')
-        for room in sorted(of_floor & set(rooms)):
-            print(f"    {room}")
-        print("  end")
-    for a, b in sorted(nx.transitive_reduction(rooms).edges):
-        print(f"  {a} --> {b}")
+        lines.append(f'  subgraph floor{number}["{name}"]')
+        lines += [f"    {room}" for room in sorted(of_floor & set(arrows))]
+        lines.append("  end")
+    lines += [f"  {a} --> {b}" for a, b in sorted(nx.transitive_reduction(arrows).edges)]
+    return "\n".join(lines) + "\n"
+
+
+def with_flowchart(page: str) -> str:
+    """A page of Markdown with its one Mermaid block replaced. Raises ValueError if it has none."""
+    found, count = re.subn(
+        r"(?<=^```mermaid\n).*?(?=^```$)", lambda _: flowchart(), page, flags=re.M | re.S
+    )
+    if count != 1:
+        raise ValueError(f"the page: has {count} Mermaid blocks, not one")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the flowchart, or writes it. Returns the exit code."""
+    if arguments not in ([], ["--write"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    if arguments:
+        PAGE.write_text(with_flowchart(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(flowchart(), end="")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

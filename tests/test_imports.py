@@ -91,12 +91,18 @@ def test_the_package_itself_imports_nothing_big() -> None:
     assert list(rooms.imported(known["runtime"].read_text(), known)) == []
 
 
-def test_the_rooms_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    rooms.main()
-    drawn = capsys.readouterr().out
-    assert drawn.startswith("flowchart TB\n")
-    assert all(f"\n    {room}\n" in drawn for room in ("plan", "planner", "runtime", "launcher"))
-    assert "\n  planner --> sim\n" in drawn
+def test_the_rooms_are_drawn_as_they_are() -> None:
+    page = rooms.PAGE.read_text(encoding="utf-8")
+    assert page == rooms.with_flowchart(page), "python docs/rooms.py --write draws them anew"
+    assert "\n  planner --> sim\n" in page
+    with pytest.raises(ValueError, match="the page: has 0 Mermaid blocks"):
+        rooms.with_flowchart("no picture")
+
+
+def test_the_rooms_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([]) == 0
+    assert capsys.readouterr().out == rooms.flowchart()
+    assert rooms.main(["--draw"]) == 2
 
 
 def _cpp_files() -> Iterator[tuple[str, Path]]:
