@@ -18,6 +18,7 @@
 #include "backend/session.h"
 #include "backend/staging_process_group.h"
 #include "collectives/measuring.h"
+#include "collectives/team_segment.h"
 
 namespace py = pybind11;
 

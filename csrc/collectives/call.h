@@ -1,4 +1,5 @@
-// One call of a collective: what all members must agree on, and how long it may take.
+// One call of a collective: what is asked for, what all members must agree on, and how long it may
+// take.
 
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "common/reduce.h"
+#include "plan/schedule_cache.h"
 #include "transport/frame.h"
 
 namespace topoopt {
@@ -24,9 +26,28 @@ struct CallTerms {
       : limit(limit), synchronous(synchronous) {}
 };
 
+// The memory of one collective; it must stay valid until the collective is done or its group has
+// failed.
+struct Buffers {
+  void* input = nullptr;
+  void* output = nullptr;
+};
+
+// A collective and its data, the same for every engine. One that works in place has one buffer: the
+// output of an all_gather, the input of the others.
+struct CollectiveRequest {
+  std::string name;        // for messages, and part of the fingerprint
+  uint64_t arguments = 0;  // hash of those that all members must give alike
+  ScheduleKey shape;       // the collective, its sizes and its root
+  Buffers buffers{};
+  DataType type = DataType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+};
+
+// A request at its place in the order of the group's collectives.
 struct CollectiveCall {
   std::string name;
-  uint64_t number = 0;       // in the order of the group's collectives
+  uint64_t number = 0;       // in that order, from 0
   uint32_t fingerprint = 0;  // of name, number and arguments
   std::chrono::milliseconds limit{0};
 };

@@ -1,12 +1,13 @@
-// The collectives of one process group over an endpoint.
+// The collectives of one process group, and its point-to-point messages.
 //
 // Collectives of a group run one after the other, in the order in which they were called, which
 // must be the same on all members; a fingerprint of operation, arguments and position in that order
-// travels with every message, so ranks that disagree get an error instead of wrong sums.
+// travels with every collective, so ranks that disagree get an error instead of wrong sums.
 // Point-to-point messages run beside them. The first failure ends the group on all ranks.
 //
-// A group whose members share memory runs its collectives there (local_team.h): a synchronous one
-// on its caller's thread, if no other is pending.
+// A group has one of two engines for its collectives, chosen when it is opened: schedules over the
+// links of an endpoint (link_group.h), or memory that all members share (shared_memory_group.h).
+// Everything else stands here.
 //
 // All functions may be called from any thread. `done` is called once: on the reactor thread, or on
 // the thread that ran the operation in shared memory.
@@ -15,24 +16,18 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "collectives/call.h"
-#include "collectives/local_team.h"
 #include "collectives/operation.h"
-#include "collectives/scratch.h"
-#include "collectives/turn_queue.h"
 #include "common/reduce.h"
-#include "plan/schedule_cache.h"
+#include "plan/group_layout.h"
 #include "transport/endpoint.h"
 
 namespace topoopt {
@@ -44,10 +39,10 @@ struct GroupConfig {
   std::vector<int> ranks;         // members, as ranks of the endpoint
   std::vector<RingOrder> rings;   // over the first members of the servers, as 0..ranks.size()-1
   std::vector<int> servers{};     // of each member; empty if all are different
-  int segment_fd = -1;            // memory that all members share; -1 unless they are on one server
+  int segment_fd = -1;            // memory that all members share; -1: collectives go over links
   std::vector<int> hops{};        // links between members, row by row; empty if all are neighbours
   CostModel cost{};               // the same on all members
-  std::string algorithm{"auto"};  // one of auto, ring, multi_ring, both_ways, tree, doubling
+  std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
 };
 
@@ -66,6 +61,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // Opens the channel; call shutdown() before the last reference goes. Throws std::invalid_argument
   // for a configuration that is not valid.
   static std::shared_ptr<Group> open(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
+
+  virtual ~Group() = default;
 
   const std::string& name() const { return config_.name; }
   int rank() const { return config_.rank; }
@@ -92,12 +89,12 @@ class Group : public std::enable_shared_from_this<Group> {
 
   void send(const void* data, size_t bytes, int target, int tag, Milliseconds limit, Done done);
   void receive(void* data, size_t bytes, int source, int tag, Milliseconds limit, Done done);
-  // From the member whose message is there first; `from` is told its rank in the group.
+  // From the member whose message is there first; `from` is called with its rank in the group.
   void receiveAny(void* data, size_t bytes, int tag, Milliseconds limit,
                   std::function<void(int)> from, Done done);
 
   // Collectives called so far.
-  uint64_t sequenceNumber() const;
+  virtual uint64_t sequenceNumber() const = 0;
 
   // Why the group is unusable, or nullptr.
   std::exception_ptr error() const;
@@ -105,79 +102,53 @@ class Group : public std::enable_shared_from_this<Group> {
   // The group's rings and trees, and what they have carried. Not on the reactor thread.
   std::vector<RingCounters> counters();
 
-  // Of scratch memory that is held at this moment. Not on the reactor thread.
-  size_t scratchBytes();
-
   // Fails what is pending here and on all other ranks with AbortedError.
   void abort(const std::string& why);
 
   // Closes the channel; what is pending fails here. Not on the reactor thread, nor in `done`.
-  void shutdown();
+  virtual void shutdown();
+
+ protected:
+  // kHere: the others know already. kGoodbye: nothing is wrong, what was sent may still arrive.
+  enum class Spread { kEverywhere, kHere, kGoodbye };
+
+  Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
+
+  // The engine: runs a collective after those that were submitted before it.
+  virtual void submit(CollectiveRequest request, const CallTerms& terms, Done done) = 0;
+  // On the reactor thread, when error_ has been set: closes the channel and fails all collectives.
+  virtual void endCollectives(std::exception_ptr error, Spread spread) = 0;
+  virtual const GroupLayout& layout() const = 0;
+  // Of the layout's parts, as far as they have carried anything.
+  virtual std::vector<PartCounters> partCounters() = 0;
+
+  // Reactor thread only.
+  void fail(std::exception_ptr error, Spread spread);
+  void closeChannel(const std::string& why, Spread spread);
+  // Any thread.
+  void failSoon(std::exception_ptr error, Spread spread = Spread::kEverywhere);
+
+  const std::shared_ptr<Endpoint> endpoint_;
+  const GroupConfig config_;
+
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;  // guarded by mutex_
 
  private:
-  struct Call {
-    std::string name;
-    uint64_t number = 0;
-    Milliseconds limit{};
-    Operation::Setup setup;
-    Done done;
-  };
   struct PointToPoint {
     std::string what;
     std::optional<Reactor::TimerId> timer;
     Done done;
   };
-
-  Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
-
-  void enqueue(std::string name, uint64_t arguments, const ScheduleKey& key, Buffers buffers,
-               DataType type, ReduceOp op, Milliseconds limit, Done done);
-  void logChoice(const std::string& name, const ScheduleKey& key, const PreparedSchedule& prepared);
-  void takeCalls();
-  // Instead of enqueue() in a group in shared memory.
-  void runLocally(const std::string& name, uint64_t arguments, const CallTerms& terms, Done done,
-                  std::function<void(LocalTeam&, const CollectiveCall&)> body);
-  void startNext();
-  void onOperationDone(std::exception_ptr error);
-  void tellDone();
-  void watchDeadline();
-  void onTimeout();
-  // kHere: the others know already. kGoodbye: nothing is wrong, what was sent may still arrive.
-  enum class Spread { kEverywhere, kHere, kGoodbye };
-  void fail(std::exception_ptr error, Spread spread);
-  void endTeam(const std::string& why, Spread spread);
-  std::string ownFailure(const std::string& why) const;  // as other members are told
-  void failSoon(std::exception_ptr error, Spread spread = Spread::kEverywhere);
   using Entry = std::list<PointToPoint>::iterator;
+
   void pointToPoint(std::string what, Milliseconds limit, Done done,
                     std::function<void(Done)> start);
 
-  const std::shared_ptr<Endpoint> endpoint_;
-  const GroupConfig config_;
-
-  // Of a group in shared memory, else nullptr.
-  std::unique_ptr<LocalTeam> team_;
-  std::unique_ptr<TurnQueue> turns_;
-
-  mutable std::mutex mutex_;  // guards what follows, up to the next comment
-  uint64_t called_ = 0;
-  std::exception_ptr error_;
-  std::exception_ptr aborted_;  // what abort() was called for; error_ follows
-  std::deque<Call> calls_;      // that the reactor thread has not taken yet
-  ScheduleCache schedules_;
-  std::set<std::tuple<std::string, Algorithm, int>> logged_;  // operation, algorithm, size class
-
-  // Reactor thread only.
-  std::deque<Call> queue_;  // the first one runs, if running_
-  Operation operation_;
-  Scratch scratch_;
-  bool running_ = false;
-  bool starting_ = false;
-  std::deque<Done> over_;  // callbacks of operations that are over
-  bool telling_ = false;
-  std::optional<Reactor::Clock::time_point> deadline_;  // of the one that runs
-  std::optional<Reactor::TimerId> timer_;               // not later than the deadline
-  std::list<PointToPoint> point_to_point_;
+  std::exception_ptr aborted_;  // what abort() was called for; error_ follows; guarded by mutex_
+  std::list<PointToPoint> point_to_point_;  // reactor thread only
 };
+
+std::string whatFailed(std::exception_ptr error);
 
 }  // namespace topoopt

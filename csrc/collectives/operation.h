@@ -11,18 +11,12 @@
 #include <set>
 #include <vector>
 
+#include "collectives/call.h"
 #include "common/reduce.h"
 #include "plan/schedule_cache.h"
 #include "transport/endpoint.h"
 
 namespace topoopt {
-
-// The memory of one operation; it must stay valid until the operation is done or its channel
-// closed.
-struct Buffers {
-  void* input = nullptr;
-  void* output = nullptr;
-};
 
 // What one part of a group (a ring, a tree) has done so far.
 struct PartCounters {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/team_segment.h"
 #include "network.h"
 
 namespace topoopt {

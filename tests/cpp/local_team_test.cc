@@ -15,6 +15,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "collectives/turn_queue.h"
+#include "collectives/turn_queue.h"
 #include "common/errors.h"
 #include "group_steps.h"
 #include "network.h"

@@ -1,0 +1,39 @@
+// The collectives of a group whose members share memory (local_team.h): a synchronous one runs on
+// its caller's thread, if no other is pending, else on a thread of the group.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/group.h"
+#include "collectives/local_team.h"
+#include "collectives/turn_queue.h"
+
+namespace topoopt {
+
+class SharedMemoryGroup final : public Group {
+ public:
+  // For Group::open.
+  SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
+
+  uint64_t sequenceNumber() const override { return turns_.count(); }
+  void shutdown() override;
+
+ private:
+  void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
+  void endCollectives(std::exception_ptr error, Spread spread) override;
+  const GroupLayout& layout() const override { return layout_; }
+  std::vector<PartCounters> partCounters() override { return {}; }
+
+  void run(const CollectiveRequest& request, const CollectiveCall& call);
+  std::string ownFailure(const std::string& why) const;  // as the other members see it
+
+  const GroupLayout layout_;
+  LocalTeam team_;
+  TurnQueue turns_;
+};
+
+}  // namespace topoopt
