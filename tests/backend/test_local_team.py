@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import signal
 from datetime import timedelta
@@ -42,8 +44,9 @@ def test_each_group_has_a_segment_and_nothing_is_left_of_it(tmp_path):
     assert [(first, second) for first, second, _ in seen] == [(1, 2), (1, 1), (1, 2)]
 
 
-def ask_for_an_algorithm(rank: int, world: int) -> int:
+def ask_for_an_algorithm(shared_memory: str, rank: int, world: int) -> int:
     os.environ["TOPOOPT_ALGORITHM"] = "ring"
+    os.environ["TOPOOPT_SHARED_MEMORY"] = shared_memory
     dist.init_process_group("topoopt")
     tensor = torch.ones(5)
     dist.all_reduce(tensor)
@@ -51,8 +54,43 @@ def ask_for_an_algorithm(rank: int, world: int) -> int:
     return segments()
 
 
-def test_an_algorithm_that_is_asked_for_is_used_instead(tmp_path):
-    assert values(run_ranks(make_plan(1, 1), tmp_path, ask_for_an_algorithm, world=2)) == [0, 0]
+@pytest.mark.parametrize(("shared_memory", "expected"), [("1", 1), ("0", 0)])
+def test_an_algorithm_over_links_does_not_turn_shared_memory_off(shared_memory, expected, tmp_path):
+    body = functools.partial(ask_for_an_algorithm, shared_memory)
+    found = values(run_ranks(make_plan(1, 1), tmp_path, body, world=2))
+    assert found == [expected] * 2
+
+
+def ask_for_an_unknown_algorithm(rank: int, world: int) -> None:
+    os.environ["TOPOOPT_ALGORITHM"] = "fast"
+    dist.init_process_group("topoopt")
+
+
+def test_an_unknown_algorithm_is_an_error_in_shared_memory_too(tmp_path):
+    body = ask_for_an_unknown_algorithm
+    for outcome in run_ranks(make_plan(1, 1), tmp_path, body, world=2):
+        assert outcome.error.startswith("ValueError: TOPOOPT_ALGORITHM: 'fast' is not one of")
+
+
+def name_the_engine(rank: int, world: int) -> str:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("torch_topoopt")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    dist.init_process_group("topoopt")
+    os.environ.update(TOPOOPT_SHARED_MEMORY="0", TOPOOPT_ALGORITHM="ring")
+    dist.new_group()
+    dist.destroy_process_group()
+    return "\n".join(lines)
+
+
+def test_the_log_names_the_engine_of_every_group(tmp_path):
+    first, other = values(run_ranks(make_plan(1, 1), tmp_path, name_the_engine, world=2))
+    assert "on servers 0; collectives in shared memory" in first
+    assert "on servers 0; collectives over links, algorithm ring" in first
+    assert "collectives" not in other
 
 
 def mix_synchronous_and_not(rank: int, world: int) -> None:

@@ -7,8 +7,9 @@ share these connections.
 
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (where the
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
-auto|ring|multi_ring|both_ways|tree|doubling (for the collectives that can be served that way),
-TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends).
+auto|ring|multi_ring|both_ways|tree|doubling (over links, for the collectives that can be served
+that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server), TOPOOPT_TAKE_OVER
+(see torch_topoopt.runtime.asked_backends).
 """
 
 from __future__ import annotations
@@ -162,8 +163,11 @@ def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store:
     channel = _channel(job, name)
     # A group that is created again after its end finds what its first life has left there.
     store = dist.PrefixStore(f"life{job.life}.{job.lives[name]}", store)
+    segment_fd = _open_segment(extension, name, store, member, servers)
     if member == 0:
-        _log_group(name, ranks, servers, rings)
+        engine = "in shared memory" if segment_fd >= 0 else _describe_links(algorithm, rings)
+        at = ", ".join(map(str, sorted(set(servers))))
+        log.info("group %s: ranks %s on servers %s; collectives %s", name, ranks, at, engine)
     group = extension.StagingProcessGroup(
         session=job.session,
         name=name,
@@ -171,9 +175,7 @@ def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store:
         **members.arguments(),
         cost=job.cost,
         algorithm=algorithm,
-        segment_fd=_open_segment(extension, name, store, member, servers)
-        if algorithm == "auto"
-        else -1,
+        segment_fd=segment_fd,
         options=options,
         store=store,
         splitter=functools.partial(_split, weakref.ref(job), ranks),
@@ -189,7 +191,7 @@ def _open_segment(extension: Any, name: str, store: Any, member: int, servers: l
         return -1
     if not shared_memory_allowed():
         return -1
-    descriptor = open_segment(
+    return open_segment(
         dist.PrefixStore("segment", store),
         member,
         size,
@@ -198,22 +200,11 @@ def _open_segment(extension: Any, name: str, store: Any, member: int, servers: l
             "group %s: its ranks cannot share memory and use links instead: %s", name, why
         ),
     )
-    if descriptor >= 0:
-        log.info("group %s: its %d ranks share memory", name, size)
-    return descriptor
 
 
-def _log_group(name: str, ranks: list[int], servers: list[int], rings: list[Ring]) -> None:
-    if not log.isEnabledFor(logging.INFO):
-        return
+def _describe_links(algorithm: str, rings: list[Ring]) -> str:
     orders = [f"{'-'.join(map(str, ring.servers))} ({ring.share:.0%})" for ring in rings]
-    log.info(
-        "group %s: ranks %s on servers %s; rings over servers: %s",
-        name,
-        ", ".join(map(str, ranks)),
-        ", ".join(map(str, sorted(set(servers)))),
-        ", ".join(orders) if len(set(servers)) > 1 else "none, all on one server",
-    )
+    return f"over links, algorithm {algorithm}, rings over servers: {', '.join(orders) or 'none'}"
 
 
 def _split(
