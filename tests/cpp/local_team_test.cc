@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "collectives/turn_queue.h"
-#include "collectives/turn_queue.h"
 #include "common/errors.h"
 #include "group_steps.h"
 #include "network.h"
