@@ -28,7 +28,9 @@ PACKAGE = "torch_topoopt"
 
 # From the ground up.
 FLOORS: dict[str, frozenset[str]] = {
-    "documents, and how processes start": frozenset({"op_graph", "plan", "processes"}),
+    "documents, and how processes start": frozenset(
+        {"op_graph", "plan", "processes", "user_functions"}
+    ),
     "algorithms on one document": frozenset({"profile", "topology"}),
     "spaces, networks and fabrics": frozenset({"architectures", "fabric", "search"}),
     "simulation and discovery": frozenset({"discovery", "sim"}),

@@ -11,6 +11,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.launcher.units import format_seconds
 from torch_topoopt.plan.codec import Document
+from torch_topoopt.user_functions import is_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedM
             f"accelerators; use a multiple or a divisor of {accelerators}"
         )
     loaded = profiling.load_model(model, batch_size=batch_size)
-    if batch_size is None and accelerators > 1 and not profiling.is_file(model):
+    if batch_size is None and accelerators > 1 and not is_file(model):
         own = batch_size_of(positional_and_keyword(loaded.example_batch), None)
         loaded = profiling.load_model(model, batch_size=own * accelerators)
     return loaded
@@ -134,8 +135,6 @@ def op_graph_of_plan(plan: Plan, plan_path: str, batch_size: int | None = None) 
             same = (graph.model, graph.batch_size) == (plan.model, plan.batch_size)
             if same and [o.name for o in graph.operators] == [p.operator for p in plan.strategy]:
                 return graph
-    from torch_topoopt.profile.profiling import is_file
-
     if not is_file(plan.model):
         try:
             return op_graph_of(plan.model, batch_size or plan.batch_size)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.units import parse_gbps
+from torch_topoopt.user_functions import UserFunction, UserFunctionError, is_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,6 +112,21 @@ class Renamed(argparse.Action):
         raise InputError(
             f"{name}: this option is called {self._now} now (see `{parser.prog} --help`)"
         )
+
+
+class NamesOrFile(tuple[str, ...]):
+    """Choices of argparse: names, or a function of a file of the user's."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, UserFunction) or super().__contains__(value)
+
+
+def name_or_function(option: str, text: str) -> str | UserFunction:
+    """argparse type of what a name or FILE.py:NAME may say."""
+    try:
+        return UserFunction.load(option, text) if is_file(text) else text
+    except UserFunctionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def rate(text: str) -> float:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.plan import Cluster, Network, Policy
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace, TraceLimits, TrainingScript
-    from torch_topoopt.topology.routing.policies import Policy
+    from torch_topoopt.user_functions import UserFunction
 
 
 SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a network of any speed
@@ -98,8 +98,8 @@ def plan_for_demand(
     name: str,
     seed: int,
     network: Network | None = None,
-    mode: Literal["paper", "best"] = "paper",
-    routing: Policy = "shortest",
+    mode: Literal["paper", "best"] | UserFunction = "paper",
+    routing: Policy | UserFunction = "shortest",
 ) -> Plan:
     """Links, rings and routes for `demand`, and the bytes that it puts on each link.
 
@@ -122,9 +122,14 @@ def plan_for_demand(
     reducing = tuple(Placement("group", group.servers) for group in demand.groups)
     found = complete_groups(cluster, found, reducing)
     plan = Plan.of_network(
-        cluster, found, demand, model=name, mode=mode if network is None else "fixed"
+        cluster, found, demand, model=name, mode=str(mode) if network is None else "fixed"
     )
-    return replace(plan, seed=seed, prediction=predicted(cluster, found, demand, trace)).validate()
+    return replace(
+        plan,
+        seed=seed,
+        routing=str(routing) if network is None else "shortest",
+        prediction=predicted(cluster, found, demand, trace),
+    ).validate()
 
 
 def predicted(

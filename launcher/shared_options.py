@@ -3,10 +3,12 @@ alike. docs/commands.md lists them; a test compares the verbs."""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import parser
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan import POLICIES
 from torch_topoopt.search import defaults as planning_defaults
 
 if TYPE_CHECKING:
@@ -124,18 +126,22 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "text; with --evaluations 0 it is kept, wired and priced as it is",
     },
     "routing": {
-        "choices": lambda: _policies(),
+        "type": functools.partial(parser.name_or_function, "routing"),
+        "choices": parser.NamesOrFile(POLICIES),
         "default": "shortest",
         "help": "shortest: up to 4 equally short paths for a pair with traffic of its own "
         "(default); single: one of them; random: one, chosen at random, as the paper's artifact; "
         "coin-change: one, by the strides all servers have; k-shortest: the first 4, longer ones "
-        "too; optimal: weights that minimise the load of the busiest link",
+        "too; optimal: weights that minimise the load of the busiest link; or a policy of your "
+        "own, FILE.py:NAME (docs/extending.md)",
     },
     "mode": {
-        "choices": ["paper", "best"],
+        "type": functools.partial(parser.name_or_function, "mode"),
+        "choices": parser.NamesOrFile(("paper", "best")),
         "default": "paper",
         "help": "how the network is found: by the paper's rules (default), or searched from there "
-        "on, which takes longer and is never worse",
+        "on, which takes longer and is never worse; or by an algorithm of your own, FILE.py:NAME "
+        "(docs/extending.md)",
     },
     "rounds": {
         "type": int,
@@ -193,18 +199,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _policies() -> tuple[str, ...]:
-    from torch_topoopt.topology.routing.policies import POLICIES
-
-    return POLICIES
-
-
 def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
     """Adds the shared options `names`; a verb that has to differ says how in `changes`."""
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
-        if callable(keywords.get("choices")):
-            keywords["choices"] = keywords["choices"]()
         options.add_argument(f"--{name}", **keywords)
 
 

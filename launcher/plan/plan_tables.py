@@ -91,7 +91,7 @@ def network_lines(plan: Plan) -> list[str]:
         f"{counted(len(network.links), 'link')} ({kind}) of {_rates(plan)}, "
         f"{counted(len(network.routes), 'relayed route')}"
     ]
-    if plan.mode in ("paper", "best"):
+    if plan.mode not in ("fixed", "discovered"):
         lines += dark_ports_lines(cluster, network)
     for group in network.groups:
         rings = []

@@ -36,6 +36,7 @@ modes:
   paper     the paper's algorithms: strides near a geometric sequence, matchings
   released  what the paper's public artifact does: all ports to strides, of another rule
   best      searched: rings of any order, links where the demand needs them; --operations limits it
+  FILE.py:NAME  an algorithm of your own (docs/extending.md)
 
 Without --demand: one AllReduce of 1 GB over all servers, and 100 MB from each server to all others
 evenly. A demand file is a JSON object:
@@ -65,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(
         options,
         "mode",
-        choices=["paper", "released", "best"],
+        choices=parser.NamesOrFile(("paper", "released", "best")),
         help="how the network is found, as described above (default: paper)",
     )
     shared_options.add(options, "routing")
@@ -101,15 +102,15 @@ def main(argv: list[str]) -> int:
         network, seconds, stopped = _find(cluster, demand, arguments)
     figures = figures_of(cluster, network, demand)
     if arguments.plot is not None:
-        _plot(arguments.plot, cluster, network, figures, arguments.mode)
+        _plot(arguments.plot, cluster, network, figures, str(arguments.mode))
     plan = _with_failures(cluster, network, demand) if arguments.failures else None
     if arguments.json:
-        results = _results(cluster, network, figures, arguments.mode, seconds)
+        results = _results(cluster, network, figures, str(arguments.mode), seconds)
         if plan is not None:
             results["failures"] = failure_tables.failure_summary(plan)
         print(json_text(results))
     else:
-        _show(terminal, cluster, network, figures, arguments.mode, seconds)
+        _show(terminal, cluster, network, figures, str(arguments.mode), seconds)
         if plan is not None:
             failure_tables.show_failures(terminal, plan)
         if arguments.plot is not None:

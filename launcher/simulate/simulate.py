@@ -61,7 +61,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--architecture",
         metavar="NAME",
         help="with PLAN: the same strategy on another kind of network for the same servers, such "
-        "as fat-tree or torus (docs/architectures.md); every flow takes one shortest path; "
+        "as fat-tree or torus (docs/architectures.md), or one of your own, FILE.py:NAME "
+        "(docs/extending.md); every flow takes one shortest path; "
         "circuits that move (ocs-reconfig) need --level packet",
     )
     shared_options.add(

@@ -44,6 +44,8 @@ class Given(NamedTuple):
 GIVEN = (
     Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),
     Given("docs/profiling.md", "models.py", "# models.py"),
+    Given("docs/extending.md", "mine.py", "# mine.py"),
+    Given("docs/extending.md", "twin.py", "# twin.py"),
 )
 
 # Pages that another test runs whole.

@@ -115,7 +115,7 @@ def test_a_build_model_that_fails_gives_way_to_the_trace(
     job = make_job(tmp_path, f"{broken}if __name__ == '__main__':\n    build_model()\n")
     plan = job.plan()
     out = capsys.readouterr().out
-    assert "build_model() raised ValueError: no data; " in out
+    assert "build_model() raised ValueError: no data (line 2); " in out
     assert plan.prediction.link_bytes == (3000,) * 8
     assert CommunicationTrace.load(job.folder / "trace.json").calls == (call,)
 

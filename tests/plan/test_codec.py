@@ -127,7 +127,8 @@ def test_a_list_or_an_object_in_the_wrong_place_is_refused(ring_plan: Callable[.
     rejects(plan, lambda d: d.update(rounds={}), "^rounds: expected a list, got dict")
     rejects(plan, lambda d: d.update(cluster=[]), "^cluster: expected an object, got list")
     rejects(plan, lambda d: d.update(mode="fast"), "^mode: 'fast' is not one of 'paper'")
-    rejects(plan, lambda d: d.update(mode=["paper"]), r"^mode: \['paper'\] is not one of 'paper'")
+    rejects(plan, lambda d: d.update(mode=["paper"]), r"^mode: expected str, got \['paper'\]")
+    rejects(plan, lambda d: d.update(routing="fast"), "^routing: 'fast' is not one of 'shortest'")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])

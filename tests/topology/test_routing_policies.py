@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import (
+    POLICIES,
     AllToAll,
     Cluster,
     Demand,
     GroupDemand,
     PairDemand,
     PairTable,
+    Policy,
     RouteTable,
     validate_network,
 )
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax, link_load_bytes, mean_hops
-from torch_topoopt.topology.routing.policies import POLICIES, Policy, reroute
+from torch_topoopt.topology.routing.policies import reroute
 
 
 def uniform(servers: int, size_bytes: int = 1000) -> Demand:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import adjacency, random_capacity
 
-from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, PairTable
+from torch_topoopt.plan import POLICIES, AllToAll, Cluster, Demand, GroupDemand, PairTable, Policy
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.routing.k_shortest_paths import k_shortest_paths
-from torch_topoopt.topology.routing.policies import POLICIES, Policy, reroute
+from torch_topoopt.topology.routing.policies import reroute
 from torch_topoopt.topology.routing.virtual_channels import (
     check_channels,
     dependency_cycle,

@@ -31,6 +31,7 @@ from torch_topoopt.topology.find_network import find_network
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch_topoopt.architectures import Build
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Plan
@@ -97,8 +98,7 @@ def compare(
     or a cluster that none of the architectures can have.
     """
     price = _price_at(level, packet_options)
-    for name in names:
-        architecture(name)
+    builds = {name: architecture(name) for name in names}
     steps = len(names) + 2
 
     def tell(done: float, what: str) -> None:
@@ -117,7 +117,7 @@ def compare(
         if "fat-tree" in names:
             impossible["fat-tree"] = str(error)
             names = [name for name in names if name != "fat-tree"]
-    builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps)
+    builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
     rows = []
     for i, name in enumerate(names):
         tell(2 + i, name)
@@ -148,6 +148,7 @@ class _ArchitectureBuilder:
     plan: Plan
     options: PlanningOptions
     tree_gbps: float | None
+    builds: Mapping[str, Build]
 
     def build(self, name: str, strategy: Strategy) -> Topology:
         """Raises ValueError where the cluster cannot be wired so."""
@@ -167,7 +168,7 @@ class _ArchitectureBuilder:
                 search=NetworkSearch(seed=options.seed),
             )
             return topoopt.build(cluster, network=network)
-        return ARCHITECTURES[name](cluster, asked, seed=options.seed)
+        return self.builds[name](cluster, asked, seed=options.seed)
 
 
 def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., ArchitectureEstimate]:

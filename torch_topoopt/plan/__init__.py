@@ -20,8 +20,10 @@ from torch_topoopt.plan.demand import (
     validate_demand,
 )
 from torch_topoopt.plan.document import (
+    POLICIES,
     CostModel,
     Plan,
+    Policy,
     Prediction,
     Round,
     SearchSample,
@@ -51,6 +53,7 @@ from torch_topoopt.plan.strategy_file import StrategyFile
 __all__ = [
     "BYTES_PER_GBPS",
     "PARAMETER_KINDS",
+    "POLICIES",
     "AllToAll",
     "Cluster",
     "CostModel",
@@ -69,6 +72,7 @@ __all__ = [
     "ParameterKind",
     "Placement",
     "Plan",
+    "Policy",
     "Prediction",
     "Ring",
     "Round",

@@ -19,7 +19,7 @@ import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 
 class DocumentError(ValueError):
@@ -82,6 +82,7 @@ class _InvalidError(Exception):
 
 
 _Decode = Callable[[Any], Any]
+Value = TypeVar("Value")
 
 
 @functools.cache
@@ -231,7 +232,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     cls: Any = type(value)
     fields = _floats(cls)
@@ -245,6 +246,16 @@ def _plain(value: Any) -> Any:
         if (name not in _sections(cls) or getattr(value, name) is not None)
         and (name not in defaults or getattr(value, name) != defaults[name])
     }
+
+
+def as_read(cls: Any, value: Value, where: str) -> Value:
+    """`value` as a document that holds it at `where` would be read; raises DocumentError."""
+    try:
+        decoded: Value = _decoder(cls)(_plain(value))
+    except _InvalidError as error:
+        error.path.append(where)
+        raise error.document_error() from None
+    return decoded
 
 
 def _unique_fields(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 from torch_topoopt.plan.checks import validate_network
 from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fields of Plan
-from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError, brief
 from torch_topoopt.plan.demand import Demand, validate_demand
 from torch_topoopt.plan.failures import FailurePlan, validate_failures
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.placement import Placement, validate_placement
 
+MODES = ("paper", "best", "fixed", "discovered")
+Policy = Literal["shortest", "single", "random", "coin-change", "k-shortest", "optimal"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 SpaceName = Literal["data-parallel", "samples", "full"]
 
 
@@ -88,11 +91,12 @@ class Plan(Document):
     That is nothing ("data-parallel"), which servers share the samples of each operator ("samples"),
     or also how its parameters and positions are split ("full").
 
-    A network of `mode` "fixed" was there (cables that people plugged), one of "discovered" was
-    found, not chosen: any degree will do, and a discovered plan predicts nothing. Without a
-    `cost_model`, a job measures one when it starts. `failures` may be left out too: it follows from
-    the rest (torch_topoopt.topology.failures.failure_plans). An iteration works on its batch in
-    `micro_batches` equal parts, one after the other (1: as a whole).
+    `mode` says how the network was found, and `routing` its routes: by a name, or by a function of
+    the user's, FILE.py:NAME. A network of mode "fixed" was there (cables that people plugged), one
+    of "discovered" was found, not chosen: any degree will do, and a discovered plan predicts
+    nothing. Without a `cost_model`, a job measures one when it starts. `failures` may be left out
+    too: it follows from the rest (torch_topoopt.topology.failures.failure_plans). An iteration
+    works on its batch in `micro_batches` equal parts, one after the other (1: as a whole).
 
     Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a
     version 1 is read as having none of them. Version 3 added `micro_batches`, and to placements
@@ -101,13 +105,13 @@ class Plan(Document):
 
     KIND: ClassVar[str] = "Plan"
     VERSION: ClassVar[int] = 3
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing"})
 
     version: int
     model: str
     batch_size: int
     seed: int
-    mode: Literal["paper", "best", "fixed", "discovered"]
+    mode: str
     strategy_space: SpaceName
     cluster: Cluster
     network: Network
@@ -119,6 +123,7 @@ class Plan(Document):
     cost_model: CostModel | None = None
     failures: FailurePlan | None = None
     micro_batches: int = 1
+    routing: str = "shortest"
 
     @classmethod
     def of_network(
@@ -128,7 +133,7 @@ class Plan(Document):
         demand: Demand,
         *,
         model: str,
-        mode: Literal["paper", "best", "fixed", "discovered"] = "paper",
+        mode: str = "paper",
     ) -> Self:
         """A plan that says how servers are wired and routed, and predicts nothing.
 
@@ -151,7 +156,14 @@ class Plan(Document):
         ).validate()
 
     def validate(self) -> Self:
-        self.cluster.validate(any_degree=self.mode not in ("paper", "best"))
+        for field, names in (("mode", MODES), ("routing", POLICIES)):
+            name = getattr(self, field)
+            if name not in names and ".py:" not in name:
+                known = ", ".join(map(repr, names))
+                raise DocumentError(
+                    f"{field}: {brief(name)} is not one of {known}, or FILE.py:NAME"
+                )
+        self.cluster.validate(any_degree=self.mode in ("fixed", "discovered"))
         if self.cost_model is not None:
             self.cost_model.validate()
         validate_network(self.cluster, self.network)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
-    from torch_topoopt.planner.pricing import Pair
+    from torch_topoopt.planner.pricing import Pair, WiringMode
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Strategy
 
@@ -152,7 +152,8 @@ class Planning:
     def _plan_naively(self) -> None:
         """Topology after strategy."""
         starts = self._each(self._starts)
-        default = self._pricing.wire(everywhere(self._op_graph, self._cluster.servers), "paper", 1)
+        all_servers = everywhere(self._op_graph, self._cluster.servers)
+        default = self._pricing.wire(all_servers, self._options.first_mode, 1)
         for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
             strategy = self._search(None, begin, default, count, budget)
             self._report("network", 0)
@@ -164,11 +165,11 @@ class Planning:
         that of one of the starts."""
         starts = self._each(self._starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
-        default = self._pricing.wire(all_servers, "paper", 1)
+        default = self._pricing.wire(all_servers, self._options.first_mode, 1)
         networks = {
             count: self._first_network(default, begin, count) for count, begin in starts.items()
         }
-        self._alternate_from(networks, starts, "paper")
+        self._alternate_from(networks, starts, self._options.first_mode)
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
             best, count = self._best.strategy, self._best.micro_batches
@@ -194,13 +195,13 @@ class Planning:
         others = [start for start in starts if start != everywhere(self._op_graph, servers)]
         fastest = sorted(others, key=lambda start: self._pricing.ideal_switch_s(start, count))
         for start in fastest[:_WIRED_FOR]:
-            pair = self._pricing.wired(start, "paper", count)
+            pair = self._pricing.wired(start, self._options.first_mode, count)
             if pair.estimate.iteration_s < best_s * (1 - CONVERGED):
                 best_s, first = pair.estimate.iteration_s, pair.network
         return first
 
     def _alternate_from(
-        self, networks: Mapping[int, Network], starts: _Starts, mode: Literal["paper", "best"]
+        self, networks: Mapping[int, Network], starts: _Starts, mode: WiringMode
     ) -> None:
         """Rounds that begin with searches on `networks`, until one gains little.
 
@@ -248,7 +249,8 @@ class Planning:
             model=self._op_graph.model,
             batch_size=self._op_graph.batch_size,
             seed=options.seed,
-            mode=options.mode if options.network is None else "fixed",
+            mode=str(options.mode) if options.network is None else "fixed",
+            routing=str(options.routing) if options.network is None else "shortest",
             strategy_space=options.strategy_space,
             cluster=self._cluster,
             network=best.network,

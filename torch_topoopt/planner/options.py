@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from torch_topoopt.plan import SpaceName
+from torch_topoopt.plan import POLICIES, SpaceName
 from torch_topoopt.search.defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
-from torch_topoopt.topology.routing.policies import POLICIES
+from torch_topoopt.user_functions import UserFunction
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import SplitDimension
-    from torch_topoopt.plan import Network
+    from torch_topoopt.plan import Network, Policy
     from torch_topoopt.search.strategies import Executable, Strategy
-    from torch_topoopt.topology.routing.policies import Policy
 
 Ablation = Literal["both", "search-only", "topology-only"]
 MicroBatches = int | tuple[int, ...] | Literal["auto"]
@@ -38,7 +37,8 @@ class PlanningOptions:
     `mode` "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
     `network` that is there already (cables that people plugged) only the strategy is planned.
-    `routing` is a policy of `routing.policies`; a network that is there keeps its routes.
+    A user's function in the place of a mode finds every network, as `find_network` says. `routing`
+    is a policy of `routing.policies`, or a user's; a network that is there keeps its routes.
 
     With more than one of the `micro_batches` the search also begins at pipelines. Of several
     numbers of them, or "auto" (1, 2, 4, ... 32, as far as they divide the batch), the first round
@@ -55,15 +55,20 @@ class PlanningOptions:
     rounds: int = DEFAULT_ROUNDS
     evaluations: int = DEFAULT_EVALUATIONS
     strategy_space: SpaceName = "full"
-    mode: Literal["paper", "best"] = "paper"
+    mode: Literal["paper", "best"] | UserFunction = "paper"
     ablation: Ablation = "both"
     network: Network | None = None
-    routing: Policy = "shortest"
+    routing: Policy | UserFunction = "shortest"
     executable: Executable | None = None
     strategy: Strategy | None = None
     micro_batches: MicroBatches = 1
     optimizer_factor: float = 0.0
     search: SearchOptions = field(default_factory=SearchOptions)
+
+    @property
+    def first_mode(self) -> Literal["paper"] | UserFunction:
+        """How networks are found before those of mode best, which begins at their best pair."""
+        return self.mode if isinstance(self.mode, UserFunction) else "paper"
 
     @property
     def dimensions(self) -> tuple[SplitDimension, ...]:
@@ -99,14 +104,14 @@ class PlanningOptions:
             )
         if self.strategy is not None and self.strategy_space == "data-parallel":
             raise ValueError("strategy: the strategy space data-parallel has no other than its own")
-        choices = (
+        choices: tuple[tuple[str, str | UserFunction, tuple[str, ...]], ...] = (
             ("strategy_space", self.strategy_space, get_args(SpaceName)),
             ("mode", self.mode, ("paper", "best")),
             ("ablation", self.ablation, ABLATIONS),
             ("routing", self.routing, POLICIES),
         )
         for name, value, allowed in choices:
-            if value not in allowed:
+            if value not in allowed and not isinstance(value, UserFunction):
                 raise ValueError(
                     f"{name}: {value!r} is not {' or '.join(repr(choice) for choice in allowed)}"
                 )

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.sim import IterationEstimate
+    from torch_topoopt.user_functions import UserFunction
+
+    WiringMode = Literal["paper", "best"] | UserFunction
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class PairPricing:
         estimate = predict(self._op_graph, self._cluster, complete, strategy, micro_batches=count)
         return Pair(strategy, complete, estimate, count)
 
-    def wire(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Network:
+    def wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
         """The network for `strategy`: the one that is there, else TopologyFinder's; in mode best
         the one with the least predicted iteration."""
         options = self._options
@@ -69,7 +72,7 @@ class PairPricing:
             search=NetworkSearch(seed=options.seed, price=price if mode == "best" else None),
         )
 
-    def wired(self, strategy: Strategy, mode: Literal["paper", "best"], count: int) -> Pair:
+    def wired(self, strategy: Strategy, mode: WiringMode, count: int) -> Pair:
         """`strategy` on the network that is wired for it."""
         return self.price(strategy, self.wire(strategy, mode, count), count)
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from torch_topoopt.profile.tracing import (
-    Arguments,
     ProfileError,
     batch_size_of,
-    one_line,
     positional_and_keyword,
     resized,
 )
+from torch_topoopt.user_functions import (
+    UserFunctionError,
+    function_of,
+    importable,
+    is_file,
+    load_module,
+    user_code,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
 DEFAULT_BATCH_SIZE = 32  # where neither the caller nor the script says
@@ -37,11 +40,6 @@ class LoadedModel(NamedTuple):
     build: Callable[[], Any]
     example_batch: Any
     name: str
-
-
-def is_file(spec: str) -> bool:
-    """Whether `spec` names a file of the user's, and no shipped model."""
-    return spec.endswith(".py") or ".py:" in spec
 
 
 def load_model(spec: str, *, size: str | None = None, batch_size: int | None = None) -> LoadedModel:
@@ -59,13 +57,13 @@ def load_model(spec: str, *, size: str | None = None, batch_size: int | None = N
     """
     if batch_size is not None and batch_size < 1:
         raise ProfileError(f"batch_size: {batch_size} is not at least 1")
-    if spec.endswith(".py"):
-        loaded = _load_file(Path(spec), "build_model", batch_size)
-    elif ".py:" in spec:
-        path, _, function = spec.rpartition(":")
-        loaded = _load_file(Path(path), function, batch_size)
-    else:
+    if not is_file(spec):
         return _load_shipped(spec, size, batch_size)
+    path, _, function = (spec, "", "build_model") if spec.endswith(".py") else spec.rpartition(":")
+    try:
+        loaded = _load_file(Path(path), function, batch_size)
+    except UserFunctionError as error:
+        raise ProfileError(str(error)) from error
     if size is not None:
         raise ProfileError(f"size: {size!r} is for shipped models; {spec} is a file")
     return loaded
@@ -94,14 +92,10 @@ def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> Loaded
 
 
 def _load_file(path: Path, function: str, batch_size: int | None) -> LoadedModel:
-    if not path.is_file():
-        raise ProfileError(f"model: there is no file {path}")
-    with _importable(path.parent):
-        module = _import_file(path)
-        build = getattr(module, function, None)
-        if not callable(build):
-            raise ProfileError(f"model: {path} has no callable {function!r} at module level")
-        with _user_code(f"{path}:{function}()"), torch.device("meta"):
+    with importable(path.parent):
+        module = load_module("model", path)
+        build = function_of("model", module, path, function)
+        with user_code("model", f"{path}:{function}()", path), torch.device("meta"):
             built = build()
         comes_with_batch = isinstance(built, tuple) and len(built) == 2
         network = built[0] if comes_with_batch else built
@@ -113,16 +107,16 @@ def _load_file(path: Path, function: str, batch_size: int | None) -> LoadedModel
         if comes_with_batch:
             batch = built[1]
             if batch_size is not None:
-                arguments = positional_and_keyword(batch)
-                batch = _as_batch(resized(arguments, batch_size_of(arguments, None), batch_size))
+                batch = _with_batch_size(batch, batch_size)
         else:
             batch = _batch_from(module, path, batch_size)
     name = path.stem if function == "build_model" else f"{path.stem}:{function}"
     return LoadedModel(lambda: network, batch, name)
 
 
-def _as_batch(arguments: Arguments) -> Any:
-    args, kwargs = arguments
+def _with_batch_size(batch: Any, batch_size: int) -> Any:
+    arguments = positional_and_keyword(batch)
+    args, kwargs = resized(arguments, batch_size_of(arguments, None), batch_size)
     return kwargs or args
 
 
@@ -134,48 +128,12 @@ def _batch_from(module: ModuleType, path: Path, batch_size: int | None) -> Any:
             f"model: {path} has no example_batch(batch_size) at module level, and the model came "
             "without a batch"
         )
-    with _user_code(f"{path}:example_batch()"):
+    with user_code("model", f"{path}:example_batch()", path):
         parameters = list(inspect.signature(make).parameters.values())
-        if not parameters:
-            batch = make()
-            if batch_size is None:
-                return batch
-            arguments = positional_and_keyword(batch)
-            return _as_batch(resized(arguments, batch_size_of(arguments, None), batch_size))
-        if batch_size is None and parameters[0].default is not inspect.Parameter.empty:
-            return make()
-        return make(DEFAULT_BATCH_SIZE if batch_size is None else batch_size)
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """While a script is imported, its neighbours can be imported too, as when it is run."""
-    entry = str(folder.resolve())
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        sys.path.remove(entry)
-
-
-def _import_file(path: Path) -> ModuleType:
-    name = f"_topoopt_script_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ProfileError(f"model: {path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses of the script look themselves up there
-    with _user_code(f"importing {path} (put what must not run then under __main__)"):
-        spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _user_code(what: str) -> Iterator[None]:
-    """Turns what a user's file raises into one line with the cause."""
-    try:
-        yield
-    except ProfileError:
-        raise
-    except (Exception, SystemExit) as error:  # a script may raise anything
-        raise ProfileError(f"model: {what} raised {one_line(error)}") from error
+        own = parameters and parameters[0].default is not inspect.Parameter.empty
+        if parameters and not (batch_size is None and own):
+            return make(DEFAULT_BATCH_SIZE if batch_size is None else batch_size)
+        batch = make()
+    if batch_size is None:
+        return batch
+    return _with_batch_size(batch, batch_size)

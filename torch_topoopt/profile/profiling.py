@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
-from torch_topoopt.profile.model_files import DEFAULT_BATCH_SIZE, LoadedModel, is_file, load_model
+from torch_topoopt.profile.model_files import DEFAULT_BATCH_SIZE, LoadedModel, load_model
 from torch_topoopt.profile.repeated_layers import repeated_layers
 from torch_topoopt.profile.tracing import (
     Arguments,
@@ -23,13 +23,13 @@ from torch_topoopt.profile.tracing import (
     batch_size_of,
     leaf_modules,
     meta_twin,
-    one_line,
     positional_and_keyword,
     resized,
     shared_parameters,
     shared_tensors,
     split_dimensions,
 )
+from torch_topoopt.user_functions import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,6 @@ __all__ = [
     "DEFAULT_BATCH_SIZE",
     "LoadedModel",
     "ProfileError",
-    "is_file",
     "load_model",
     "profile",
 ]

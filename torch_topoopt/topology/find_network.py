@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
+from torch_topoopt.plan import Network, validate_demand, validate_network
+from torch_topoopt.plan.codec import as_read
 from torch_topoopt.topology.best.network_search import DEFAULT_SEARCH
 from torch_topoopt.topology.finder.topology_finder import wire_by_rule
+from torch_topoopt.topology.routing.load_checks import validate_loads
+from torch_topoopt.topology.routing.policies import routed_by
+from torch_topoopt.user_functions import UserFunction
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Cluster, Demand, Network
+    from torch_topoopt.plan import Cluster, Demand, Policy
     from torch_topoopt.topology.best.network_search import NetworkSearch
-    from torch_topoopt.topology.routing.policies import Policy
 
 Mode = Literal["paper", "released", "best"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -23,9 +27,9 @@ def find_network(
     cluster: Cluster,
     demand: Demand,
     *,
-    mode: Mode = "paper",
+    mode: Mode | UserFunction = "paper",
     paths: int = 4,
-    routing: Policy = "shortest",
+    routing: Policy | UserFunction = "shortest",
     search: NetworkSearch = DEFAULT_SEARCH,
 ) -> Network:
     """The network half of a Plan for `demand`, validated; the same arguments give the same result.
@@ -46,7 +50,11 @@ def find_network(
     Mode `best`: searched, as `search` says (`find_best_network`; other modes take no budget and no
     price).
 
-    Another `routing` than "shortest" replaces the routes at the end (`routing.policies.reroute`).
+    A user's function in the place of a mode is called as find(cluster, demand, seed=...) and
+    returns a Network for that cluster, with rings for every group of `demand`
+    (`single_ring.ring_network` makes one of links alone).
+
+    Another `routing` than "shortest" replaces the routes at the end (`routing.policies.routed_by`).
 
     `groups` of the result lists the whole cluster first, demanded or not, and then every demanded
     group, most traffic first; a group of one server has no rings. Rings of one group have equal
@@ -56,6 +64,8 @@ def find_network(
     Raises DocumentError if `cluster` or `demand` is not valid, ValueError for another mode, a
     `search` out of range, or what the artifact cannot wire.
     """
+    if isinstance(mode, UserFunction):
+        return _found_by(mode, cluster, demand, search.seed, paths=paths, routing=routing)
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if mode == "best":
@@ -65,3 +75,25 @@ def find_network(
     if search.budget_s is not None or search.price is not None:
         raise ValueError(f"budget_s, price: mode {mode!r} does not search")
     return wire_by_rule(cluster, demand, mode=mode, paths=paths, routing=routing)
+
+
+def _found_by(
+    find: UserFunction,
+    cluster: Cluster,
+    demand: Demand,
+    seed: int,
+    *,
+    paths: int,
+    routing: Policy | UserFunction,
+) -> Network:
+    """The network that a user's function finds, with the routes of `routing`; validated."""
+    cluster.validate()
+    validate_demand(cluster, demand)
+    network = find(cluster, demand, seed=seed)
+    if not isinstance(network, Network):
+        raise find.returned(network, "a torch_topoopt.plan.Network")
+    with find.checking_result():
+        network = validate_network(cluster, as_read(Network, network, "network"))
+        validate_loads(cluster.servers, network, demand)
+    network = routed_by(cluster, demand, network, routing, paths=paths)
+    return validate_loads(cluster.servers, network, demand)

@@ -15,7 +15,6 @@ from torch_topoopt.profile.tracing.records import (
     Region,
     Span,
     TracedOperator,
-    one_line,
     shared_tensors,
     tensors,
 )
@@ -46,7 +45,6 @@ __all__ = [
     "is_elementwise",
     "leaf_modules",
     "meta_twin",
-    "one_line",
     "positional_and_keyword",
     "resized",
     "shared_parameters",

@@ -189,8 +189,3 @@ def _grouped_flops(a: Any, b: Any) -> int:
     if a.dim() == 3 and b.dim() == 2:
         return 2 * int(a.shape[1] * a.shape[2] * b.shape[1])
     return 2 * int(a.numel() * b.shape[-1])
-
-
-def one_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

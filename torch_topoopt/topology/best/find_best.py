@@ -22,9 +22,9 @@ from torch_topoopt.topology.routing.policies import routed_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.plan import Cluster, Demand, Policy
     from torch_topoopt.topology.best.network_search import NetworkSearch
-    from torch_topoopt.topology.routing.policies import Policy
+    from torch_topoopt.user_functions import UserFunction
 
 
 def find_best_network(
@@ -33,7 +33,7 @@ def find_best_network(
     search: NetworkSearch = DEFAULT_SEARCH,
     *,
     paths: int = 4,
-    routing: Policy = "shortest",
+    routing: Policy | UserFunction = "shortest",
 ) -> Network:
     """The network half of a Plan for `demand`, validated: the best of all that were looked at.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch_topoopt.plan import (
     Cluster,
     Demand,
@@ -15,6 +17,11 @@ from torch_topoopt.topology.finder.group_rings import merge_groups
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.routes import plan_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.plan import Link
 
 
 def single_ring(cluster: Cluster, demand: Demand) -> Network:
@@ -33,11 +40,20 @@ def single_ring(cluster: Cluster, demand: Demand) -> Network:
     wiring = PortAllocator(cluster)
     if cluster.servers > 1:
         wiring.add_stride(range(cluster.servers), 1)
+    return ring_network(cluster, demand, wiring.links)
+
+
+def ring_network(cluster: Cluster, demand: Demand, links: Sequence[Link]) -> Network:
+    """These `links`, which connect all servers, with one ring in ascending order for each group of
+    `demand`, and a shortest route for every pair; the whole cluster is the first group.
+
+    Raises DocumentError if the network breaks a rule.
+    """
     demanded = merge_groups(cluster, demand)
     groups = tuple(
         Group(g.servers, (Ring(g.servers, 1.0),) if len(g.servers) > 1 else ())
         for g in sorted(demanded, key=lambda g: len(g.servers) < cluster.servers)
     )
-    routes = plan_routes(cluster.servers, wiring.links, {}, {})
-    network = validate_network(cluster, Network(tuple(wiring.links), groups, routes))
+    routes = plan_routes(cluster.servers, links, {}, {})
+    network = validate_network(cluster, Network(tuple(links), groups, routes))
     return validate_loads(cluster.servers, network, demand)

@@ -46,8 +46,9 @@ from torch_topoopt.topology.routing.routes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch_topoopt.plan import Policy
     from torch_topoopt.topology.finder.matching import Pair
-    from torch_topoopt.topology.routing.policies import Policy
+    from torch_topoopt.user_functions import UserFunction
 
 
 def wire_by_rule(
@@ -56,7 +57,7 @@ def wire_by_rule(
     *,
     mode: Literal["paper", "released"] = "paper",
     paths: int = 4,
-    routing: Policy = "shortest",
+    routing: Policy | UserFunction = "shortest",
 ) -> Network:
     """Modes `paper` and `released` of `find_network`, which says what they do. No search."""
     cluster.validate()

@@ -1,4 +1,5 @@
-"""Routing by name: what `find_network(routing=...)` and `topoopt plan --routing` choose from."""
+"""Routing by name: what `find_network(routing=...)` and `topoopt plan --routing` choose from, and
+policies from a user's file."""
 
 from __future__ import annotations
 
@@ -6,11 +7,20 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.plan import Network, Route, RouteTable, StrideRoute, validate_network
+from torch_topoopt.plan import (
+    POLICIES,
+    Network,
+    Route,
+    RouteTable,
+    StrideRoute,
+    validate_network,
+)
+from torch_topoopt.plan.codec import as_read
 from torch_topoopt.topology.routing.coin_change import coin_change
 from torch_topoopt.topology.routing.k_shortest_paths import k_shortest_paths
 from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
@@ -24,26 +34,42 @@ from torch_topoopt.topology.routing.routes import (
     ring_pair_bytes,
 )
 from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
+from torch_topoopt.user_functions import UserFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.plan import Cluster, Demand, Policy
 
 Pair = tuple[int, int]
-Policy = Literal["shortest", "single", "random", "coin-change", "k-shortest", "optimal"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 def routed_by(
-    cluster: Cluster, demand: Demand, network: Network, policy: Policy, *, paths: int
+    cluster: Cluster,
+    demand: Demand,
+    network: Network,
+    policy: Policy | UserFunction,
+    *,
+    paths: int,
 ) -> Network:
     """`network`, planned with shortest paths, with the routes of `policy` instead; validated.
 
+    A user's policy is called as policy(cluster, demand, network) and returns a sequence of Route,
+    or a RouteTable: for every ordered pair of servers without a link routes whose weights sum to 1,
+    and for pairs with a link such routes or none.
+
     Raises ValueError as `reroute` does, and DocumentError if the network breaks a rule.
     """
+    if isinstance(policy, UserFunction):
+        routes = policy(cluster, demand, network)
+        if not isinstance(routes, Sequence) or isinstance(routes, str):
+            raise policy.returned(routes, "a sequence of Route, or a RouteTable")
+        with policy.checking_result():
+            routes = routes if isinstance(routes, RouteTable) else tuple(routes)
+            routed = as_read(Network, dataclasses.replace(network, routes=routes), "network")
+            return validate_network(cluster, routed)
     if policy != "shortest":
         network = reroute(
             network,
