@@ -86,9 +86,9 @@ def test_when_one_switch_fails_the_others_go_back(memories: Memories, tmp_path: 
         with pytest.raises(NotSettled, match=r"ocs1: no light on 1A-2B") as caught:
             switches.configure(other, timeout_s=1.0, folder=tmp_path / "before")
         assert memories.circuits() == before
-    told = str(caught.value)
-    assert "the circuits from before are restored; ocs0 is restored too" in told
-    assert f"all circuits from before are in {tmp_path / 'before'}" in told
+    message = str(caught.value)
+    assert "the circuits from before are restored; ocs0 is restored too" in message
+    assert f"all circuits from before are in {tmp_path / 'before'}" in message
 
 
 def test_a_switch_that_fails_while_going_back_is_named(memories: Memories) -> None:
@@ -106,7 +106,7 @@ def test_a_switch_that_fails_while_going_back_is_named(memories: Memories) -> No
 
 
 def test_nothing_changes_when_one_switch_would_refuse(memories: Memories) -> None:
-    """Somebody else's circuit on the last switch keeps the first one from being touched."""
+    """A foreign circuit on the last switch keeps the first one from being touched."""
     memories.by_name["ocs1"].apply(Difference((), (Circuit("4A", "8B"),)))
     with (
         memories.switches() as switches,

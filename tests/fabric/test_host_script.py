@@ -106,8 +106,8 @@ def test_traffic_crosses_the_planned_relay_and_no_other(hosts: Hosts, plan: Plan
         assert listener.stdout.readline() == b"ready\n"
         target = hosts.file.servers[2].ports[0].ip
         size = 1_000_000
-        told = hosts.on(0, sys.executable, "-c", _SEND, target, str(size))
-        assert int(told) == size
+        received = hosts.on(0, sys.executable, "-c", _SEND, target, str(size))
+        assert int(received) == size
     finally:
         listener.kill()
         listener.communicate()
@@ -232,7 +232,7 @@ def test_tc_understands_the_flower_rules(hosts: Hosts, plan: Plan) -> None:
     assert "TC classifier not found" not in wrong.stderr  # so a wrong word would have been found
 
 
-def test_an_ordinary_user_is_told(plan: Plan, tmp_path: Path) -> None:
+def test_an_ordinary_user_gets_an_error(plan: Plan, tmp_path: Path) -> None:
     text = setup_script(host_setup(plan, cluster_of(plan), "h1"))
     fake = tmp_path / "id"
     fake.write_text("#!/bin/sh\necho 1000\n")

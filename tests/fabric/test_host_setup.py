@@ -90,7 +90,7 @@ def test_weights_spread_the_addresses_of_a_server_over_its_routes(ring_plan: Rin
     assert taken == {"h1", "h3"}
 
 
-def test_sources_that_part_at_a_relay_are_told_apart(ring_plan: RingPlan) -> None:
+def test_sources_that_part_at_a_relay_are_distinguished(ring_plan: RingPlan) -> None:
     """0 and 1 reach 4 through 2, 0 by 3 and 1 directly: one destination, two ways out of 2."""
     cables = [(0, 0, 1, 0), (1, 1, 2, 0), (2, 1, 3, 0), (2, 2, 4, 0), (3, 1, 4, 1)]
     links = [Link(*cable) for cable in cables]

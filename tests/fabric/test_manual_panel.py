@@ -74,7 +74,7 @@ class Hands:
                 seen = ""
                 try:
                     answer = self._move(asked[2], duplex_circuit(asked[3], asked[4]))
-                except Exception as error:  # what they were asked cannot be done in the real panel
+                except Exception as error:  # the move cannot be done in the real panel
                     self.failure, answer = error, b"n\n"
                 os.write(self._master, answer)
 
@@ -194,7 +194,7 @@ def test_the_end_of_the_input_undoes_nothing_and_says_what_is_believed(tmp_path:
         "the input ended at move 2 of 2: plug a cable into sockets 3 and 4; nothing was undone; "
         f"taken to hold the cables 1-2 ({tmp_path}/panel.json); going back failed too"
     ) in str(caught.value)
-    assert output.getvalue().count("in this order") == 1  # nobody is asked to go back
+    assert output.getvalue().count("in this order") == 1  # the person is not asked to undo
     again, _ = scripted(tmp_path, "\n")
     assert configure(again, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1).add == (cable(3, 4),)
 
@@ -231,18 +231,18 @@ configure(panel, cables, Fence(frozenset("1234")), timeout_s=1)
     try:
         process.stdin.write("\n")
         process.stdin.flush()
-        told = ""
-        while "move 2 of 2: plug a cable into sockets 3 and 4. Done?" not in told:
+        shown = ""
+        while "move 2 of 2: plug a cable into sockets 3 and 4. Done?" not in shown:
             character = process.stderr.read(1)
-            assert character, told
-            told += character
+            assert character, shown
+            shown += character
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=30)
     finally:
         process.kill()
         process.wait()
     assert "stopped at move 2 of 2; nothing was undone; taken to hold the cables 1-2" in rest
-    assert "take the cable out" not in told + rest
+    assert "take the cable out" not in shown + rest
     assert rest.rstrip().splitlines()[-2].endswith("KeyboardInterrupt")
     assert PanelState.load(tmp_path / "panel.json").circuits == (Circuit("1", "2"),)
 

@@ -92,7 +92,7 @@ def send(fabric: NetnsFabric, source: int, target: int) -> None:
 def grown(
     before: dict[tuple[int, str], tuple[int, int]], after: dict[tuple[int, str], tuple[int, int]]
 ) -> dict[tuple[int, str], tuple[bool, bool]]:
-    """Which interfaces (received, sent) at least the bytes of one `send`."""
+    """The interfaces that (received, sent) at least the bytes of one `send`."""
     return {
         key: (
             after[key][0] - before[key][0] >= SIZE_BYTES,

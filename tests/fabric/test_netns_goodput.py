@@ -1,4 +1,4 @@
-"""Which links are measured together, and when a link is right."""
+"""The links that are measured together, and the verdict on a link."""
 
 from __future__ import annotations
 

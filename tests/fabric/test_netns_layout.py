@@ -62,7 +62,7 @@ def test_mac_addresses_are_local_unicast_and_of_one_half() -> None:
 
 
 @pytest.mark.parametrize("name", ["lab", "lab-2", "2", "a-1-management"])
-def test_a_namespace_tells_its_fabric(name: str) -> None:
+def test_the_name_of_a_namespace_gives_its_fabric(name: str) -> None:
     layout = NetnsLayout(check_name(name))
     for namespace in (
         layout.namespace(12),
@@ -70,7 +70,7 @@ def test_a_namespace_tells_its_fabric(name: str) -> None:
         layout.switch_namespace,
     ):
         assert fabric_of(namespace) == name
-    assert fabric_of("somebody-else-1") is None
+    assert fabric_of("another-program-1") is None
     assert fabric_of("topoopt-lab-other") is None
 
 

@@ -28,7 +28,7 @@ def test_following_the_hops_of_any_pair_visits_the_servers_of_its_route() -> Non
             visited.append(hop.link.target)
             assert hop.last == (visited[-1] == target)
         assert tuple(visited) == servers
-    assert hops == {}, "no entry that nobody uses"
+    assert hops == {}, "no unused entry"
 
 
 def test_of_several_routes_the_heaviest_is_taken() -> None:

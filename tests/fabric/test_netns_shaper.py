@@ -1,4 +1,4 @@
-"""Either queueing discipline holds a link to its rate; a kernel with neither is told so."""
+"""Either queueing discipline holds a link to its rate; without them, an error says so."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_link_has_its_rate(shaper: str, monkeypatch: pytest.MonkeyPatch) -> No
         fabric.close()
 
 
-def test_a_kernel_without_a_queue_or_a_classifier_is_told_what_was_tried(
+def test_without_a_queue_or_a_classifier_the_error_names_those_that_were_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(route, index, bytes_per_s, mtu):  # type: ignore[no-untyped-def]

@@ -58,7 +58,7 @@ def layout() -> Iterator[NetnsLayout]:
 @pytest.fixture
 def bench(layout: NetnsLayout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     switch = NetnsSwitch(layout.switch_namespace, delay_s=0.01)
-    person = NetnsSwitch(layout.switch_namespace)  # reads what the kernel has, as anybody could
+    person = NetnsSwitch(layout.switch_namespace)  # reads the kernel's state, as any process could
 
     def pull_the_fibre(circuit: Circuit) -> None:
         with netns_kernel.open_route(layout.switch_namespace) as route:
@@ -92,7 +92,7 @@ class TestNetnsSwitch(SwitchContract):
 
 
 def datagrams(layout: NetnsLayout, host: int) -> socket.socket:
-    """A socket of that host that hears what is said to all, its own words included."""
+    """A socket of that host that receives all broadcasts, its own included."""
 
     def open_socket() -> socket.socket:
         opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -175,5 +175,5 @@ def test_a_driver_that_died_during_a_move_has_a_successor_who_finishes_it(
 
 def test_a_switch_that_is_not_there_is_unreachable() -> None:
     require_namespaces()
-    with pytest.raises(SwitchUnreachable, match="there is no namespace topoopt-nobody-switch"):
-        NetnsSwitch("topoopt-nobody-switch")
+    with pytest.raises(SwitchUnreachable, match="there is no namespace topoopt-missing-switch"):
+        NetnsSwitch("topoopt-missing-switch")

@@ -109,10 +109,10 @@ class TestPolatisNetconf(PolatisYangContract):
             options={"check_host_key": False, "check_light": False, "restart_s": 5},
         )
 
-    def test_a_user_who_may_only_read_is_told_so(
+    def test_a_read_only_user_gets_an_error_that_says_so(
         self, device: PolatisDevice, server: PolatisServer, connect: Connect
     ) -> None:
-        super().test_a_user_who_may_only_read_is_told_so(device, server, connect)
+        super().test_a_read_only_user_gets_an_error_that_says_so(device, server, connect)
         assert isinstance(server, PolatisNetconfServer)
         assert server.locked_by is None
 

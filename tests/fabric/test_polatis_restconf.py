@@ -116,7 +116,7 @@ def test_an_input_that_somebody_takes_between_reading_and_writing_stays_theirs(
 ) -> None:
     switch.circuits()
     device.before_request = lambda line: line.startswith("PUT") and device.connect("bob", 1, 12)
-    with pytest.raises(SwitchError, match="port 1 is in use: somebody else connected it"):
+    with pytest.raises(SwitchError, match="port 1 is in use: another client connected it"):
         switch.apply(Difference((), (C1,)))
     assert device.circuits() == {Circuit("1", "12")}
 
@@ -131,7 +131,7 @@ def test_a_circuit_that_somebody_changes_before_it_is_removed_stays_theirs(
             device.connect("bob", 1, 12)
 
     device.before_request = take_over
-    with pytest.raises(SwitchError, match="somebody else changed the circuit of port 1"):
+    with pytest.raises(SwitchError, match="another client changed the circuit of port 1"):
         switch.apply(Difference((C1,), ()))
     assert device.circuits() == {Circuit("1", "12")}
     switch.apply(Difference((C1,), ()))  # it is gone

@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Table:
-    """What ranks publish, and a way to wait for it."""
+    """The published values of ranks, and a way to wait for them."""
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, int], str] = {}
@@ -188,7 +188,7 @@ def test_a_rank_of_the_same_server_that_cannot_be_reached_is_named(
 ) -> None:
     """As if rank 0 were in another network namespace."""
     job = make_job(ring_plan(1), 2)
-    TableMeeting(job.table, 0).publish("listening", "torch_topoopt/rank/nobody")
+    TableMeeting(job.table, 0).publish("listening", "torch_topoopt/rank/missing")
     with pytest.raises(FabricError, match=r"from rank 1 to rank 0 of the same server: .*namespace"):
         job.open(1)
     assert local_links.describe(1, 0) == "connection from rank 1 to rank 0 of the same server"

@@ -120,7 +120,7 @@ class TestTrust:
 
     def test_plain_http_needs_insecure(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with OcsServer(OcsDevice()) as plain:
-            with pytest.raises(SwitchError, match="anybody on the way reads the password"):
+            with pytest.raises(SwitchError, match="any host on the way reads the password"):
                 RestconfSession("ocs0", plain.address)
             monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
             switch = RestconfSession(

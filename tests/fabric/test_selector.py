@@ -91,7 +91,7 @@ def test_a_flip_takes_milliseconds_not_the_time_of_a_switch() -> None:
         ((sys.executable, "-c", "raise SystemExit('board off')"), "exit code 1: board off"),
     ],
 )
-def test_a_program_that_fails_is_told(program: tuple[str, ...], said: str) -> None:
+def test_a_program_that_fails_is_an_error(program: tuple[str, ...], said: str) -> None:
     with pytest.raises(SwitchError, match=said):
         CommandSelector(program, 30).sides(["h0:p0"])
 

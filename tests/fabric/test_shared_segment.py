@@ -35,7 +35,7 @@ class MemoryStore:
 
 
 class LyingStore(MemoryStore):
-    """Tells a member that the segment is somewhere else."""
+    """Publishes another place of the segment to a member."""
 
     def __init__(self, position: int, value: str) -> None:
         super().__init__()

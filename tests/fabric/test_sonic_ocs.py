@@ -80,7 +80,7 @@ def bench(server: OcsServer, connect: Callable[..., SonicOcs]) -> Bench:
         device.ignoring = True
 
     class Healing(SonicOcs):
-        """The fault is over once the device has told of it."""
+        """The fault is over once the device has reported it."""
 
         def apply(self, *arguments: Any) -> None:
             try:
@@ -253,7 +253,7 @@ def test_ports_that_are_still_tuning_are_waited_for(
     switch = connect()
     switch.apply(Difference((), (C12,)))
     said: list[tuple[int, int, str]] = []
-    switch.wait_settled([C12], LIMIT_S, lambda *told: said.append(told))
+    switch.wait_settled([C12], LIMIT_S, lambda *step: said.append(step))
     rows = {row["simplex_port_id"]: row for row in server.device.port_state_rows()}
     assert rows["1A"]["oper_status"] == rows["2B"]["oper_status"] == "connected"
     assert said[0] == (0, 1, "settling")
@@ -271,7 +271,7 @@ def test_without_a_port_table_the_status_of_the_cross_connect_decides(
 
 
 class TestFaults:
-    """What the fault table of the fabrics asks of a switch."""
+    """The faults of a switch in the fault table of the fabrics."""
 
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     def test_a_request_whose_connection_broke_is_sent_again(
@@ -394,7 +394,7 @@ class TestFaults:
             configure(switch, [C12], fence, timeout_s=LIMIT_S)
         assert OcsServer.password not in str(caught.value) + caplog.text
 
-    def test_a_user_who_may_only_read_is_told_so(
+    def test_a_read_only_user_gets_an_error_that_says_so(
         self, server: OcsServer, connect: Callable[..., SonicOcs]
     ) -> None:
         server.read_only.add("admin")

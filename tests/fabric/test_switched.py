@@ -37,22 +37,22 @@ class Board:
     """A Meeting of threads of one process."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._published: dict[str, str] = {}
         self._changed = threading.Condition()
 
     def publish(self, topic: str, text: str) -> None:
         with self._changed:
-            self._told[topic] = text
+            self._published[topic] = text
             self._changed.notify_all()
 
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
         with self._changed:
-            assert self._changed.wait_for(lambda: topic in self._told, LIMIT_S)
-            return dict.fromkeys(ranks, self._told[topic])
+            assert self._changed.wait_for(lambda: topic in self._published, LIMIT_S)
+            return dict.fromkeys(ranks, self._published[topic])
 
 
 class Verifier:
-    """In place of the driver that tries the links: believes them, unless told not to."""
+    """In place of the driver that tries the links: accepts them, unless there is a `problem`."""
 
     name = "verifier"
 
@@ -118,7 +118,9 @@ def test_links_that_fail_on_the_hosts_side_undo_the_circuits(
     assert memories.circuits() == {"ocs0": frozenset(), "ocs1": frozenset()}
 
 
-def test_all_hosts_hear_of_a_switch_that_failed(memories: Memories, ring_plan: RingPlan) -> None:
+def test_all_hosts_are_notified_of_a_switch_that_failed(
+    memories: Memories, ring_plan: RingPlan
+) -> None:
     board = Board()
     memories.by_name["ocs1"].deaf = True
     hosts = [

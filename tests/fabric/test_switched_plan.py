@@ -1,4 +1,4 @@
-"""Which circuits make a Plan's cables, on one switch and on many."""
+"""The circuits that make a Plan's cables, on one switch and on many."""
 
 from __future__ import annotations
 

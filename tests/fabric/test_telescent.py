@@ -98,9 +98,11 @@ def slow(panel: Panel, login: SshLogin) -> TelescentPanel:
     return TelescentPanel(login, clock=panel.clock)
 
 
-def test_moves_take_minutes_one_after_the_other_and_are_told(panel: Panel, login: SshLogin) -> None:
+def test_moves_take_minutes_one_after_the_other_and_are_reported(
+    panel: Panel, login: SshLogin
+) -> None:
     switch = slow(panel, login)
-    told: list[tuple[int, int, str]] = []
+    steps: list[tuple[int, int, str]] = []
     wanted = [cable(1, 2), cable(3, 4), cable(5, 95)]
     fence = Fence(frozenset(port for circuit in wanted for port in circuit.ports))
     configure(
@@ -108,11 +110,11 @@ def test_moves_take_minutes_one_after_the_other_and_are_told(panel: Panel, login
         wanted,
         fence,
         timeout_s=12 * MINUTES,
-        progress=lambda done, of, what: told.append((done, of, what)),
+        progress=lambda done, of, what: steps.append((done, of, what)),
     )
     assert panel.clock.now() == pytest.approx(9 * MINUTES, abs=10)
-    assert told[:3] == [(1, 3, "1-2 queued"), (2, 3, "3-4 queued"), (3, 3, "5-95 queued")]
-    assert [(done, of) for done, of, _ in told[3:]] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert steps[:3] == [(1, 3, "1-2 queued"), (2, 3, "3-4 queued"), (3, 3, "5-95 queued")]
+    assert [(done, of) for done, of, _ in steps[3:]] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     configure(switch, [cable(1, 3)], fence, timeout_s=12 * MINUTES)
     assert panel.circuits() == {(1, 3)}
     assert panel.clock.now() == pytest.approx(21 * MINUTES, abs=30)  # three out, one in
@@ -336,7 +338,7 @@ def test_a_connection_that_ends_at_any_moment_is_a_switch_error_or_none(
     server: TelescentServer, login: SshLogin
 ) -> None:
     shell = SshShell("panel", login)
-    told = []
+    messages = []
     for _ in range(10):
         hanging_up = threading.Thread(target=server.drop)
         try:  # the first command may yet meet the end of the connection before it
@@ -345,10 +347,10 @@ def test_a_connection_that_ends_at_any_moment_is_a_switch_error_or_none(
             for _ in range(3):
                 shell.run("switchstate", 20)
         except SwitchUnreachable as error:
-            told.append(str(error))
+            messages.append(str(error))
         if hanging_up.ident is not None:
             hanging_up.join(20)
-    assert all(text.startswith("panel: ") for text in told)
+    assert all(text.startswith("panel: ") for text in messages)
     shell.close()
 
 

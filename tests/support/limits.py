@@ -1,6 +1,6 @@
-"""How long tests may wait: limits are those of an idle machine, stretched to what this one gives.
+"""Limits of waits in tests: those of an idle machine, stretched to the speed of this one.
 
-Only limits scale, which end what hangs. No test asserts on time.
+Only limits scale, which end a test that blocks. No test asserts on time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 
 _LOOPS = 200_000
 _USUAL_S = 0.02  # processor time of these loops on the machine that limits are written for
-_MOST = 12.0  # what hangs must still end
+_MOST = 12.0  # a blocked test must still end
 
 
 def limit_s(idle_s: float) -> float:
@@ -20,14 +20,14 @@ def limit_s(idle_s: float) -> float:
 
 
 def slowness() -> float:
-    """How many times longer than on an idle machine things take here and now; at least 1."""
+    """The slowdown here and now against an idle machine; at least 1."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return min(_MOST, max(1.0, waiting) * _processor())
 
 
 @cache
 def _processor() -> float:
-    """How many times more of its time this processor needs; measured once, and at least 1."""
+    """The slowdown of this processor in CPU time; measured once, and at least 1."""
     begin = time.process_time()
     total = 0
     for i in range(_LOOPS):

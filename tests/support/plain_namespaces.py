@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def run(*command: str, given: str | None = None, check: bool = True) -> str:
-    """What a command prints; it must succeed, unless `check` is false."""
+    """The output of a command; it must succeed, unless `check` is false."""
     done = subprocess.run(
         command, input=given, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

@@ -125,7 +125,7 @@ class InNamespace:
 
 
 def examine(hosts: Hosts, *only: int) -> Site:
-    """What the hosts (default: all) say about themselves, asked at once."""
+    """The self-descriptions of the hosts (default: all), asked at once."""
     numbers = only or range(len(hosts.names))
     with ThreadPoolExecutor(len(numbers)) as workers:
         asked = {

@@ -1,7 +1,7 @@
 """Lets test processes that run side by side (pytest-xdist) leave the machine to one test alone.
 
-A test marked `alone` holds the machine's lock by itself, every other test shares it. Whoever waits
-for it alone holds the gate, so that no test that begins later overtakes it.
+A test marked `alone` holds the machine's lock by itself, every other test shares it. A test that
+waits for it alone holds the gate, so that no test that begins later overtakes it.
 """
 
 from __future__ import annotations

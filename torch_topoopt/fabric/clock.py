@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a driver reads the time and waits; seconds."""
+    """The time that a driver reads and waits for; seconds."""
 
     def now(self) -> float:
         """Monotonic."""
@@ -27,7 +27,7 @@ class SystemClock:
 
 
 class HandClock:
-    """Time that only passes when someone sleeps or turns it: for tests and dry runs."""
+    """Time that passes only in `sleep` or when a test sets it: for tests and dry runs."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -3,7 +3,7 @@
 A cluster file names where a password is (an environment variable, or a file that only its owner
 can read), never the password itself. What `PasswordSource.read` returns shows nothing of the
 secret in str, repr, format or pickle; a driver asks for it with `reveal()` where it logs in, and
-passes what a device or a library said through `scrub` before anybody sees it.
+passes every message of a device or a library through `scrub` before it is shown.
 """
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ def _from_environment(name: str) -> Password:
 def _from_file(name: str) -> Password:
     where = f"password file {name}"
     try:
-        # NONBLOCK: opening a named pipe must not wait for whoever writes into it
+        # NONBLOCK: opening a named pipe must not wait for its writer
         handle = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise CredentialError(f"{where}: {error.strerror}") from None
     except RuntimeError:  # ~ of a user that is not known
         raise CredentialError(f"{where}: no such home folder") from None
     try:
-        _check_private(os.fstat(handle), where)  # the open file: nobody swaps it in between
+        _check_private(os.fstat(handle), where)  # the open file: it cannot be swapped in between
         content = os.read(handle, _LONGEST_BYTES + 1)  # of a regular file it is all there is
     finally:
         os.close(handle)

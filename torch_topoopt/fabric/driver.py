@@ -1,4 +1,4 @@
-"""What every fabric driver does: make a Plan's links real, verify them, and give them back."""
+"""The contract of fabric drivers: make a Plan's links real, verify them, and release them."""
 
 from __future__ import annotations
 

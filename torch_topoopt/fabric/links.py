@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 _TCP_NOTSENT_LOWAT = 25
-# What the kernel may hold back per connection: enough to keep the link busy, little enough that
+# Bytes that the kernel may hold per connection: enough to keep the link busy, little enough that
 # relayed and urgent frames do not wait behind megabytes of other traffic.
 _UNSENT_S = 0.005
 # Of a segment on slow links; elsewhere _UNSENT_S, for shorter ones cost more processor time than

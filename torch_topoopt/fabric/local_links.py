@@ -1,8 +1,8 @@
 """Connects the ranks of one server with each other, pairwise, by AF_UNIX sockets.
 
 The names are abstract: they live in the network namespace, need no file, and vanish with their
-socket. The kernel tells who connects; only processes of the same user are let in, and both ends say
-which plan and which ranks they believe the connection is for.
+socket. The kernel identifies the connecting process; only processes of the same user are admitted,
+and both ends send the plan and the ranks that they take the connection to be for.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing
 class LoopbackFabric:
     """Driver of the fabric "loopback".
 
-    `gbps` is the rate of every link per direction (None: as fast as the machine is). `job` tells
+    `gbps` is the rate of every link per direction (None: as fast as the machine is). `job` keeps
     jobs of the same plan apart (the launcher passes its process id). `timeout_s` bounds the
     verification of each link. `close()`, or the end of this process, frees the block of addresses.
     """

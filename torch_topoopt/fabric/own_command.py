@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def own_command() -> str:
-    """How to start `topoopt` again: the path of the running executable, relative if below here.
+    """The command that starts `topoopt` again: the running executable, relative if below here.
 
     For hints with sudo, which looks for commands in a list of folders of its own (secure_path) and
     does not know a virtual environment. `python -m torch_topoopt` where this process is no

@@ -1,4 +1,4 @@
-"""Which rank is on which server, and what follows from it: leaders, routes and rings of ranks.
+"""The servers of ranks, and the leaders, routes and rings of ranks that follow from them.
 
 A Plan speaks of servers. A server may have several ranks, one per accelerator. Its ports belong to
 its leader, the lowest of its ranks; the ranks of one server reach each other directly, and all
@@ -25,7 +25,7 @@ LinkRates = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class RankLayout:
-    """`server_of[rank]`; servers are numbered from 0, and one that nobody is on has no leader."""
+    """`server_of[rank]`; servers are numbered from 0, and one without ranks has no leader."""
 
     server_of: tuple[int, ...]
 
@@ -49,7 +49,7 @@ class RankLayout:
 
     @cached_property
     def leaders(self) -> tuple[int, ...]:
-        """Server -> its leader; -1 if nobody is on it."""
+        """Server -> its leader; -1 if it has no rank."""
         return tuple(ranks[0] if ranks else -1 for ranks in self.ranks_of)
 
     def is_leader(self, rank: int) -> bool:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Meeting(Protocol):
-    """Where ranks tell each other what they must know to connect."""
+    """The rendezvous where ranks publish the values that others need to connect."""
 
     def publish(self, topic: str, text: str) -> None:
-        """Tells all ranks; once per topic."""
+        """Publishes to all ranks; once per topic."""
         ...
 
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
-        """Waits until all of `ranks` have published; rank -> text. FabricError: who has not."""
+        """Waits until all of `ranks` have published; rank -> text. FabricError: those missing."""
         ...
 
 
@@ -48,7 +48,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class RankLinks:
-    """What one rank holds: planned links (none unless it is a leader), and rank -> connection.
+    """The connections of one rank: planned links (of leaders only), and rank -> connection.
 
     `forwarded`: those to leaders of other servers that the hosts between forward.
     """

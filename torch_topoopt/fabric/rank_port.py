@@ -23,7 +23,7 @@ class RankPort(ABC):
     """The connections of one rank with others of one kind, while they are being opened.
 
     As with a server's ports, every rank takes each step before a later one has to succeed anywhere.
-    `name` is where the others find this rank; `magic` tells the kinds apart.
+    `name` is where the others find this rank; `magic` distinguishes the kinds.
     """
 
     name: str
@@ -99,11 +99,11 @@ class RankPort(ABC):
         """Connects to another rank's port; raises OSError."""
 
     def _trusts(self, connection: socket.socket) -> bool:
-        """Whether who has connected may be a rank of this job at all."""
+        """Whether the process at the other end may be a rank of this job at all."""
         return True
 
     def _hint(self) -> str:
-        """What may be the cause if a connection fails, for the end of the message."""
+        """A likely cause of a failed connection, for the end of the message."""
         return ""
 
     @staticmethod
@@ -117,7 +117,7 @@ class RankPort(ABC):
     def _identify(
         self, connection: socket.socket, missing: set[int], deadline: float
     ) -> int | None:
-        """The rank that has connected; None for a stranger, who is no error of this job."""
+        """The rank that has connected; None for a stranger, which is no error of this job."""
         if not self._trusts(connection):
             return None
         with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ _OK = "ok"
 
 
 class KeyValueStore(Protocol):
-    """What the members have in common; reading waits until the keys are there."""
+    """Keys and values shared by the members; reading waits until the keys are there."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...

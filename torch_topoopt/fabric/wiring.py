@@ -44,7 +44,7 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class Wiring(Document):
-    """Where every port of one Plan is. The receiving end of a link listens on TCP `tcp_port`.
+    """The addresses of all ports of one Plan. The receiving end of a link listens on `tcp_port`.
 
     `forwarded` has every server's address if the hosts forward for each other along the plan's
     routes (then their kernels relay), or is empty (then the ranks do).
@@ -152,7 +152,7 @@ class Wiring(Document):
         return rates
 
     def tcp_port_of(self, port: PortAddress) -> int:
-        """Where `port` listens."""
+        """The TCP port at which `port` listens."""
         return self.tcp_port if port.tcp_port is None else port.tcp_port
 
     def by_port(self) -> dict[tuple[int, int], PortAddress]:

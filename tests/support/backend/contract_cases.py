@@ -1,4 +1,4 @@
-"""Which combinations of operation, dtype, reduction, size, layout and mode are tested.
+"""The tested combinations of operation, dtype, reduction, size, layout and mode.
 
 A covering set holds every valid pair of two properties at least once; the full product, everything.
 """
@@ -74,7 +74,7 @@ def covering_set(seed: int) -> list[Case]:
             if len(pairs - covered) >= wanted:
                 chosen.append(case)
                 covered |= pairs
-    for case in full_product():  # what chance left out
+    for case in full_product():  # combinations that the random choice left out
         if not all_pairs() - covered:
             break
         if pairs_of(case) - covered:

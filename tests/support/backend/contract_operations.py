@@ -453,7 +453,7 @@ def send_and_receive_around(m: Members, case: Case) -> Started:
 
 @_operation()
 def receive_from_any(m: Members, case: Case) -> Started:
-    """One member receives a message from every other, whoever comes first."""
+    """One member receives a message from every other, in any order of arrival."""
     root, tag = m.root(case), (1 << 20) + case.number
     if m.me != root:
         own = placed(_data(m, case, m.me), case.layout)

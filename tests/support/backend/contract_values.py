@@ -1,4 +1,4 @@
-"""What every rank contributes, and what must come out: small integers, so that sums are exact."""
+"""The inputs of every rank and the expected results: small integers, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reduce_op(name: str) -> object:
 def block(
     member: int, size: int, dtype: torch.dtype, salt: int = 0, op: str = "SUM"
 ) -> torch.Tensor:
-    """What `member` contributes, one-dimensional; anyone can compute it.
+    """The input of `member`, one-dimensional; every rank can compute it.
 
     Eight of them sum to at most 112 in absolute value, and multiply to at most 256.
     """
@@ -91,7 +91,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor of some layout, and the memory around it that nobody may write to."""
+    """A tensor of some layout, and the memory around it that must not be written."""
 
     tensor: torch.Tensor
     around: tuple[torch.Tensor, ...] = ()
@@ -137,5 +137,5 @@ def placed(values: torch.Tensor, layout: str) -> Placed:
 
 
 def blank(size: int, dtype: torch.dtype, layout: str) -> Placed:
-    """Where `size` elements are to be received."""
+    """A buffer to receive `size` elements."""
     return placed(torch.full((size,), _SENTINEL + 1).to(dtype), layout)

@@ -39,7 +39,7 @@ def make_plan(servers: int, degree: int, *, ports: str = "duplex", gbps: float =
 
 @dataclasses.dataclass
 class Outcome:
-    """What one rank did: `value` that its function returned, or `error` (type and message)."""
+    """The outcome of one rank: `value` that its function returned, or `error` (type, message)."""
 
     value: Any = None
     error: str | None = None
@@ -48,7 +48,7 @@ class Outcome:
 
 # Ranks are forked from a server that has imported torch once, for that takes seconds each time.
 _CONTEXT = multiprocessing.get_context("forkserver")
-# What the modules of tests import: a rank that has it is a fork, one that has not takes a second.
+# Modules that tests import: a rank that has them is a fork, one that has not takes a second.
 _CONTEXT.set_forkserver_preload(
     [
         "torch",
@@ -83,7 +83,7 @@ def _rank_main(
         outcome.value = function(rank, world)
     except Exception as error:
         outcome.error = f"{type(error).__name__}: {error}"
-        # What the interpreter leaves behind after an uncaught exception, for atexit handlers.
+        # State that the interpreter leaves after an uncaught exception, for atexit handlers.
         sys.last_value = error
         traceback.print_exc()
     backend._leave()  # registered with atexit, which a forked process ends without

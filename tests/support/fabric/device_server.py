@@ -1,4 +1,4 @@
-"""What the test servers of devices have in common: they listen, a thread per connection, an end.
+"""The common part of the test servers of devices: they listen, a thread per connection, an end.
 
 A server subclasses `DeviceServer` and speaks its protocol on one connection in `serve`.
 """
@@ -46,7 +46,7 @@ class DeviceServer:
         raise NotImplementedError
 
     def is_away(self) -> bool:
-        """Whether the device restarts just now: nobody gets a connection."""
+        """Whether the device restarts just now: it accepts no connection."""
         return False
 
     def drop(self) -> None:
@@ -83,7 +83,7 @@ class DeviceServer:
             if self.is_away():
                 connection.close()
                 continue
-            with contextlib.suppress(OSError):  # who asked has gone already
+            with contextlib.suppress(OSError):  # the client has gone already
                 self._begin(connection)
 
     def _begin(self, connection: socket.socket) -> None:

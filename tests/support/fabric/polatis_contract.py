@@ -1,4 +1,4 @@
-"""What the drivers of Polatis switches must do on every protocol, with faults of the device.
+"""The contract of Polatis drivers on every protocol, with faults of the device.
 
 The tests of a protocol subclass `PolatisContract`, or `PolatisYangContract` where the protocol
 carries the vendor's YANG (users, models, sub-switches). They have these fixtures: `device`;
@@ -206,7 +206,7 @@ class PolatisContract(SwitchContract):
 
 
 class PolatisYangContract(PolatisContract):
-    """`forbidden`: what the error says if user bob, who may only read, changes something."""
+    """`forbidden`: the error if user bob, who may only read, changes something."""
 
     forbidden: ClassVar[str]
 
@@ -256,7 +256,7 @@ class PolatisYangContract(PolatisContract):
         configure(switch, (), fence, timeout_s=LIMIT_S)
         assert device.circuits() == {Circuit("4", "13")}
 
-    def test_a_user_who_may_only_read_is_told_so(
+    def test_a_read_only_user_gets_an_error_that_says_so(
         self, device: PolatisDevice, server: PolatisServer, connect: Connect
     ) -> None:
         device.viewers.add("bob")

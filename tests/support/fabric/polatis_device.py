@@ -47,8 +47,8 @@ class Subswitch:
 class PolatisDevice:
     """Faults: `broken` pairs are accepted and stay dark; `status` of ports (FAILED, DISABLED);
     `ignores`: says yes and does nothing; `cut_after` more changed circuits the connection breaks,
-    `reboot_after` more it restarts for `reboot_s`; `steals`: a port in use goes to who asks last;
-    `before_request`: what happens elsewhere just before a request (or a line) is dealt with.
+    `reboot_after` more it restarts for `reboot_s`; `steals`: a port in use goes to the last client
+    that asks; `before_request`: an event elsewhere just before a request (or a line) is handled.
     """
 
     size: int = 8
@@ -62,7 +62,7 @@ class PolatisDevice:
     subswitches: dict[str, Subswitch] = field(default_factory=dict)
     hides: bool = True  # the ports of other sub-switches
     monitors: bool = True
-    lasers: set[int] | None = None  # inputs that somebody sends light into; None: all
+    lasers: set[int] | None = None  # inputs that receive light; None: all
     broken: set[tuple[int, int]] = field(default_factory=set)
     status: dict[int, str] = field(default_factory=dict)
     ignores: bool = False
@@ -84,7 +84,7 @@ class PolatisDevice:
         if self.model is None:
             self.model = f"N-VST-{self.size}x{self.outputs}-LU1-DMHNV"
 
-    # what a person who stands beside it sees
+    # the view of a person beside the device
 
     def circuits(self) -> frozenset[Circuit]:
         with self.lock:
@@ -104,7 +104,7 @@ class PolatisDevice:
     def is_away(self) -> bool:
         return time.monotonic() < self._back_at
 
-    # what its protocols offer
+    # the interface for its protocols
 
     def ports(self, user: str | None) -> list[int]:
         assert self.outputs is not None
@@ -222,7 +222,7 @@ class PolatisDevice:
 
 
 class PolatisServer(DeviceServer):
-    """What serves a PolatisDevice on one of its protocols. `mute`: reads on, answers nothing."""
+    """A server of a PolatisDevice on one of its protocols. `mute`: reads on, answers nothing."""
 
     def __init__(self, device: PolatisDevice, certificate: Path | None = None) -> None:
         self.device = device
@@ -234,7 +234,7 @@ class PolatisServer(DeviceServer):
 
 
 def data_tree(device: PolatisDevice, user: str) -> dict[str, Any]:
-    """What `user` sees, by the names of the YANG: for RESTCONF and NETCONF alike."""
+    """The view of `user`, by the names of the YANG: for RESTCONF and NETCONF alike."""
     ports = device.ports(user)
     powers = {port: f"{dbm:.2f}" for port, dbm in device.powers(user).items()}
     pairs = [{"ingress": i, "egress": o} for i, o in device.pairs(user).items()]

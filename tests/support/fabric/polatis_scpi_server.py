@@ -44,7 +44,7 @@ class PolatisScpiServer(PolatisServer):
 
 
 class _Session:
-    """One connection. All share one error queue: the worse of the two for who asks."""
+    """One connection. All share one error queue, which is the harder case for clients."""
 
     def __init__(
         self, server: PolatisScpiServer, connection: socket.socket, line_end: bytes

@@ -1,4 +1,4 @@
-"""Hosts for tests: network namespaces with cables that nobody has set up yet, as root.
+"""Hosts for tests: network namespaces with cables that are not set up yet, as root.
 
 Interface `p<k>` of a host is its port k of the plan. Beside its cables a host has nothing: whatever
 gets through comes by the cables. `state` is all that a script may change, to compare.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Plan
 
-# What the kernel changes by itself: caches, counters, IPv6 where a link goes up.
+# State that the kernel changes by itself: caches, counters, IPv6 where a link goes up.
 _OF_ITS_OWN = ("/neigh/", "random_secret", "ipv4/fib_", "ipv4/route/", "fe80:", "::")
-# What follows from the carrier, which the kernel notices up to a second later.
+# State that follows from the carrier, which the kernel notices up to a second later.
 _OPERATIONAL = re.compile(r"NO-CARRIER,|,?LOWER_UP|,?M-DOWN| state \S+| linkdown")
 _STATE = r"""
 show() { echo "=== $*"; "$@" || true; }
@@ -52,7 +52,7 @@ class Hosts:
     folder: Path
 
     def inside(self, server: int) -> tuple[str, ...]:
-        """What to put before a command so that it runs on a host."""
+        """The prefix of a command that runs it on a host."""
         state = f"TOPOOPT_STATE_DIR={self.folder / str(server)}"
         return "env", state, "nsenter", f"--net=/run/netns/{self.names[server]}"
 

@@ -1,4 +1,4 @@
-"""What a SONiC-OCS device does with cross-connects; sonic_ocs_server lets others ask it.
+"""The cross-connects of an emulated SONiC-OCS device; sonic_ocs_server is its server.
 
 What happens on port conflicts follows the summary table of the public demo instructions of the OCS
 prototype of SONiC. Not from public text: the path `disabled`, `enabled`, `tuning`, `connected` of a
@@ -23,7 +23,7 @@ Config = dict[str, tuple[str, str]]  # cross_connect_id -> (a_side, b_side)
 
 @dataclass
 class _Light:
-    """What the hardware has made of a cross-connect; `valid` is False once its port was taken."""
+    """The hardware's cross-connect; `valid` is False once its port was taken."""
 
     circuit: Circuit
     enabled_at: float
@@ -53,7 +53,7 @@ class OcsDevice:
         return [f"{n}{side}" for n in range(1, self.size + 1) for side in "AB"]
 
     def circuits(self) -> frozenset[Circuit]:
-        """What is configured, seen from beside the device."""
+        """The configured cross-connects, seen from beside the device."""
         with self.lock:
             return frozenset(Circuit(a, b) for a, b in self.config.values())
 
@@ -63,7 +63,7 @@ class OcsDevice:
             return {key: self._status(light) for key, light in self.light.items()}
 
     def save(self) -> None:
-        """`config save`: what a restart comes back with."""
+        """`config save`: the state after a restart."""
         with self.lock:
             self.saved = dict(self.config)
 
@@ -115,7 +115,7 @@ class OcsDevice:
         return self.fails_after < 0
 
     def _create(self, created: list[tuple[str, Circuit]]) -> None:
-        """Alone, a new cross-connect yields to who has its port; two or more take it away."""
+        """Alone, a new cross-connect yields to the one on its port; two or more take it away."""
         now = time.monotonic()
         for key, circuit in created:
             light = _Light(circuit, now + self.settle_s / 2, now + self.settle_s)

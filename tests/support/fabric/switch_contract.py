@@ -1,4 +1,4 @@
-"""What every circuit switch must do, whatever protocol its driver speaks.
+"""The contract of every circuit switch, independent of its protocol.
 
 A driver's tests subclass `SwitchContract` and make a `Bench`: the driver, connected to a device
 (the in-memory twin, or a test server that speaks the real protocol over a real socket), and the
@@ -178,7 +178,7 @@ class SwitchContract:
                 configure(bench.switch, wanted, fence, timeout_s=0.5)
         assert bench.circuits() == frozenset()
 
-    def test_power_tells_light_from_darkness(self, bench: Bench) -> None:
+    def test_power_distinguishes_light_from_darkness(self, bench: Bench) -> None:
         switch = bench.switch
         if not switch.capabilities().power:
             assert switch.power_dbm(switch.fibres("1")[1]) is None

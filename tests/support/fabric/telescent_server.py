@@ -127,7 +127,7 @@ class Panel:
         both = ends[0][0] == "both"
         pairs = {(a, b), (b, a)} if both else {(b, a)}  # (output, input)
         ready_at = None if frozenset((a, b)) in self.stuck else self._next_move()
-        for output, ingress in pairs:  # --force: whoever had the port loses it
+        for output, ingress in pairs:  # --force: the circuit that had the port loses it
             for other in [o for o, i in self.outputs.items() if i == ingress]:
                 self.outputs.pop(other)
             self.outputs[output] = ingress
@@ -219,7 +219,7 @@ class TelescentServer(DeviceServer):
 
 
 class _Wishes(paramiko.ServerInterface):
-    """Who may log in, and that they want a shell."""
+    """The accounts that may log in, and that they get a shell."""
 
     def __init__(self, client_key: paramiko.PKey | None) -> None:
         self.shell = threading.Event()

@@ -139,7 +139,7 @@ def _read_switch(value: object, path: str) -> SwitchEntry:
     fields = Fields(value, path, known)
     options = fields.raw("options") if fields.has("options") else {}
     if not isinstance(options, dict):
-        raise DocumentError(f"{path}.options: expected an object, got {strict_yaml.told(options)}")
+        raise DocumentError(f"{path}.options: expected an object, got {strict_yaml.found(options)}")
     return SwitchEntry(
         name=fields.text("name"),
         kind=fields.text("kind"),

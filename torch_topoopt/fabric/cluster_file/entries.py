@@ -1,4 +1,4 @@
-"""What a cluster file says, entry by entry: servers, ports, cables, switches."""
+"""The entries of a cluster file: servers, ports, cables, switches."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ SELECTOR_KINDS = ("command", "memory")
 
 @dataclass(frozen=True)
 class SelectorEntry:
-    """What the cluster file says of its 1x2 switches. `timeout_s`: for one call of `program`."""
+    """The 1x2 switches of a cluster file. `timeout_s`: for one call of `program`."""
 
     kind: str
     program: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import ipaddress
 
 from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import CableEnds, PortEntry, ServerEntry
-from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, list_at, text_at, told
+from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, found, list_at, text_at
 from torch_topoopt.plan.codec import DocumentError
 
 _PREFIX_LENGTH = 30
@@ -29,7 +29,7 @@ def is_hostfile(value: object) -> bool:
 
 
 def ssh_names(value: object) -> list[str]:
-    """How ssh finds the hosts, in their order; raises DocumentError."""
+    """The ssh names of the hosts, in their order; raises DocumentError."""
     return [ssh for ssh, _ in _hosts(value)]
 
 
@@ -71,7 +71,7 @@ def _address(value: object, path: str) -> ipaddress.IPv4Address:
     try:
         return ipaddress.IPv4Address(text_at(path, value))
     except ipaddress.AddressValueError:
-        raise DocumentError(f"{path}: {told(value)} is not an IPv4 address") from None
+        raise DocumentError(f"{path}: {found(value)} is not an IPv4 address") from None
 
 
 def _cables(
@@ -94,9 +94,9 @@ def _cables(
     cables = []
     for subnet, ends in by_subnet.items():
         if len(ends) != listed or len({host for host, _ in ends}) != listed:
-            told_ends = ", ".join(f"{address} of {hosts[host][0]}" for host, address in ends)
+            named_ends = ", ".join(f"{address} of {hosts[host][0]}" for host, address in ends)
             raise DocumentError(
-                f"ips: subnet {subnet} has {told_ends}, but in a ring of {len(hosts)} hosts with "
+                f"ips: subnet {subnet} has {named_ends}, but in a ring of {len(hosts)} hosts with "
                 f"one subnet for each cable it would have {listed}; {_REMEDY}"
             )
         if listed == 1:

@@ -50,7 +50,7 @@ def check_cluster(cluster: ClusterEntries) -> None:
 
 
 class _Unique:
-    """What may be there once only: remembers the path where it was first."""
+    """Values that may occur once only, each with the path of its first occurrence."""
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}

@@ -119,7 +119,7 @@ class Fields:
 
     def __init__(self, value: object, path: str, known: tuple[str, ...]) -> None:
         if not isinstance(value, dict):
-            raise DocumentError(f"{path or 'the file'}: expected an object, got {told(value)}")
+            raise DocumentError(f"{path or 'the file'}: expected an object, got {found(value)}")
         self._value = value
         self._path = f"{path}." if path else ""
         for name in value:
@@ -143,7 +143,7 @@ class Fields:
     def integer(self, name: str, default: int | None = None) -> int:
         value = self._required(name) if default is None else self._value.get(name, default)
         if type(value) is not int:
-            raise DocumentError(f"{self.path(name)}: expected a whole number, got {told(value)}")
+            raise DocumentError(f"{self.path(name)}: expected a whole number, got {found(value)}")
         return value
 
     def list(
@@ -165,18 +165,18 @@ class Fields:
 
 def list_at(path: str, value: object, read: Callable[[object, str], _Value]) -> tuple[_Value, ...]:
     if not isinstance(value, list):
-        raise DocumentError(f"{path}: expected a list, got {told(value)}")
+        raise DocumentError(f"{path}: expected a list, got {found(value)}")
     return tuple(read(element, f"{path}[{i}]") for i, element in enumerate(value))
 
 
 def text_at(value_path: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         hint = f'; put it in quotes: "{brief(value)}"' if isinstance(value, (int, float)) else ""
-        raise DocumentError(f"{value_path}: expected text, got {told(value)}{hint}")
+        raise DocumentError(f"{value_path}: expected text, got {found(value)}{hint}")
     return value
 
 
-def told(value: object) -> str:
+def found(value: object) -> str:
     """A value in an error message: `nothing`, `a list`, `an object`, or itself."""
     if value is None:
         return "nothing"

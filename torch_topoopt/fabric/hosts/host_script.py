@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Classifier = Literal["auto", "flower", "u32"]
 
-# What a connection keeps in flight: the round trip over some relays, with their queues.
+# Bytes of a connection in flight: the round trip over some relays, with their queues.
 ROUND_TRIP_S = 1e-3
 
 
@@ -34,7 +34,7 @@ def buffer_bytes(gbps: float) -> int:
 
 
 def setup_script(setup: HostSetup, classifier: Classifier = "auto") -> str:
-    """The script that sets the host up. `classifier` is what tells the relays' frames apart."""
+    """The script that sets the host up. `classifier` distinguishes the relays' frames."""
     return "\n".join(_setup_lines(setup, classifier)) + "\n"
 
 

@@ -1,13 +1,13 @@
-"""What one real host has to be set to for a Plan: addresses, routes, neighbours, relay rules.
+"""The settings of one real host for a Plan: addresses, routes, neighbours, relay rules.
 
 Pure functions. This is the host-based forwarding of the TopoOpt paper (Appendix I): every port has
-a second interface, and its MAC address tells traffic that is only passing through from traffic for
-this host. A sender addresses the frame to the second interface of the first relay; each relay
+a second interface, whose MAC address distinguishes traffic that only passes through from traffic
+for this host. A sender addresses the frame to the second interface of the first relay; each relay
 sends it out of the port that the plan names; the last one, where it can, addresses it to the
 first interface of the receiver, so that a NIC with RDMA takes it.
 
 Unlike in the paper, second interfaces share one MAC address (FORWARD_MAC). On cables and circuits
-no Ethernet switch is confused by that; nobody has to know the second addresses of others; and a
+no Ethernet switch is confused by that; no host has to know the second addresses of others; and a
 relay that can redirect frames but not rewrite them does the same job.
 """
 
@@ -48,7 +48,7 @@ class PortSetup:
 
 @dataclass(frozen=True)
 class RouteSetup:
-    """How this host sends to one address; `mac` is None where ARP finds it."""
+    """The route of this host to one address; `mac` is None where ARP finds it."""
 
     destination: str
     interface: str
@@ -59,8 +59,8 @@ class RouteSetup:
 
 @dataclass(frozen=True)
 class RelaySetup:
-    """What this host passes on: what enters at `entry` (from `source`, or anybody) leaves at
-    `interface`, with `mac` as its new destination address where that is not None.
+    """A relay rule of this host: a frame that enters at `entry` (from `source`; None: any) leaves
+    at `interface`, with `mac` as its new destination address where that is not None.
     """
 
     entry: str

@@ -32,7 +32,7 @@ _EXISTS = 17  # EEXIST
 
 
 class Builder:
-    """Makes the namespaces of `record` for `plan`; whoever calls removes them if it fails."""
+    """Makes the namespaces of `record` for `plan`; the caller removes them if it fails."""
 
     def __init__(self, plan: Plan, record: FabricRecord) -> None:
         self._plan = plan
@@ -93,7 +93,7 @@ class Builder:
                 )
                 address = layout.management_address(server)
                 _up(inside, "management", address, 24)
-                # A pair whose far end nobody uses: an interface with a name, for programs that
+                # A pair whose far end is unused: an interface with a name, for programs that
                 # want one.
                 inside.link("add", ifname="host", kind="veth", peer={"ifname": "host-end"})
                 _up(inside, "host-end")

@@ -51,7 +51,7 @@ class NetnsFabric:
     """Driver of the fabric "netns".
 
     `fabric` is its name among those of this machine. Unless `options` say to keep it, the fabric
-    belongs to this process, and `close()` removes it. `progress` is told what `connect` is at.
+    belongs to this process, and `close()` removes it. `progress` receives the steps of `connect`.
     Raises FabricError where this machine cannot do it.
     """
 
@@ -119,7 +119,7 @@ class NetnsFabric:
 
     @property
     def management_address(self) -> str:
-        """Where the servers reach this machine."""
+        """The address at which the servers reach this machine."""
         return self.layout.management_address(LAUNCHER)
 
     def switch(self) -> NetnsSwitch:

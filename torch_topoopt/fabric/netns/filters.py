@@ -19,7 +19,7 @@ from torch_topoopt.fabric.netns.kernel import inside, scratch_interface
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INGRESS = 0xFFFFFFF2  # where a filter for arriving frames hangs, once there is a clsact
+INGRESS = 0xFFFFFFF2  # parent of filters for arriving frames, once there is a clsact
 CLASSIFIERS = ("flower", "u32")  # in the order of preference
 
 _ADD, _DELETE = 44, 45  # RTM_NEWTFILTER, RTM_DELTFILTER
@@ -34,7 +34,7 @@ _STOLEN, _EGRESS_REDIRECT = 4, 1
 
 @dataclass(frozen=True)
 class Rule:
-    """What arrives at interface `ingress` leaves through `egress`; None: nothing happens to it yet.
+    """A frame that arrives at interface `ingress` leaves through `egress`; None: no action yet.
 
     `mac` restricts the rule to frames with that destination. `tag` is the owner's, for finding the
     rule again; `priority` orders the rules of an interface and is unique there.
@@ -156,6 +156,6 @@ def choose(choice: Sequence[str] = CLASSIFIERS) -> str:
             else:
                 return classifier
     raise FabricError(
-        f"netns: this kernel cannot tell frames apart by MAC address ({'; '.join(tried)}); load "
+        f"netns: this kernel cannot classify frames by MAC address ({'; '.join(tried)}); load "
         "the modules cls_flower or cls_u32, and act_mirred, or forward by routes alone"
     )

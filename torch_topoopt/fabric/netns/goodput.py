@@ -40,7 +40,7 @@ _LIMIT_S = 10.0  # for everything but the windows
 
 @dataclass(frozen=True)
 class Goodput:
-    """What one link carried. `expected_gbps` is what its rate leaves after the headers (None: the
+    """The goodput of one link. `expected_gbps` is its rate less the headers (None: the
     link has no rate); `error` says why nothing could be measured."""
 
     link: Link
@@ -126,7 +126,7 @@ def _measure_group(group: list[Link], record: FabricRecord, wiring: Wiring) -> d
 
 def _measure_link(record: FabricRecord, near: PortAddress, far: PortAddress) -> float:
     """Bytes per second from one port to the other; raises OSError."""
-    unpaced = dataclasses.replace(near, gbps=None)  # what the port carries, not what is asked of it
+    unpaced = dataclasses.replace(near, gbps=None)  # measures the port, not its limit
     source = record.layout.namespace(near.server)
     target = record.layout.namespace(far.server)
     with contextlib.ExitStack() as sockets:

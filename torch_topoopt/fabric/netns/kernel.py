@@ -133,7 +133,7 @@ def open_route(namespace: str | None = None) -> Iterator[Any]:
 
 
 def inside(namespace: str, call: Callable[[], Result]) -> Result:
-    """What `call()` returns, or raises, in a thread that has entered the namespace.
+    """Returns or raises the result of `call()` in a thread that has entered the namespace.
 
     Sockets that it makes stay in the namespace for good.
     """
@@ -152,7 +152,7 @@ def inside(namespace: str, call: Callable[[], Result]) -> Result:
 
 
 def _in_thread(call: Callable[[], Result]) -> Result:
-    """What `call()` returns, or raises, in a thread of its own."""
+    """Returns or raises the result of `call()` in a thread of its own."""
     results: list[Result] = []
     errors: list[BaseException] = []
 

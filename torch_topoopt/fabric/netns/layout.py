@@ -53,7 +53,7 @@ class NetnsLayout:
 
     @property
     def launcher_interface(self) -> str:
-        """Of this machine, on the management network; whoever has made it has the block."""
+        """Of this machine, on the management network; the fabric that made it owns the block."""
         return f"topoopt{self.block}"
 
     @property
@@ -86,7 +86,7 @@ class NetnsLayout:
         return addresses
 
     def forward_address(self, server: int, port: int) -> str:
-        """Nobody has it: a name for the forwarding half of a port in its neighbour's routes."""
+        """No interface has it: it names the forwarding half of a port in its neighbour's routes."""
         return f"10.{64 + BLOCKS + self.block}.{server}.{port + 1}"
 
     def port_mac(self, server: int, port: int) -> str:

@@ -1,4 +1,4 @@
-"""What the links of a fabric of network namespaces are like, and who relays."""
+"""Options of a fabric of network namespaces: its links, and which hosts or ranks relay."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class NetnsOptions:
     """Checked by `validate`.
 
     `gbps` limits every link per direction (None: as fast as the machine is); `shaper` does that
-    ("tbf", "htb"; None: the first that there is). `mtu` is in bytes. `forwarding`: how relays tell
-    what they forward from what is for them, "routes" (by its address) or "split" (by its MAC
-    address, Appendix I). `relay`: whether the ranks relay ("user") or leave it to the hosts
-    ("kernel"). With `switch_delay_s` the cables run through an emulated optical switch whose
-    mirrors take that many seconds to move. With `keep` the fabric outlives the process that made
+    ("tbf", "htb"; None: the first that there is). `mtu` is in bytes. `forwarding`: how relays
+    recognise packets to forward, "routes" (by IP address) or "split" (by MAC address, Appendix I).
+    `relay`: whether the ranks relay ("user") or leave it to the hosts ("kernel"). With
+    `switch_delay_s` the cables run through an emulated optical switch whose mirrors take that many
+    seconds to move. With `keep` the fabric outlives the process that made
     it. Verifying a link may take `timeout_s`, and so may the switch, beyond its delay.
     """
 

@@ -22,7 +22,7 @@ TCP_HEADERS_BYTES = 52  # IPv4, TCP and the time stamps that Linux sends
 
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10001, 0x20000
 _QUEUE_S = 0.02
-_MIN_BURST_BYTES = 16 << 10  # what TCP's pacing releases at a time, and some
+_MIN_BURST_BYTES = 16 << 10  # a little more than TCP's pacing releases at a time
 _TIMER_HZ = 250
 _MAX_GBPS = 32.0  # the rate is 32 bits of bytes per second
 
@@ -33,7 +33,7 @@ def goodput_share(mtu: int) -> float:
 
 
 def paced_share(mtu: int) -> float:
-    """What sockets may send of a port's rate while as much comes in: TCP's part beside the answers.
+    """The share of a port's rate for sockets while as much comes in: TCP data beside its ACKs.
 
     A NIC makes its senders wait; tbf and htb drop what their queue cannot hold, and a dropped last
     packet is missed only after a long time. Linux acknowledges every second segment.

@@ -1,4 +1,4 @@
-"""The two-interface split of Appendix I: a port has two halves, told apart by MAC address.
+"""The two-interface split of Appendix I: a port has two halves, distinguished by MAC address.
 
 The first half, `portP`, has the address and takes what is for this server. The second, `forwardP`,
 has a MAC address of its own and no IP address. A rule at the port's ingress hands frames for that
@@ -36,7 +36,7 @@ def divide(
     for port, index in ports.items():
         mac = layout.forward_mac(server, port)
         name = forward_interface(port)
-        inner = f"{name}-in"  # what enters here comes out of `name`, as if a wire had carried it
+        inner = f"{name}-in"  # a frame that enters here comes out of `name`, as if from a wire
         peer = {"ifname": inner, "mtu": mtu}
         route.link("add", ifname=name, kind="veth", address=mac, mtu=mtu, peer=peer)
         (entrance,) = route.link_lookup(ifname=inner)
@@ -50,7 +50,7 @@ def divide(
 def name_neighbours(
     route: Any, layout: NetnsLayout, links: list[Link], ports: dict[int, int]
 ) -> None:
-    """Tells a server the MAC address of the second half at the far end of each of its links."""
+    """Sets on a server the MAC address of the second half at the far end of each of its links."""
     for link in links:
         route.neigh(
             "replace",

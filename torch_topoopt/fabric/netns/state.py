@@ -1,4 +1,4 @@
-"""What is written down of each fabric of namespaces, so that it can be found and removed later.
+"""The record of each fabric of namespaces on disk, by which it is found and removed later.
 
 One folder per fabric, named as it is, under $XDG_STATE_HOME/topoopt/fabrics (or
 ~/.local/state/...). The folder is made before the first namespace and removed after the last, so
@@ -67,7 +67,7 @@ class FabricRecord(Document):
 
 
 def folder() -> Path:
-    """Where the folders of all fabrics lie."""
+    """The parent of the folders of all fabrics."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(home, "topoopt", "fabrics")
 

@@ -181,7 +181,7 @@ class NetnsSwitch:
             used.discard(circuit)
 
     def _light_later(self, circuits: Iterable[Circuit]) -> None:
-        """The device goes on by itself, whether or not anybody waits for it."""
+        """The device goes on by itself, whether or not a caller waits for it."""
         circuits = list(circuits)
         if not circuits:
             return

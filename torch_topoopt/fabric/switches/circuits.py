@@ -45,7 +45,7 @@ def duplex_circuit(a: str, b: str) -> Circuit:
 
 @dataclass(frozen=True)
 class Difference:
-    """What must change; removals come first, as an addition may need the ports of one."""
+    """The changes; removals come first, as an addition may need the ports of one."""
 
     remove: tuple[Circuit, ...]
     add: tuple[Circuit, ...]
@@ -114,7 +114,7 @@ def port_order(port: str) -> tuple[tuple[int, str], ...]:
     """Sorts ports as a person does: 2A before 10A. Two names never sort as equals."""
     parts = re.findall(r"[0-9]+|[^0-9]+", port)
     named = [(int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts]
-    return (*named, (-2, port))  # tells "01" from "1"
+    return (*named, (-2, port))  # distinguishes "01" from "1"
 
 
 def circuit_order(circuit: Circuit) -> tuple[tuple[tuple[int, str], ...], ...]:

@@ -79,11 +79,11 @@ def configure(
         switch.wait_settled(wanted, timeout_s, progress)
         _read_back(switch, wanted, fence)
     except BaseException as error:
-        told = _roll_back(switch, before, fence, timeout_s, snapshot)
+        outcome = _roll_back(switch, before, fence, timeout_s, snapshot)
         if isinstance(error, SwitchError):
-            error.args = (f"{error}; {told}", *error.args[1:])
+            error.args = (f"{error}; {outcome}", *error.args[1:])
         else:
-            error.add_note(f"{switch.name}: {told}")
+            error.add_note(f"{switch.name}: {outcome}")
         raise
     return difference
 

@@ -1,6 +1,6 @@
 """A plain patch panel and a person: prints the moves, waits for each, and remembers what was said.
 
-Nobody can ask such a panel what is plugged in. Its circuits are those that the person confirmed,
+Such a panel cannot be queried for its cables. Its circuits are those that the person confirmed,
 kept in a file; what proves them is the verification of every link from the hosts' side.
 """
 
@@ -67,7 +67,7 @@ class PanelState(Document):
 
 
 def state_file(name: str) -> Path:
-    """Where the state of panel `name` is kept: $XDG_STATE_HOME/torch_topoopt/panels/NAME.json."""
+    """The file of panel `name`'s state: $XDG_STATE_HOME/torch_topoopt/panels/NAME.json."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise SwitchError(f"panel name {name!r}: must consist of letters, digits, '.', '_' and '-'")
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
@@ -77,9 +77,9 @@ def state_file(name: str) -> Path:
 class ManualPanel:
     """`sockets` are the names printed beside them, `place` is where a person finds the panel.
 
-    `person`: default whoever sits at the terminal. `state`: default `state_file(name)`.
+    `person`: default the user of the terminal. `state`: default `state_file(name)`.
     A move that the person cannot do ends the change, and configure then asks for the way back. If
-    nobody answers any more (the input ended, Ctrl-C), nothing is undone, as nobody would do it.
+    the person has left (the input ended, Ctrl-C), nothing is undone, as it would need a person.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ManualPanel:
         return port, port
 
     def circuits(self) -> frozenset[Circuit]:
-        """What was confirmed, by all who use the panel; without a file it is taken to be empty."""
+        """The confirmed circuits, of all users of the panel; without a file, none."""
         try:
             state = PanelState.load(self._path)
         except FileNotFoundError:
@@ -145,7 +145,7 @@ class ManualPanel:
         sheet = Sheet(f"{self.name}{place}", self._sockets, shown, moves)
         with self._attended(sheet, 1):
             if not self._path.exists():
-                self._person.tell(f"{self.name}: no {self._path} yet; taken to be empty before")
+                self._person.show(f"{self.name}: no {self._path} yet; taken to be empty before")
             self._person.begin(sheet)
         for number, move in enumerate(moves, 1):
             with self._attended(sheet, number):
@@ -159,7 +159,7 @@ class ManualPanel:
     def wait_settled(
         self, circuits: Iterable[Circuit], timeout_s: float, progress: Progress | None = None
     ) -> None:
-        """Returns at once: `apply` has waited for the person, and nobody else knows."""
+        """Returns at once: `apply` has waited for the person, the only source of its state."""
         wanted = frozenset(circuits)
         missing = wanted - self.circuits()
         if progress is not None:
@@ -190,11 +190,11 @@ class ManualPanel:
                         "nothing was changed"
                     )
         if self._left and moves:
-            raise PersonLeft(f"{self.name}: nobody is there any more; {self._belief()}")
+            raise PersonLeft(f"{self.name}: the person has left; {self._belief()}")
 
     @contextmanager
     def _attended(self, sheet: Sheet, number: int) -> Iterator[None]:
-        """Whoever leaves hears what the panel is now taken to be."""
+        """A person who leaves is shown the assumed state of the panel."""
         try:
             yield
         except PersonLeft as error:
@@ -204,7 +204,7 @@ class ManualPanel:
             raise
         except BaseException:  # Ctrl-C and the like
             self._left = True
-            self._person.tell(
+            self._person.show(
                 f"\n{self.name}: stopped at move {number} of {len(sheet.moves)}; nothing was "
                 f"undone; {self._belief()}"
             )

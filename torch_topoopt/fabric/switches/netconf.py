@@ -23,7 +23,7 @@ from torch_topoopt.fabric.switches.switch import (
 if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.ssh_shell import SshLogin
 
-logging.getLogger("ncclient").addHandler(logging.NullHandler())  # what goes wrong is raised
+logging.getLogger("ncclient").addHandler(logging.NullHandler())  # errors are raised
 
 _GOODBYE_S = 2.0
 
@@ -256,7 +256,7 @@ def _session(handler: Any, known_hosts: str | None) -> Any:
 
 
 def _select(select: Any, woken: socket.socket, timeout: float) -> list[Any]:
-    """What is ready, without the socket that only ends the waiting."""
+    """The ready sockets, without the one that only ends the waiting."""
     events = select(timeout)
     if any(key.fileobj is woken for key, _ in events):
         with suppress(OSError):

@@ -28,7 +28,7 @@ _MARKS = {"keep": "=", "remove": "-", "add": "+"}
 
 
 class PersonLeft(SwitchError):  # noqa: N818 - what happened
-    """Nobody answers any more: the input ended."""
+    """The person has left: the input ended."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Sheet:
 
 
 class Person(Protocol):
-    """Whoever does the moves."""
+    """The person who does the moves."""
 
     def begin(self, sheet: Sheet) -> None:
         """Is shown all that there is to do."""
@@ -73,11 +73,11 @@ class Person(Protocol):
         """Whether move `number` (from 1 on) is done; False: it cannot be. Raises PersonLeft."""
         ...
 
-    def tell(self, text: str) -> None: ...
+    def show(self, text: str) -> None: ...
 
 
 class TerminalPerson:
-    """Somebody who reads `output` and answers, line by line, on `source`.
+    """A person who reads `output` and answers, line by line, on `source`.
 
     `svg`: where the picture of the moves is also written, for a phone or a printer.
     """
@@ -91,14 +91,14 @@ class TerminalPerson:
     def begin(self, sheet: Sheet) -> None:
         self._all_done = False
         count = len(sheet.moves)
-        self.tell(f"{sheet.panel}: {count} move{'' if count == 1 else 's'}, in this order:")
+        self.show(f"{sheet.panel}: {count} move{'' if count == 1 else 's'}, in this order:")
         for number, move in enumerate(sheet.moves, 1):
             self._console.print(f"{number:>4}. {move}", style=_STYLES[move.verb], markup=False)
         self._console.print(terminal_picture(sheet))
-        self.tell("= stays, - comes out, + goes in; the number is the socket at the other end")
+        self.show("= stays, - comes out, + goes in; the number is the socket at the other end")
         if self._svg is not None:
             write_svg(sheet, self._svg)
-            self.tell(f"picture: {self._svg}")
+            self.show(f"picture: {self._svg}")
 
     def done(self, sheet: Sheet, number: int) -> bool:
         move = f"move {number} of {len(sheet.moves)}: {sheet.moves[number - 1]}"
@@ -120,21 +120,21 @@ class TerminalPerson:
                 case "n" | "no":
                     return False
                 case other:
-                    self.tell(f"{other!r} is none of Enter, a and n")
+                    self.show(f"{other!r} is none of Enter, a and n")
         return True
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self._console.print(text, markup=False)
 
 
 class AssumedPerson(TerminalPerson):
-    """Shows the moves and takes every one as done, unasked: for jobs that nobody attends."""
+    """Shows the moves and takes every one as done, unasked: for unattended jobs."""
 
     def __init__(self, output: IO[str], svg: Path | None = None) -> None:
         super().__init__(output, output, svg)
 
     def done(self, sheet: Sheet, number: int) -> bool:
-        self.tell(f"move {number} of {len(sheet.moves)} is taken as done")
+        self.show(f"move {number} of {len(sheet.moves)} is taken as done")
         return True
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.switch import Progress
 
 NO_LIGHT_DBM = -60.0  # the YANG's default threshold for loss of signal
-_SETTLE_S = 0.025  # what the vendor's data sheets say of a change
+_SETTLE_S = 0.025  # of a change, by the vendor's data sheets
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 _RETRY_S = 0.25
 _BLOCKED = ("DISABLED", "FAILED")  # the other states are ENABLED and UNSUPPORTED: always open
@@ -54,7 +54,7 @@ class PolatisDevice(Protocol):
     batch: int  # how many circuits one request changes
 
     def size(self) -> tuple[int, int]:
-        """How many inputs and outputs it has."""
+        """The numbers of its inputs and outputs."""
         ...
 
     def allowed_ports(self) -> frozenset[int] | None:
@@ -90,7 +90,7 @@ class PolatisDevice(Protocol):
 
 @dataclass(frozen=True)
 class _Layout:
-    """What does not change while a connection lasts."""
+    """Facts that do not change while a connection lasts."""
 
     inputs: int
     outputs: int
@@ -250,7 +250,7 @@ class PolatisSwitch:
                     progress(done, total, ", ".join(f"{i}-{o}" for i, o in part))
 
     def _dark(self, wanted: Mapping[Circuit, Pair]) -> dict[Circuit, str]:
-        """Which circuits do not carry light, and why."""
+        """The circuits that do not carry light -> the reason."""
         pairs = self._device.pairs()
         reasons = {c: "not configured" for c, (i, o) in wanted.items() if pairs.get(i) != o}
         there = {circuit: pair for circuit, pair in wanted.items() if circuit not in reasons}

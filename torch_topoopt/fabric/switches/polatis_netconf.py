@@ -1,7 +1,7 @@
 """Polatis switches over NETCONF (RFC 6241, 1.0 and 1.1) on SSH, by ncclient.
 
     <get> with subtree filters    circuits, status and power of ports
-    <lock> on running             nobody else changes circuits between our reading and writing
+    <lock> on running             no other client changes circuits between our reading and writing
     <edit-config> on running      <pair nc:operation="create"> or "delete"; many circuits at once
 
 `create` fails where an input has a circuit, where `merge` (the default) would take it from its
@@ -106,7 +106,7 @@ class NetconfDevice:
         return size_of_model(self.name, models[0])
 
     def allowed_ports(self) -> frozenset[int] | None:
-        """What it shows, without the ports of sub-switches that are not this user's."""
+        """The device's state without the ports of sub-switches that are not this user's."""
         shown = frozenset(self._port_leaves(None))
         try:
             subswitches = _children(self._get("subswitches", {}), "subswitch")
@@ -166,8 +166,8 @@ class NetconfDevice:
     def _lock(self) -> bool:
         """Whether there is a lock now; waits while others have it.
 
-        Never ends (kill-session) who has it, not even a session of ours that broke: after a
-        restart its number may be somebody else's.
+        Never ends (kill-session) the session that has it, not even one of ours that broke: after a
+        restart its number may be another client's.
         """
         deadline = self._clock.now() + self._lock_s
         while True:
@@ -218,7 +218,7 @@ class NetconfDevice:
             if error.tag != "data-exists":
                 raise
             raise SwitchError(
-                f"{self.name}: a port is in use: somebody else connected it meanwhile "
+                f"{self.name}: a port is in use: another client connected it meanwhile "
                 f"({error.said})"
             ) from None
 

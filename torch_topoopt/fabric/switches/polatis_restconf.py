@@ -113,7 +113,7 @@ class RestconfDevice:
         return size_of_model(self.name, model)
 
     def allowed_ports(self) -> frozenset[int] | None:
-        """What it shows, without the ports of sub-switches that are not this user's."""
+        """The device's state without the ports of sub-switches that are not this user's."""
         self._old_yang = not self._container("port-config").get("port")
         shown = frozenset(self._ports_by_number())
         try:
@@ -164,7 +164,7 @@ class RestconfDevice:
                 self._session.delete(path, {"If-Match": tag} if tag is not None else None)
             except PreconditionFailed:
                 raise SwitchError(
-                    f"{self.name}: somebody else changed the circuit of port {ingress} meanwhile; "
+                    f"{self.name}: another client changed the circuit of port {ingress} meanwhile; "
                     "it was left as it is"
                 ) from None
 
@@ -175,7 +175,7 @@ class RestconfDevice:
                 self._session.put(self._path(ingress), body, {"If-None-Match": "*"})
             except PreconditionFailed:
                 raise SwitchError(
-                    f"{self.name}: port {ingress} is in use: somebody else connected it meanwhile"
+                    f"{self.name}: port {ingress} is in use: another client connected it meanwhile"
                 ) from None
 
     def close(self) -> None:

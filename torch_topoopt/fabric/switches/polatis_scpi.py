@@ -13,7 +13,7 @@ go as lines of their own: after a command that it cannot parse, a device drops t
 ADD and SUB name both ends of each circuit; the forms that touch everything (ONLY, DISConnect:ALL,
 *RST) are never sent.
 
-The protocol has no users: whoever reaches the port controls the whole switch. Keep it on the
+The protocol has no users: any host that reaches the port controls the whole switch. Keep it on the
 management network. Source: public clients (devicecontrol-polatis, and laboratory scripts that cite
 the vendor's manual).
 """
@@ -174,7 +174,7 @@ class ScpiDevice:
 
     def _command(self, line: str) -> None:
         """Sends a change and waits until it has finished; raises SwitchError with its errors."""
-        self._drain_errors()  # what others left behind is not about this command
+        self._drain_errors()  # errors that earlier commands left behind
         self._send(line)
         finished = self._query("*OPC?")
         if finished != "1":
@@ -186,7 +186,7 @@ class ScpiDevice:
     def _query_optional(self, question: str) -> str | None:
         """The answer; None if the device does not know the question and so gives none.
 
-        *OPC? tells the two apart without waiting for a reply that never comes.
+        *OPC? distinguishes the two without waiting for a reply that never comes.
         """
         answer = self._query(f"{question}\r\n*OPC?")
         if answer == "1":  # that of *OPC? already; what went wrong is in the error queue

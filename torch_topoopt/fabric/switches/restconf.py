@@ -43,7 +43,7 @@ class PreconditionFailed(SwitchError):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True)
 class RestconfOptions:
-    """How to reach a device; times in seconds.
+    """Access to a device; times in seconds.
 
     `ca_file` holds the certificate that signed the device's (None: the system's are trusted);
     `insecure` accepts any, and plain http. One answer may take `timeout_s`. A device that has
@@ -90,7 +90,7 @@ class RestconfSession:
         return self.get_tagged(path)[0]
 
     def get_tagged(self, path: str) -> tuple[Any | None, str | None]:
-        """What `get` returns, and its entity tag (RFC 8040, 3.4.1.2) if the device gives one."""
+        """The result of `get`, and its entity tag (RFC 8040, 3.4.1.2) if the device gives one."""
         response = self._send("GET", path, None)
         if response.status_code == 404 and _errors(response) is not None:
             return None, None
@@ -139,7 +139,7 @@ class RestconfSession:
                 if response.status_code not in _AWAY:
                     self._answered = True
                     return response
-                problem = _told(response)
+                problem = _problem_of(response)
             except httpx.RequestError as error:
                 if (certificate := _certificate_problem(error)) is not None:
                     raise SwitchError(self._clean(self._not_trusted(certificate))) from None
@@ -176,7 +176,7 @@ class RestconfSession:
     def _trust(self) -> ssl.SSLContext:
         if self.options.insecure:
             log.warning(
-                "%s: insecure: true, so whoever answers at %s is believed and gets the password",
+                "%s: insecure: true, so any server that answers at %s is trusted with the password",
                 self.name,
                 self._base,
             )
@@ -196,7 +196,7 @@ class RestconfSession:
             raise AuthenticationFailed(
                 self._clean(
                     f"{self.name}: the device does not accept user {self._user!r} with the "
-                    f"password from {self._source} (401: {_told(response)})"
+                    f"password from {self._source} (401: {_problem_of(response)})"
                     if self._source is not None
                     else f"{self.name}: the device wants a user and a password (401); give both "
                     "in the cluster file"
@@ -206,15 +206,15 @@ class RestconfSession:
             raise AuthenticationFailed(
                 self._clean(
                     f"{self.name}: user {self._user!r} may not {method} {path} "
-                    f"(403: {_told(response)})"
+                    f"(403: {_problem_of(response)})"
                 )
             )
         if status == 412:
             raise PreconditionFailed(
-                self._clean(f"{self.name}: {method} {path}: 412: {_told(response)}")
+                self._clean(f"{self.name}: {method} {path}: 412: {_problem_of(response)}")
             )
         if not 200 <= status < 300:
-            raise self.failure(f"{method} {path}: {status}: {_told(response)}")
+            raise self.failure(f"{method} {path}: {status}: {_problem_of(response)}")
         if not response.content.strip():
             return None
         try:
@@ -234,7 +234,7 @@ class RestconfSession:
     def _not_trusted(self, why: str) -> str:
         return (
             f"{self.name}: the certificate of {self._base} is not trusted ({why}); give "
-            "options.ca_file the certificate that signed it (or, where nobody else can answer at "
+            "options.ca_file the certificate that signed it (or, if no other server can answer at "
             "that address, options.insecure: true)"
         )
 
@@ -257,7 +257,7 @@ def _base_url(name: str, address: str, insecure: bool) -> str:
         )
     if parts.scheme == "http" and not insecure:
         raise SwitchError(
-            f"{name}: address: over http anybody on the way reads the password; use https, or say "
+            f"{name}: address: over http any host on the way reads the password; use https, or say "
             "options.insecure: true"
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -282,8 +282,8 @@ def _errors(response: httpx.Response) -> list[dict[str, Any]] | None:
     return errors if isinstance(errors, list) and all(isinstance(e, dict) for e in errors) else None
 
 
-def _told(response: httpx.Response) -> str:
-    """What the device said about an error, in one line."""
+def _problem_of(response: httpx.Response) -> str:
+    """The device's own description of an error, in one line."""
     errors = _errors(response)
     if errors:
         return "; ".join(

@@ -36,7 +36,7 @@ class Selector(Protocol):
     name: str
 
     def sides(self, ports: Iterable[str]) -> dict[str, Side]:
-        """Which side light takes at each of `ports`; always asks the device."""
+        """The side that light takes at each of `ports`; always asks the device."""
         ...
 
     def set(self, sides: Mapping[str, Side]) -> None:

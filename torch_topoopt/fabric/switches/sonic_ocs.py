@@ -1,15 +1,15 @@
 """Driver of optical circuit switches that run SONiC-OCS, over RESTCONF.
 
 Written from the public `sonic-ocs.yang` (revision 2024-11-21) of the OCS prototype of SONiC, its
-demo instructions with their table of what happens on port conflicts, and the OCS high level design
+demo instructions with their table of port conflicts, and the OCS high level design
 (sonic-net/SONiC#2269). Ports are simplex: light enters at `<n>A` and leaves at `<n>B`. Socket n
 therefore is `<n>A` (what the server transmits) and `<n>B` (what it receives), and a cable between
 two sockets is two cross-connects.
 
 Two facts of that table shape this driver. Adding one cross-connect whose port is taken leaves it
-`invalid`, but adding two or more of them takes the ports away from whoever has them: so nothing is
-ever added onto a port that is in use. And adding an id that exists changes nothing on the hardware:
-so one that is `invalid` is deleted and added in one request.
+`invalid`, but adding two or more of them takes the ports away from their present circuits: so
+nothing is ever added onto a port that is in use. And adding an id that exists changes
+nothing on the hardware: so one that is `invalid` is deleted and added in one request.
 
 Every request may arrive twice: deleting an id that is gone is skipped, and adding one that exists
 changes nothing. So a request whose connection broke is just sent again.
@@ -228,7 +228,7 @@ class SonicOcs:
         raise self._session.failure(f"{name} is not as sonic-ocs.yang describes it")
 
     def _check_free(self, add: Iterable[Circuit], stay: Iterable[_Entry]) -> None:
-        """What is about to be added must not need a port of what stays: see the module."""
+        """A circuit to be added must not need a port of one that stays: see the module."""
         holders = {port: e for e in stay for port in e.circuit.ports}
         for circuit in add:
             for port in circuit.ports:
@@ -273,14 +273,14 @@ class SonicOcs:
             for row in self._table("OCS_PORT")
             if (override := _override(row)) in _OVERRIDES
         }
-        told = []
+        reasons = []
         for circuit in sorted(dark, key=circuit_order):
             reason = dark[circuit]
             for port in circuit.ports:
                 if port in overrides:
                     reason += f"; port {port} is configured {overrides[port]}"
-            told.append(f"{circuit} ({reason})")
-        message = f"no light after {timeout_s:g} s on {', '.join(told)}"
+            reasons.append(f"{circuit} ({reason})")
+        message = f"no light after {timeout_s:g} s on {', '.join(reasons)}"
         return NotSettled(str(self._session.failure(message)), dark)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.credentials import PasswordSource
 
 _LOG = "torch_topoopt.ssh"
-logging.getLogger(_LOG).addHandler(logging.NullHandler())  # what goes wrong is raised, not printed
+logging.getLogger(_LOG).addHandler(logging.NullHandler())  # errors are raised, not printed
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # ECMA-48 control sequences
 _PROMPT = re.compile(r"\S.{0,60}[>#$%] ?$|^[>#$%] ?$")
@@ -39,7 +39,7 @@ _WIDTH = 500  # columns; wide enough that no line is broken
 
 @dataclass(frozen=True)
 class SshLogin:
-    """Where a device listens and how to log in.
+    """The address of a device and its login.
 
     With `key_file` the password (if any) unlocks the key; without both, the keys of ~/.ssh and of
     an ssh agent are tried. The device's own key must be in `known_hosts` (default: those of ssh),
@@ -71,7 +71,7 @@ class SshShell:
         self._prompt = ""
 
     def run(self, line: str, timeout_s: float) -> str:
-        """What the device answers to `line`, without echo, colours and prompt.
+        """The device's answer to `line`, without echo, colours and prompt.
 
         Logs in where there is no connection, or the device has ended it since the last answer.
         One that breaks during an answer is never silently made anew: the device may or may not
@@ -83,7 +83,7 @@ class SshShell:
             self._open()
         try:
             while self._channel.recv_ready():
-                self._channel.recv(65536)  # what it said unasked since the last answer
+                self._channel.recv(65536)  # unsolicited output since the last answer
             self._send(line)
             lines = self._read(timeout_s, lambda lines: lines[-1] == self._prompt, line)[:-1]
         except BaseException:  # also Ctrl-C: the rest of the answer must not pass for the next one
@@ -213,7 +213,7 @@ class SshShell:
 
 
 class _HostKeyPolicy:
-    """What to do about a device whose key nobody knows: refuse, unless told not to look."""
+    """Refuses a device with an unknown key, unless keys are not to be checked."""
 
     def __init__(self, name: str, login: SshLogin, known_hosts: str) -> None:
         self._name, self._login, self._known_hosts = name, login, known_hosts

@@ -1,4 +1,4 @@
-"""What every circuit switch driver does, whatever protocol its device speaks.
+"""The contract of circuit switch drivers, independent of the protocol of the device.
 
 Optical circuit switches, robotic patch panels, a person at a patch panel and their in-memory twin
 are all one thing here: a device with ports and circuits. How a change is made safely (fence,
@@ -37,7 +37,7 @@ class NotSettled(SwitchError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a device can do. `settle_s` is what its vendor says that a change takes.
+    """The abilities of a device. `settle_s` is the vendor's time for a change.
 
     `ports` are the names of all its ports; on a simplex switch `ingress` and `egress` say which
     end of a circuit each may be, on a duplex one both hold all ports. `bulk`: one request changes
@@ -66,7 +66,7 @@ class CircuitSwitch(Protocol):
     """Controls one device. Methods raise SwitchError (or one of its kinds) and nothing else.
 
     A driver connects when it first must, keeps no state of its own that the device could
-    contradict, and never asks a device to remove more than the circuits that it was told to.
+    contradict, and never asks a device to remove circuits beyond those in the call.
     """
 
     name: str

@@ -57,7 +57,7 @@ class TelescentPanel:
     """Ports are "0", "1", …, as in the manual: row * 12 + column; duplex circuits.
 
     A circuit that is connected one way only (a move that broke off, or another user's) is reported
-    with the higher port first: it is no circuit that anybody can want, so it is removed where it
+    with the higher port first: no user can want such a circuit, so it is removed where it
     is ours, and refused where it is not. `fence`: if given, no command names any other port.
     `poll_s`: between two looks at the state. `removal_s`: how long the robot may take over the
     removals of one change.
@@ -112,20 +112,20 @@ class TelescentPanel:
                 self._fence.check((*difference.remove, *difference.add))
             except CircuitError as error:
                 raise SwitchError(f"{self.name}: {error}") from None
-        told = Progressing(progress, len(difference.remove) + len(difference.add))
+        steps = Progressing(progress, len(difference.remove) + len(difference.add))
         state = self._state()
         present = [c for c in difference.remove if c in state.circuits()]
         for circuit in present:
             for line in state.removal(circuit):
                 self._order(line)
-        told.done(len(difference.remove) - len(present), "already removed")
-        self._wait_removed(present, told)
+        steps.done(len(difference.remove) - len(present), "already removed")
+        self._wait_removed(present, steps)
         for circuit in difference.add:
             if self._free_for(circuit):
                 for port in circuit.ports:
                     self._order(f"unlock --force {port}")
                 self._order(f"connect --force {circuit.ingress} {circuit.egress}")
-            told.done(1, f"{circuit} queued")
+            steps.done(1, f"{circuit} queued")
 
     def wait_settled(
         self, circuits: Iterable[Circuit], timeout_s: float, progress: Progress | None = None
@@ -136,11 +136,11 @@ class TelescentPanel:
         def waiting(state: _State) -> frozenset[Circuit]:
             return frozenset(c for c in wanted if not state.settled(c))
 
-        told = Progressing(progress, len(wanted))
+        steps = Progressing(progress, len(wanted))
         self._poll(
             waiting,
             timeout_s,
-            lambda left: told.at(len(wanted) - len(left), f"the robot moves, {len(left)} to go"),
+            lambda left: steps.at(len(wanted) - len(left), f"the robot moves, {len(left)} to go"),
             "not connected",
         )
 
@@ -186,8 +186,8 @@ class TelescentPanel:
                     raise SwitchError(f"{self.name}: port {port} is in use by circuit {other}")
         return circuit not in present
 
-    def _wait_removed(self, circuits: list[Circuit], told: Progressing) -> None:
-        gone = told.count
+    def _wait_removed(self, circuits: list[Circuit], steps: Progressing) -> None:
+        gone = steps.count
 
         def waiting(state: _State) -> frozenset[Circuit]:
             held = {frozenset(c.ports) for c in state.circuits()}  # one way left is not removed
@@ -197,7 +197,7 @@ class TelescentPanel:
             self._poll(
                 waiting,
                 self._removal_s,
-                lambda left: told.at(gone + len(circuits) - len(left), "removing"),
+                lambda left: steps.at(gone + len(circuits) - len(left), "removing"),
                 "not removed",
             )
 
@@ -205,7 +205,7 @@ class TelescentPanel:
         self,
         waiting: Callable[[_State], frozenset[Circuit]],
         timeout_s: float,
-        tell: Callable[[frozenset[Circuit]], None],
+        report: Callable[[frozenset[Circuit]], None],
         what: str,
     ) -> None:
         """Asks until nothing is waited for; a lost connection is made again until time is up."""
@@ -215,7 +215,7 @@ class TelescentPanel:
             left: frozenset[Circuit] = frozenset()
             try:
                 left = waiting(self._state())
-                tell(left)
+                report(left)
                 if not left:
                     return
             except SwitchUnreachable as error:

@@ -1,6 +1,6 @@
 // The memory of the test device "lag".
 //
-// It is mapped twice: tensors carry addresses at which nobody may read or write, and what runs on
+// It is mapped twice: tensors carry addresses at which no code may read or write, and what runs on
 // the device translates them. So a host that touches device memory crashes.
 
 #pragma once
