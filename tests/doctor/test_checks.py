@@ -101,7 +101,7 @@ def test_an_address_on_another_interface_is_moved(site: Site) -> None:
     )
 
 
-def test_a_cable_in_a_wrong_port_is_told_with_the_port_that_it_reaches(site: Site) -> None:
+def test_a_cable_in_a_wrong_port_is_found_with_the_port_that_it_reaches(site: Site) -> None:
     cables = list(site.facts["h0"].cables)
     cables[0] = replace(cables[0], answers=(Answer("10.77.2.1", "02:00:5e:00:02:00"),))
     finding = _only(changed(site, "h0", cables=tuple(cables)))
@@ -109,14 +109,14 @@ def test_a_cable_in_a_wrong_port_is_told_with_the_port_that_it_reaches(site: Sit
     assert finding.what == "the cable reaches h2:p0; the cluster file says h1:p1"
 
 
-def test_silence_at_the_other_end_is_told(site: Site) -> None:
+def test_silence_at_the_other_end_is_found(site: Site) -> None:
     cables = list(site.facts["h0"].cables)
     cables[0] = replace(cables[0], answers=())
     finding = _only(changed(site, "h0", cables=tuple(cables)))
     assert finding.what == "no port answers at the other end; h1:p1 should be there"
 
 
-def test_a_cable_that_the_file_does_not_have_is_told(site: Site) -> None:
+def test_a_cable_that_the_file_does_not_have_is_found(site: Site) -> None:
     assert site.file is not None
     file = replace(site.file, cables=site.file.cables[1:])
     checks = {f.where: f.what for f in diagnose(Site(site.facts, file)) if f.check == "cabling"}
@@ -187,7 +187,7 @@ def test_docker_bridges_may_have_one_address_on_all_hosts(site: Site) -> None:
     assert diagnose(site) == []
 
 
-def test_a_stranger_with_our_address_is_told_by_its_mac(site: Site) -> None:
+def test_a_stranger_with_our_address_is_named_by_its_mac(site: Site) -> None:
     claimed = (Answer("10.77.0.1", "02:99:99:99:99:99"),)
     finding = _only(changed(site, "h0", claimed=claimed))
     assert finding.what == "a host with MAC 02:99:99:99:99:99 says that it has this address, too"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from support.plans import RingPlan
 
-# What a network namespace does not have, or what is so on the machine that runs the tests.
+# Findings that a network namespace cannot have, or that the machine running the tests has anyway.
 _ELSEWHERE = {"buffers", "congestion", "governor", "firewall-unknown", "offloads"}
 
 
@@ -87,16 +87,16 @@ def test_faults_of_many_kinds_are_found_and_repaired(hosts: Hosts) -> None:
     }
     assert expected <= set(found)
     beside = set(found) - expected
-    # what follows from these: the other end of the port that is down, and who is not reached
+    # consequences of these: the other end of the port that is down, and the host not reached
     assert {check for check, _ in beside} <= {"carrier", "cabling", "reach", "address"}
     assert ("carrier", "h3:p0") in beside
     assert reach_matrix(site)["h0"]["h3"] != "direct"
 
     workers = {f"h{number}": InNamespace(hosts, number) for number in range(4)}
-    told: list[str] = []
+    commands: list[str] = []
     repairs = [f for f in plan_repairs(diagnose(site)) if f.check not in _ELSEWHERE]
-    apply_repairs(repairs, site, workers, lambda finding, command: told.append(command))
-    assert "ip link set dev p0 mtu 1500" in told
+    apply_repairs(repairs, site, workers, lambda finding, command: commands.append(command))
+    assert "ip link set dev p0 mtu 1500" in commands
     wait_until_up(hosts)
     assert expected.isdisjoint(_found(examine(hosts)))
 
@@ -117,7 +117,7 @@ def test_a_repair_that_does_not_help_ends_the_rest(hosts: Hosts) -> None:
 
 
 def _apply_over_shell(finding: Finding, site: Site, hosts: Hosts) -> None:
-    """With the real runner of commands: this is what tells a command that failed."""
+    """With the real runner of commands, which finds out that a command failed."""
     from torch_topoopt.doctor.hosts import LocalAccess
 
     class Inside(LocalAccess):
@@ -151,7 +151,9 @@ def test_an_address_that_the_neighbour_claims_is_found_by_arp(hosts: Hosts) -> N
     assert finding.what == "a host with MAC 02:00:5e:00:01:01 says that it has this address, too"
 
 
-def test_cables_in_wrong_ports_are_told_from_both_ends(ring_plan: RingPlan, tmp_path: Path) -> None:
+def test_cables_in_wrong_ports_are_found_from_both_ends(
+    ring_plan: RingPlan, tmp_path: Path
+) -> None:
     plan = ring_plan(4)
     meant = cluster_of(plan)
     ends = {end: cable for cable in meant.cables for end in cable}
@@ -175,7 +177,7 @@ def test_cables_in_wrong_ports_are_told_from_both_ends(ring_plan: RingPlan, tmp_
             end: f"the cable reaches {wrong[end]}; the cluster file says {right[end]}"
             for end in wrong
         }
-        alone = _found(examine(hosts, 0))["cabling", first[0]]  # without asking anybody
+        alone = _found(examine(hosts, 0))["cabling", first[0]]  # without asking another host
         assert alone.what == found[first[0]]
 
 

@@ -1,4 +1,4 @@
-"""What is read from iptables and nft: made-up texts, and the real programs in a namespace."""
+"""Readings of iptables and nft: made-up texts, and the real programs in a namespace."""
 
 from __future__ import annotations
 

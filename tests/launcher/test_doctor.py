@@ -162,7 +162,10 @@ def test_bad_input_is_one_line(
             ["--cluster", str(path), "--local", "--host", "h9"],
             "'h9' is not a server of cluster lab",
         ),
-        (["--cluster", str(path), "--local"], "cannot tell which server of cluster lab this host"),
+        (
+            ["--cluster", str(path), "--local"],
+            "it is unclear which server of cluster lab this host",
+        ),
         (["--cluster", str(path), "--no-probes"], "no-probes: the hosts are asked about each"),
         (["--cluster", str(tmp_path / "no.yaml")], "cannot read this cluster file"),
     ):

@@ -99,7 +99,7 @@ class Site:
         try:
             wait_for(there, f"the states {states}", limit_s)
         except AssertionError as error:
-            raise AssertionError(f"{error}; they are {self.states()}: {self.told()}") from None
+            raise AssertionError(f"{error}; they are {self.states()}: {self.log()}") from None
 
     def step_until(self, condition: Callable[[], bool], what: str) -> None:
         def stepped() -> bool:
@@ -111,7 +111,7 @@ class Site:
     def states(self) -> list[str]:
         return [job.state for job in self.store.jobs()]
 
-    def told(self, job: int | None = None) -> list[str]:
+    def log(self, job: int | None = None) -> list[str]:
         return [event.text for _, event in self.store.events(job)]
 
     def circuits(self) -> set[tuple[str, Circuit]]:
@@ -197,7 +197,7 @@ def test_a_switch_without_an_answer_is_tried_again_and_the_status_says_why(small
     assert job.problem is not None
     assert "ocs0: no answer" in job.problem
     assert job.next_try_at > 0
-    assert sum("no answer" in text for text in small.told(1)) == 1  # told once, not each time
+    assert sum("no answer" in text for text in small.log(1)) == 1  # once, not each time
     switch.deaf = False
     small.until("running")
     assert small.store.job(1).problem is None
@@ -208,8 +208,8 @@ def test_a_running_job_whose_switch_is_away_says_so_until_it_is_back(small: Site
     small.until("running")
     small.switches["ocs0"].deaf = True
     small.step_until(lambda: bool(small.store.job(1).problem), "the problem")
-    told = str(small.store.job(1).problem)
-    assert told == "its circuits cannot be checked: ocs0: no answer"
+    problem = str(small.store.job(1).problem)
+    assert problem == "its circuits cannot be checked: ocs0: no answer"
     small.switches["ocs0"].deaf = False
     small.step_until(lambda: small.store.job(1).problem is None, "the end of it")
     assert small.states() == ["running"]
@@ -238,7 +238,7 @@ def test_circuits_that_vanish_under_a_running_job_are_set_again(small: Site) -> 
     small.step_until(lambda: small.circuits() == small.circuits_of(1), "circuits")
     wait_for(
         lambda: (
-            small.daemon.step() or any(f"set again: {name} + {lost}" in t for t in small.told(1))
+            small.daemon.step() or any(f"set again: {name} + {lost}" in t for t in small.log(1))
         ),
         "the message",
     )
@@ -266,13 +266,13 @@ def test_the_sockets_of_others_are_never_touched(small: Site) -> None:
     small.submit(2)
     small.until("running")
     assert small.circuits() == {("ocs0", c) for c in theirs} | small.circuits_of(1)
-    assert any(t.startswith("circuits of no job were removed: ocs0 - 1A-2B") for t in small.told())
+    assert any(t.startswith("circuits of no job were removed: ocs0 - 1A-2B") for t in small.log())
     small.go(1)
     small.until("done")
     assert switch.circuits() == set(theirs)
 
 
-def test_a_foreign_circuit_in_the_way_is_told_and_not_removed(small: Site) -> None:
+def test_a_foreign_circuit_in_the_way_is_reported_and_not_removed(small: Site) -> None:
     switch = small.switches["ocs0"]
     across = cable_circuits(switch, "1", "9")
     MemorySwitch.apply(switch, Difference((), across))
@@ -339,7 +339,7 @@ def test_the_exit_code_of_a_job_is_kept(small: Site) -> None:
     small.until("failed")
     job = small.store.job(1)
     assert (job.exit_code, small.circuits()) == (3, set())
-    assert any("ended with exit code 3 (program 3); see " in text for text in small.told(1))
+    assert any("ended with exit code 3 (program 3); see " in text for text in small.log(1))
 
 
 def test_servers_are_free_only_when_no_process_of_a_dead_supervisor_is_left(small: Site) -> None:
@@ -350,7 +350,7 @@ def test_servers_are_free_only_when_no_process_of_a_dead_supervisor_is_left(smal
     assert identity is not None
     os.kill(identity.pid, signal.SIGKILL)
     small.until("failed")
-    assert "gone without an exit code" in str(small.told(1))
+    assert "gone without an exit code" in str(small.log(1))
     assert small.processes.kill_marked(f"{small.store.meta('id')}:1") == 0
 
 
@@ -361,7 +361,7 @@ def test_a_new_daemon_starts_nothing_twice(small: Site) -> None:
     deadline = time.monotonic() + 30
     daemons = 0
     while not (small.folder / "1.ran").exists():
-        assert time.monotonic() < deadline, small.told()
+        assert time.monotonic() < deadline, small.log()
         small.daemon = small.new_daemon()
         daemons += 1
         for _ in range(chance.randint(1, 12)):

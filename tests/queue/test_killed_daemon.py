@@ -41,7 +41,7 @@ LIMIT_S = 200.0  # of a machine that does much else
 
 FOUND = (
     r"it is still in the queue"
-    r"|it was (preparing|clearing); what is left to do on its switches is done again"
+    r"|it was (preparing|clearing); the rest of the work on its switches is done again"
     r"|it was ready; its circuits are being checked"
     r"|it was \w+, and no process of it was started yet"
     r"|it was \w+, and ended while no daemon ran"
@@ -171,7 +171,7 @@ def _starts(store: Store) -> list[str]:
 
 
 def _check_queue(store: Store, count: int) -> None:
-    """What has to be true of the queue at any moment."""
+    """The invariants of the queue."""
     jobs = store.jobs()
     assert len(jobs) == count
     used = store.used_servers()
@@ -206,7 +206,7 @@ def test_a_running_job_is_adopted_and_its_circuits_stay(
     [process] = [json.loads(p.read_text()) for p in site.state.glob("jobs/*/process.json")]
     assert wired == _circuits_of(site, store.jobs())
     site.device.preserves = False
-    site.device.reboot()  # while nobody looks
+    site.device.reboot()  # while it is not watched
     assert site.device.circuits() == frozenset()
     site.start()
     wait_for(lambda: site.device.circuits() == wired, "the circuits that were lost")

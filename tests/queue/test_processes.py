@@ -97,7 +97,7 @@ def test_if_one_host_fails_the_others_are_ended(runner: Runner) -> None:
     assert ended.exit_code in (3, 143)
 
 
-def test_a_command_that_does_not_exist_is_127_and_told(runner: Runner) -> None:
+def test_a_command_that_does_not_exist_is_127_and_reported(runner: Runner) -> None:
     command = Command("host0", ("/nowhere/program",), str(runner.folder))
     runner.processes.start(runner.folder, [command], os.environ, runner.mark)
     assert runner.exit_codes() == {"host0": 127}

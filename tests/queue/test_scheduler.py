@@ -128,7 +128,7 @@ def test_partitions_are_disjoint_and_everybody_runs(
     rounds = 0
     while len(finished) < len(jobs):
         rounds += 1
-        assert rounds <= 100 * (1 + len(jobs)), "somebody starves"
+        assert rounds <= 100 * (1 + len(jobs)), "a job starves"
         while to_come and chance.random() < 0.5:
             number, (count, _) = to_come.pop(0)
             waiting.append(Waiting(number, count, 2))

@@ -201,9 +201,9 @@ def test_a_queue_that_stays_locked_is_one_line(store: Store, tmp_path: Path) -> 
     holder = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(StoreLockedError, match="another process keeps the queue locked"):
-        store.tell(None, "hello")
+        store.log(None, "hello")
     holder.execute("ROLLBACK")
-    store.tell(None, "hello")
+    store.log(None, "hello")
     assert [event.text for _, event in store.events()] == ["hello"]
 
 
@@ -215,11 +215,11 @@ class _Steps:
         self.steps = 0
 
     def recover(self) -> None:
-        self._store.tell(None, "recovered")
+        self._store.log(None, "recovered")
 
     def step(self) -> bool:
         self.steps += 1
-        self._store.tell(None, f"step {self.steps}")
+        self._store.log(None, f"step {self.steps}")
         return False
 
 

@@ -1,4 +1,4 @@
-"""Checks of what is between hosts: cables, packet sizes, addresses, who reaches whom."""
+"""Checks between hosts: cables, packet sizes, addresses, reachability."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _other_mtu(site: Site, server: str, port: str) -> tuple[str, int] | None:
 
 
 def check_addresses(site: Site) -> Iterator[Finding]:
-    """Does anybody else have an address of ours?"""
+    """Addresses of this host that another host has, too."""
     owners: dict[str, list[tuple[str, str]]] = {}
     for server, facts in site.facts.items():
         for interface in facts.interfaces:
@@ -154,7 +154,7 @@ def check_addresses(site: Site) -> Iterator[Finding]:
                 yield Finding(
                     *("error", "duplicate", server, f"{server} ({name})"),
                     what=f"has the address {ip}, which {others} has, too",
-                    why="answers go to whoever was heard of last",
+                    why="answers go to the host that ARP has learnt last",
                     repair=(f"ip address flush dev {shlex.quote(name)} to {ip}/32",)
                     if rightful
                     else (),
@@ -164,12 +164,12 @@ def check_addresses(site: Site) -> Iterator[Finding]:
         for answer in facts.claimed:
             owner = site.owner_of_mac(answer.mac)
             if owner is not None and len(owners.get(answer.address, ())) > 1:
-                continue  # told above
+                continue  # found above
             who = site.name_of_interface(*owner) if owner else f"a host with MAC {answer.mac}"
             yield Finding(
                 *("error", "duplicate", server, f"{server} {answer.address}"),
                 what=f"{who} says that it has this address, too",
-                why="answers go to whoever was heard of last",
+                why="answers go to the host that ARP has learnt last",
                 advice="find that host (its MAC address is in the tables of the switch), and give "
                 "it another address",
             )
@@ -195,7 +195,7 @@ def _is_private_twice(site: Site, ip: str) -> bool:
 
 
 def reach_matrix(site: Site) -> Matrix:
-    """Who reaches whom, from what each host saw.
+    """Which hosts reach which, from the probes of each host.
 
     "direct": over a cable; "relay": all addresses, through other servers; "part": some addresses;
     "management": but not through a port of the fabric; "none"; "?": that host was not asked.
@@ -238,7 +238,7 @@ def check_reach(site: Site) -> Iterator[Finding]:
             yield Finding(
                 *("note", "reach-unknown", server, server),
                 what="whom it reaches was not asked",
-                why="without that, nobody knows whether packets of full size get across",
+                why="without that, it is unknown whether packets of full size get across",
                 advice="run the doctor without --no-probes"
                 if facts.root
                 else "run the doctor as root on this host, without --no-probes",

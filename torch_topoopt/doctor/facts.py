@@ -1,4 +1,4 @@
-"""What one host says about itself: what `gather` reads and probes, and what the checks look at.
+"""Facts of one host: `gather` reads and probes them, and the checks evaluate them.
 
 A Document, so that a host prints it as JSON and the cluster's part merges those of all hosts.
 """
@@ -80,7 +80,7 @@ class FirewallFacts:
 
 @dataclass(frozen=True)
 class Answer:
-    """Who says that it has `address`, asked by ARP on one interface."""
+    """The hosts that claim `address`, asked by ARP on one interface."""
 
     address: str
     mac: str
@@ -88,7 +88,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class CableProbe:
-    """What is at the other end of a port that is up.
+    """The other end of a port that is up.
 
     `answers` to ARP for all addresses of the cluster file (None: not asked, that needs root).
     `sent_bytes` is the largest packet that was sent there, not to be cut up; `back_bytes` the

@@ -59,7 +59,7 @@ class Site:
                 yield port, interface
 
     def fabric_interfaces(self, server: str) -> list[InterfaceFacts]:
-        """What a job may use: the ports, or without a file all that have an address."""
+        """The interfaces that a job may use: the ports, or without a file all with an address."""
         if self.file is None:
             return [i for i in self.facts[server].interfaces if i.up and i.addresses]
         return [interface for _, interface in self.ports(server)]

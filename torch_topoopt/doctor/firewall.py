@@ -1,4 +1,4 @@
-"""Which base chains of the firewall drop packets by default, as nft and iptables show them.
+"""The base chains of the firewall that drop packets by default, as nft and iptables show them.
 
 Both are asked: Docker uses iptables, whose rules nft shows only if they are of the newer kind.
 Reading them needs root.

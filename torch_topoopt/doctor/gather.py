@@ -38,7 +38,7 @@ def this_server(file: ClusterFile) -> str:
         return found[0]
     names = ", ".join(found) or "none of its addresses is here"
     raise FabricError(
-        f"cannot tell which server of cluster {file.name} this host is ({names}); name it: --host"
+        f"it is unclear which server of cluster {file.name} this host is ({names}); name it: --host"
     )
 
 

@@ -180,7 +180,7 @@ def check_firewall(site: Site) -> Iterator[Finding]:
 
 
 def check_arp(site: Site) -> Iterator[Finding]:
-    """Two ports in one subnet answer for each other unless told not to."""
+    """Two ports in one subnet answer for each other by default."""
     for server in site.facts:
         ports = list(site.ports(server))
         for port, interface in ports:

@@ -22,7 +22,7 @@ class HostAccess(Protocol):
     """One host. Both methods raise FabricError with one line that names it."""
 
     def facts(self, *, probing: bool) -> HostFacts:
-        """What it says about itself; without `probing`, it sends nothing."""
+        """The facts of the host; without `probing`, it sends nothing."""
         ...
 
     def shell(self, command: str) -> None:
@@ -46,7 +46,7 @@ class LocalAccess:
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """A host that `ssh` (a command and its options) reaches at `address`; nobody is asked for a
+    """A host that `ssh` (a command and its options) reaches at `address`; it never asks for a
     password. `remote_command` starts topoopt there.
     """
 
@@ -74,8 +74,8 @@ class RemoteHost:
         _run(self.server, [*self.ssh, self.address, remote], "", command)
 
 
-def _run(server: str, command: list[str], given: str, told: str) -> str:
-    what = f"{server}: `{told}`" if told else f"{server}: {shlex.join(command[:-1])}"
+def _run(server: str, command: list[str], given: str, shown: str) -> str:
+    what = f"{server}: `{shown}`" if shown else f"{server}: {shlex.join(command[:-1])}"
     try:
         done = subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=_LIMIT_S, check=False

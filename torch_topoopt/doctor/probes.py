@@ -1,7 +1,7 @@
 """Asks what is at the other end: ARP on one interface, and echoes that may not be cut up.
 
 Nothing has to run on the other hosts: their kernels answer. ARP needs root. The questions carry no
-address of the sender (RFC 5227), so that nobody learns anything from them.
+address of the sender (RFC 5227), so that no host learns anything from them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def apply_repairs(
 
 
 def _with_probes(read: HostFacts, probed: HostFacts) -> HostFacts:
-    """What the kernel says now, and what was probed before."""
+    """The kernel's state now, and the probes from before."""
     return replace(read, cables=probed.cables, claimed=probed.claimed, reached=probed.reached)
 
 

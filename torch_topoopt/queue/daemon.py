@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_RETRY_S = 60.0
 _START_AGAIN_S = 10.0  # a supervisor that has not said who it is by then never will
-_KILL_S = 30.0  # what is left of a job this long after it was asked to end
+_KILL_S = 30.0  # from asking a job to end until its remaining processes are killed
 
 
 class Daemon:
@@ -93,9 +93,9 @@ class Daemon:
 
     def recover(self) -> None:
         """Says what the last daemon left, and has it looked at first. Call once, before `step`."""
-        self._store.tell(None, f"the daemon has started (process {os.getpid()})")
+        self._store.log(None, f"the daemon has started (process {os.getpid()})")
         for job in self._store.jobs(ended=False):
-            self._store.tell(job.id, f"recovered: {self._found(job)}")
+            self._store.log(job.id, f"recovered: {self._found(job)}")
             if job.state == j.READY:
                 self._unverified.add(job.id)
         self._sweep_at = 0.0
@@ -113,7 +113,7 @@ class Daemon:
         if job.state == j.QUEUED:
             return "it is still in the queue"
         if job.state in (j.PREPARING, j.CLEARING):
-            return f"it was {job.state}; what is left to do on its switches is done again"
+            return f"it was {job.state}; the rest of the work on its switches is done again"
         if job.state == j.READY:
             return "it was ready; its circuits are being checked"
         identity = self._processes.find(self._folder(job))
@@ -198,7 +198,7 @@ class Daemon:
         if moved := flip(self._selector, dict.fromkeys(ports, side)):
             took_ms = 1e3 * (time.monotonic() - began)
             text = f"{len(moved)} ports flipped to the {side} side in {took_ms:.0f} ms"
-            self._store.tell(job.id, text)
+            self._store.log(job.id, text)
 
     def _watch(self, job: QueuedJob) -> bool:
         folder = self._folder(job)
@@ -298,7 +298,7 @@ class Daemon:
         del self._pending[job.id]
         try:
             if lines := _lines(pending[1].result()):
-                self._store.tell(job.id, f"its circuits had changed and are set again: {lines}")
+                self._store.log(job.id, f"its circuits had changed and are set again: {lines}")
             if job.state == j.RUNNING:
                 self._flip(job)
         except FabricError as error:
@@ -330,10 +330,10 @@ class Daemon:
             return False
         try:
             if lines := _lines(self._sweep.result()):
-                self._store.tell(None, f"circuits of no job were removed: {lines}")
+                self._store.log(None, f"circuits of no job were removed: {lines}")
             self._sweep_failures = 0
         except FabricError as error:
-            self._store.tell(None, f"sockets without a job cannot be looked at: {error}")
+            self._store.log(None, f"sockets without a job cannot be looked at: {error}")
             self._sweep_at = time.monotonic() + self._back_off_s(self._sweep_failures)
             self._sweep_failures += 1
         self._sweep = None

@@ -1,4 +1,4 @@
-"""What would happen to a job if it were submitted now: for `topoopt cluster submit --dry-run`."""
+"""The prospects of a job if it were submitted now: for `topoopt cluster submit --dry-run`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEW = 0  # no job of the database has this number
 
 @dataclass(frozen=True)
 class Foresight:
-    """`layout` is None while jobs before it in the queue have no servers either: then nobody knows.
+    """`layout` is None (unknown) while jobs before it in the queue have no servers either.
 
     `after`: the jobs that have to leave its servers first. `ahead`: jobs in the queue before it.
     """
@@ -32,7 +32,7 @@ class Foresight:
 
 
 def foresee(plan: Plan, cluster: ClusterFile, jobs: Sequence[QueuedJob]) -> Foresight:
-    """Where and when `plan` would run, given the jobs that are not over."""
+    """The servers and the start of `plan`, given the jobs that are not over."""
     queue = [Waiting(job.id, job.servers, job.ports) for job in jobs if job.state == j.QUEUED]
     holdings = holdings_of(jobs)
     new = Waiting(_NEW, plan.cluster.servers, ports_needed(plan))

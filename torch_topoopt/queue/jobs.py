@@ -4,8 +4,8 @@
                                                    stopping ^
 
 Each state is an intent that is in the database before anything is done about it; the next one
-confirms it. So whoever reads the database after a crash knows what may be half done, and does it
-again: every act is idempotent.
+confirms it. So a daemon that reads the database after a crash knows the step that may be half done,
+and does it again: every act is idempotent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAUNCHES = ("run", "hosts", "program")
 
 @dataclass(frozen=True)
 class JobSpec(Document):
-    """What to start once the servers are wired. Paths are absolute.
+    """The commands to start once the servers are wired. Paths are absolute.
 
     `launch`: "run" is one `topoopt run` on the daemon's machine, which emulates the servers;
     "hosts" is one `topoopt run --cluster` per server, reached by the command `reach` (words, in
@@ -58,7 +58,7 @@ class JobSpec(Document):
 
     @property
     def where(self) -> str:
-        """Where it runs, for people: the servers themselves do nothing unless hosts are reached."""
+        """The place where it runs, for people: servers run nothing unless hosts are reached."""
         return {
             "run": "emulated on the daemon's machine; the servers themselves run nothing "
             "(--launch hosts starts it on them)",
@@ -99,7 +99,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class JobLayout(Document):
-    """Where a job is: its servers in the order of its plan, one side of them, and its cables."""
+    """The place of a job: its servers in the order of its plan, one side of them, its cables."""
 
     KIND: ClassVar[str] = "Layout"
     VERSION: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""What is started for a job, and with which environment. See JobSpec for the three kinds."""
+"""The commands of a job and their environment. See JobSpec for the three kinds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def commands_of(
 
 
 def environment_of(folder: Path, job: QueuedJob, cluster: ClusterFile) -> dict[str, str]:
-    """The daemon's own, without the passwords of switches, and what the job is told."""
+    """The daemon's own, without the passwords of switches, and the variables of the job."""
     assert job.layout is not None
     secrets = {entry.password.env for entry in cluster.switches if entry.password}
     environment = {name: value for name, value in os.environ.items() if name not in secrets}

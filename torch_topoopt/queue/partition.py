@@ -96,7 +96,7 @@ def ports_needed(plan: Plan) -> int:
 
 
 def lay_out(plan: Plan, cluster: ClusterFile, names: Sequence[str], side: Side) -> JobLayout:
-    """Which sockets are joined for the cables of `plan`; the same arguments give the same result.
+    """The sockets to join for the cables of `plan`; the same arguments give the same result.
 
     Raises FabricError saying what does not fit.
     """

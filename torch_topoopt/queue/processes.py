@@ -1,11 +1,11 @@
-"""Processes that outlive who started them: started once, found again, ended for good.
+"""Processes that outlive their parent: started once, found again, ended for good.
 
 A job's folder holds what is to be started (`commands.json`). A supervisor, in a session of its own,
 takes the folder's lock, writes who it is (`process.json`), runs the commands and writes how they
 ended (`ended.json`). Its pid alone could be another process by now; together with the time at
 which it started, and the boot that this time is counted from, it is unmistakable.
 
-Whoever starts a job need not know whether it was started already: a second supervisor finds the
+The daemon need not know whether it has started a job already: a second supervisor finds the
 lock taken, or `process.json` there, and goes. All processes of a job carry its mark in their
 environment, so what a dead supervisor left behind is found and ended too.
 """
@@ -59,7 +59,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class Command:
-    """What the supervisor starts; its output goes to `<name>.log` in the job's folder."""
+    """A command of the supervisor; its output goes to `<name>.log` in the job's folder."""
 
     name: str
     argv: tuple[str, ...]
@@ -68,7 +68,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Ended:
-    """How the commands of a job ended: exit codes by name; a negative one is a signal's."""
+    """The exit codes of a job's commands by name; a negative one is a signal's."""
 
     exit_codes: dict[str, int]
 
@@ -149,7 +149,7 @@ class LocalProcesses:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Whether nobody else has the lock of `folder`; holds it meanwhile."""
+    """Whether no other process has the lock of `folder`; holds it meanwhile."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -1,4 +1,4 @@
-"""Who gets which servers: pure functions from (servers, jobs that hold some, queue) to assignments.
+"""Assigns servers to jobs: pure functions from (servers, jobs that hold some, queue).
 
 A server with 1x2 switches has two sides, and each can hold one job: the one that runs (or is about
 to) on one side, the next one on the other, prepared while the first runs (paper, Appendix C). All
@@ -7,7 +7,7 @@ servers of a job use the same side, since the two sides may be on different swit
 Jobs get their servers strictly in the order in which they were submitted, also servers that are
 busy now; a job that does not fit yet stops all behind it. From then on each waits only for the
 jobs that were before it on its own servers, so a small job on idle servers starts at once while
-a large one ahead of it still waits for busy ones. Nobody says how long a job will run, and
+a large one ahead of it still waits for busy ones. The run time of a job is unknown, and
 without that any job which overtakes in the queue may delay the one that it overtook for ever; so
 there is no further backfilling.
 """
@@ -107,7 +107,7 @@ def may_start(job: Holding, holding: Iterable[Holding]) -> bool:
 
 
 def fits(servers: Sequence[ServerSides], waiting: Waiting) -> Assignment | None:
-    """Where it would go if the cluster were empty; None: nowhere, ever."""
+    """Its servers if the cluster were empty; None: it can never run."""
     return _place(servers, {}, waiting)
 
 

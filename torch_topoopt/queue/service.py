@@ -1,4 +1,4 @@
-"""The daemon as a process: one on each queue, until it is told to end."""
+"""The daemon as a process: one on each queue, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOK_S = 0.1  # for what commands have written, and for processes that have end
 
 @contextmanager
 def only_daemon(folder: Path) -> Iterator[None]:
-    """Holds the right to be the daemon of `folder`; raises StoreError if somebody has it.
+    """Holds the right to be the daemon of `folder`; raises StoreError if it is taken.
 
     The kernel takes it back from a process that ends, however it ends.
     """
@@ -52,7 +52,7 @@ def only_daemon(folder: Path) -> Iterator[None]:
 
 
 def daemon_pid(folder: Path) -> int | None:
-    """The process that is the daemon of `folder`; None: nobody is."""
+    """The process that is the daemon of `folder`; None: there is none."""
     try:
         handle = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def serve(
 
 
 class _Lock:
-    """How long another process has kept the queue locked, which is told."""
+    """Warns of another process that keeps the queue locked."""
 
     def __init__(self, show: Callable[[Event], None]) -> None:
         self._show = show

@@ -3,7 +3,7 @@
 A command writes what it wants and the daemon finds it there, so nothing is lost while no daemon
 runs, and there is no second protocol that could break off half-way. Write-ahead logging lets
 `status` read while the daemon writes. Every change of a job's state is one transaction, with what
-it stands for (sides held, servers used) and the event that tells of it, and only happens if the
+it stands for (sides held, servers used) and its event, and only happens if the
 job still is in the state that the caller believes it to be in.
 """
 
@@ -42,7 +42,7 @@ class StoreLockedError(StoreError):
 
 @dataclass(frozen=True)
 class Event:
-    """What happened, and to which job (None: the daemon)."""
+    """An event of a job (None: of the daemon)."""
 
     at: float
     job: int | None
@@ -74,7 +74,7 @@ def _saying_locked() -> Iterator[None]:
 
 
 def _make_private(folder: Path) -> None:
-    """The file holds what --env says, passwords perhaps: nobody else reads or replaces it.
+    """The file holds what --env says, passwords perhaps: no other user reads or replaces it.
 
     Raises StoreError for a folder in which others could, and OSError.
     """
@@ -170,7 +170,7 @@ class Store:
             raise
 
     def changes(self) -> int:
-        """A number that differs once anybody else has changed the queue."""
+        """A number that differs once another process has changed the queue."""
         number: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return number
 
@@ -281,7 +281,7 @@ class Store:
         return True
 
     def postpone(self, job: QueuedJob, problem: str, next_try_at: float) -> None:
-        """What could not be done, and when it will be tried again."""
+        """Records a problem, and when the work will be tried again."""
         with self._transaction():
             self._set(job.id, problem=problem, attempts=job.attempts + 1, next_try_at=next_try_at)
             if problem != job.problem:
@@ -293,7 +293,7 @@ class Store:
             self._set(job.id, problem=None, attempts=0, next_try_at=0)
             self._event(job.id, text)
 
-    def tell(self, job: int | None, text: str) -> None:
+    def log(self, job: int | None, text: str) -> None:
         with self._transaction():
             self._event(job, text)
 

@@ -2,7 +2,7 @@
 
 A change takes milliseconds on an optical switch and minutes on a patch panel, and a flip must not
 wait for it: so it happens in a thread. Nothing about it is kept anywhere but in the switches and
-the database: whoever is killed in the middle asks for the same change again.
+the database: a daemon killed in the middle asks for the same change again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SwitchWork:
         return done
 
     def preview(self, part: ClusterFile, cables: Cables) -> Changes:
-        """What `configure` would change; asks the switches at once, in this thread."""
+        """The changes that `configure` would make; asks the switches at once, in this thread."""
         with Switches(part, open_switch=self._open) as switches:
             return switches.preview(cables)
 
