@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "bind/iteration.h"
-#include "search/coarse_chain.h"
 #include "search/coarse_simulator.h"
-#include "search/strategy_search.h"
+#include "search/metropolis_chain.h"
 
 namespace py = pybind11;
 
@@ -96,41 +95,43 @@ void bindSearch(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> released;
   py::class_<SearchSpace>(module, "SearchSpace")
       .def(py::init(&toSpace), py::arg("spaces"), py::arg("space_of_operator"));
-  py::class_<StrategySearch>(module, "StrategySearch")
+  py::class_<FlowChain>(module, "StrategySearch")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const SearchSpace& space, const std::vector<PyStrategy>& starts,
                        int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
                        double beta) {
-             return std::make_unique<StrategySearch>(std::move(job), std::move(network), space,
-                                                     toStrategies(starts), memory_limit_bytes,
-                                                     max_transfers, seed, beta);
+             return std::make_unique<FlowChain>(
+                 std::make_unique<FlowPricing>(std::move(job), std::move(network)), space,
+                 toStrategies(starts), memory_limit_bytes, max_transfers, seed, beta);
            }),
            py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
            py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
            py::arg("seed"), py::arg("beta"))
-      .def("step", &StrategySearch::step, py::arg("evaluations"), released)
-      .def("best", [](const StrategySearch& search) { return fromStrategy(search.best()); })
-      .def_property_readonly("evaluations", &StrategySearch::evaluations)
-      .def_property_readonly("accepted", &StrategySearch::accepted)
-      .def_property_readonly("simulations", &StrategySearch::simulations)
-      .def_property_readonly("tasks", &StrategySearch::tasks)
-      .def_property_readonly("current_s", &StrategySearch::currentSeconds)
-      .def_property_readonly("best_s", &StrategySearch::bestSeconds);
+      .def("step", &FlowChain::step, py::arg("evaluations"), released)
+      .def("best", [](const FlowChain& chain) { return fromStrategy(chain.best(1)[0].second); })
+      .def_property_readonly("evaluations", &FlowChain::evaluations)
+      .def_property_readonly("accepted", &FlowChain::accepted)
+      .def_property_readonly("simulations",
+                             [](const FlowChain& chain) { return chain.pricing().simulations(); })
+      .def_property_readonly("tasks",
+                             [](const FlowChain& chain) { return chain.pricing().tasks(); })
+      .def_property_readonly("current_s", &FlowChain::currentSeconds)
+      .def_property_readonly("best_s", &FlowChain::bestSeconds);
   py::class_<CoarseChain>(module, "CoarseChain")
       .def(py::init([](std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network,
                        const SearchSpace& space, const std::vector<PyStrategy>& starts,
                        int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
                        double beta) {
-             return std::make_unique<CoarseChain>(std::move(job), *network, space,
-                                                  toStrategies(starts), memory_limit_bytes,
-                                                  max_transfers, seed, beta);
+             return std::make_unique<CoarseChain>(
+                 std::make_unique<CoarseSimulator>(std::move(job), *network), space,
+                 toStrategies(starts), memory_limit_bytes, max_transfers, seed, beta);
            }),
            py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
            py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
            py::arg("seed"), py::arg("beta"))
       .def("step", &CoarseChain::step, py::arg("evaluations"), released)
       .def("cool", &CoarseChain::cool, py::arg("evaluations"), py::arg("times"))
-      .def("simulate_fully", &CoarseChain::simulateFully)
+      .def("simulate_fully", [](CoarseChain& chain) { chain.pricing().simulateFully(); })
       .def(
           "best",
           [](const CoarseChain& chain, int count) {
@@ -143,14 +144,15 @@ void bindSearch(py::module_& module) {
           py::arg("count"))
       .def_property_readonly("evaluations", &CoarseChain::evaluations)
       .def_property_readonly("accepted", &CoarseChain::accepted)
-      .def_property_readonly("simulations", &CoarseChain::simulations)
+      .def_property_readonly("simulations",
+                             [](const CoarseChain& chain) { return chain.pricing().simulations(); })
       .def_property_readonly("current_s", &CoarseChain::currentSeconds)
       .def_property_readonly("best_s", &CoarseChain::bestSeconds)
       .def_property_readonly(
           "steps_simulated",
-          [](const CoarseChain& chain) { return chain.simulator().stepsSimulated(); })
-      .def_property_readonly(
-          "steps_asked", [](const CoarseChain& chain) { return chain.simulator().stepsAsked(); });
+          [](const CoarseChain& chain) { return chain.pricing().stepsSimulated(); })
+      .def_property_readonly("steps_asked",
+                             [](const CoarseChain& chain) { return chain.pricing().stepsAsked(); });
   py::class_<StrategyPrices>(module, "StrategyPrices")
       .def(py::init<std::shared_ptr<Job>, const std::shared_ptr<RoutedNetwork>&>(),
            py::arg("job").none(false), py::arg("network").none(false))

@@ -26,6 +26,7 @@
 #include "search/busy_times.h"
 #include "search/lane_loops.h"
 #include "search/link_loads.h"
+#include "search/metropolis.h"
 #include "search/step_order.h"
 #include "sim/iteration/job.h"
 
@@ -36,11 +37,13 @@ namespace topoopt {
 // that is the same again; the result is the same number, bit for bit.
 class CoarseSimulator {
  public:
+  static constexpr ChainRules kChain{
+      .draws_limit = true, .return_after = 20000, .returns_from_equal = false};
+
   // Throws std::invalid_argument if job and network disagree on the number of servers.
   CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNetwork& network);
 
   PlacementCosts& costs() { return costs_; }
-  const PlacementCosts& costs() const { return costs_; }
 
   // Seconds of one iteration with operator i on placement `strategy[i]`, all of it simulated. This
   // strategy is the base of proposals from now on.

@@ -1,4 +1,4 @@
-// What the chains of both simulators have in common: where they begin, and what they accept.
+// Metropolis' rule for strategies: where a chain begins, what it accepts, how it cools down.
 
 #pragma once
 
@@ -20,6 +20,15 @@ double acceptanceProbability(double current_s, double proposed_s, double beta);
 
 // The slowest strategy that is accepted where the chance drawn is `chance`, in (0, 1].
 double slowestAccepted(double current_s, double chance, double beta);
+
+// What a way to price strategies asks of its chain.
+struct ChainRules {
+  // The chance of a proposal is drawn before it is priced, which says how slow it may be; so the
+  // simulation of a slower one can end early, and nothing changes.
+  bool draws_limit;
+  int64_t return_after;     // evaluations without a new best before going back to it
+  bool returns_from_equal;  // also from another strategy that is as good as the best
+};
 
 // A beta that may grow with every proposal: the chain cools down.
 class Cooling {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "common/random.h"
-#include "search/coarse_chain.h"
 #include "search/coarse_simulator.h"
 #include "search/lane_loops.h"
 #include "search/limits.h"
+#include "search/metropolis_chain.h"
 #include "seed.h"
 
 namespace topoopt {
@@ -213,9 +213,11 @@ TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {
   SearchSpace space{{{{}}}, std::vector<int>(12, 0)};
   for (int i = 0; i < 40; ++i) space.spaces[0][0].push_back(randomPlacement(random, 4));
   const std::vector<Placement> start(12, Placement{{0, 1, 2, 3}, {4, ParameterSplit::kNone, 1, 1}});
-  CoarseChain quick(job, ring(4), space, {start}, 1 << 30, 1000, 7, 10.0);
-  CoarseChain whole(job, ring(4), space, {start}, 1 << 30, 1000, 7, 10.0);
-  whole.simulateFully();
+  CoarseChain quick(std::make_unique<CoarseSimulator>(job, ring(4)), space, {start}, 1 << 30, 1000,
+                    7, 10.0);
+  CoarseChain whole(std::make_unique<CoarseSimulator>(job, ring(4)), space, {start}, 1 << 30, 1000,
+                    7, 10.0);
+  whole.pricing().simulateFully();
   quick.step(500);
   whole.step(500);
   EXPECT_EQ(quick.currentSeconds(), whole.currentSeconds());
