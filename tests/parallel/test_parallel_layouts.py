@@ -1,4 +1,4 @@
-"""Who sends what to whom is what the planner prices, and what one sends the other expects."""
+"""Transfers match the planner's price, and every message sent is one that its target expects."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def counted_messages() -> Iterator[Counter[int]]:
 
 
 def sent_before_waiting(model: ParallelModule, share: list[torch.Tensor]) -> int:
-    """How many tensors this rank's forward pass sends before it waits for the first."""
+    """The number of tensors this rank's forward pass sends before it waits for the first."""
     events = []
     post, wait = Messages.post, Incoming.wait
     with pytest.MonkeyPatch.context() as patch:

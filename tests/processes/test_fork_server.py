@@ -124,7 +124,7 @@ class Programs:
         return Ending(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
 
     def exec(self, *arguments: str, stdin: str = "", **variables: str) -> Ending:
-        """What the interpreter does."""
+        """The interpreter's behaviour."""
         ended = subprocess.run(
             [sys.executable, "-u", *arguments],
             env={**os.environ, **variables},

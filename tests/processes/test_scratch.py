@@ -52,7 +52,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(temporary: Path) -> N
     finally:
         process.kill()
         process.communicate()
-    assert os.path.isdir(left), "nobody could remove it"
+    assert os.path.isdir(left), "it could not be removed"
     with scratch.scratch_folder():
         assert not os.path.exists(left)
 
@@ -78,6 +78,6 @@ def test_nothing_else_is_removed(temporary: Path, monkeypatch: pytest.MonkeyPatc
     assert all(folder.is_dir() for folder in [*kept, target])
     assert not gone.exists()
     gone.mkdir()
-    monkeypatch.setattr(os, "getuid", lambda: 4711)  # as if somebody else looked
+    monkeypatch.setattr(os, "getuid", lambda: 4711)  # as if another user looked
     scratch.remove_abandoned()
     assert gone.is_dir()

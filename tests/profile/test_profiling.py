@@ -1,4 +1,4 @@
-"""What a profile says about a model, checked against PyTorch's own counter and closed forms."""
+"""Profiles of models against PyTorch's own counter and closed forms."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_convolution_has_its_closed_form() -> None:
 
 
 def test_the_sum_behind_rows_is_needed_by_a_loss_too() -> None:
-    """So what nobody else reads is not split by rows, whose sum nobody would pay for."""
+    """An output that no operator reads is not split by rows, as no operator would pay the sum."""
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     first, last = profile(model, torch.zeros(4, 8), name="x").operators
     assert [split.dimension for split in first.splits] == ["columns", "rows"]
@@ -387,7 +387,7 @@ def test_a_tensor_that_several_read_has_one_number_for_all_of_them() -> None:
     read = {op.name: [(o.producer, o.tensor) for o in op.operands] for op in operators}
     assert read["query"] == read["key"] == read["both"] == [(0, 1)], "a view is the same tensor"
     assert (0, 1) in read["add#2"]
-    assert read["cat"] == [(6, 0), (9, 0)], "nobody else reads those"
+    assert read["cat"] == [(6, 0), (9, 0)], "no other operator reads those"
     assert read["relu"] == read["sigmoid"] == [(3, 1)]
     assert read["relu#2"] == read["sigmoid#2"] == [(3, 2)], "another part, another tensor"
 

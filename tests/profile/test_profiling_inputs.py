@@ -195,7 +195,7 @@ def test_what_is_no_module_is_said_before_its_batch_is_missed(tmp_path: Path) ->
         load_model(str(path))
 
 
-def test_a_file_without_a_batch_is_told_what_is_missing(tmp_path: Path) -> None:
+def test_the_error_of_a_file_without_a_batch_names_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "bare.py"
     path.write_text("import torch\ndef build_model():\n    return torch.nn.Linear(8, 2)\n")
     with pytest.raises(ProfileError, match=r"has no example_batch\(batch_size\)"):

@@ -58,7 +58,7 @@ def test_a_plan_that_nobody_has_run_is_a_page_of_predictions(run: Path) -> None:
 
 
 def _without_model(run: Path, *, predicts_bytes: bool) -> None:
-    """Makes the run's plan one for a script whose model nobody knows."""
+    """Makes the run's plan one for a script whose model is unknown."""
     (run / "opgraph.json").unlink()
     plan = Plan.load(run / "plan.json")
     bare = Plan.of_network(plan.cluster, plan.network, plan.demand, model="train.py")

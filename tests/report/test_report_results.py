@@ -1,4 +1,4 @@
-"""What the figures of a report mean, and how they are written."""
+"""The figures of a report: their meaning and their notation."""
 
 from __future__ import annotations
 

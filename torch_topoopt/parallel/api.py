@@ -64,7 +64,7 @@ def parallelize(
 
 
 def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dict[str, Placement]:
-    """How every operator of `program` runs; raises StrategyError if it cannot be executed.
+    """The placement of every operator of `program`; raises StrategyError if it cannot run so.
 
     `servers` have one rank each. A strategy may leave out the batch and the output: every server
     reads its own samples.
@@ -96,7 +96,7 @@ def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dic
 
 
 def _piece_bytes() -> int | None:
-    """What a link of the plan carries in _PIECE_S; None where there is no plan."""
+    """The bytes that a link of the plan carries in _PIECE_S; None where there is no plan."""
     path = os.environ.get("TOPOOPT_PLAN")
     if path is None:
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Home:
-    """Where an entry of a state lives: each of the ranks `groups[i]` has part i of it, of equal
+    """The ranks of an entry of a state: each of the ranks `groups[i]` has part i of it, of equal
     parts along `dimension`."""
 
     groups: tuple[tuple[int, ...], ...]

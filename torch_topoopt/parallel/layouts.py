@@ -1,4 +1,4 @@
-"""What every rank holds of a tensor, and what each needs of it: parts of samples and of features.
+"""The parts of a tensor that every rank holds and needs: parts of samples and of features.
 
 Features are the last dimension. A shard (i, j) of a placement, sample part i and parameter part j,
 is on its rank number i * parts + j. Ranks are the servers of a placement where every server has one
@@ -43,7 +43,7 @@ class Layout:
         return self.parts if self.kind == "part" else 1
 
     def region(self, index: int) -> tuple[int, int]:
-        """Which part of the samples, and which of the features, rank number `index` has."""
+        """The part of the samples, and that of the features, of rank number `index`."""
         row, part = divmod(index, self.parts)
         return row, part if self.kind == "part" else 0
 

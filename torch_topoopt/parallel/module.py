@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ParallelModule(torch.nn.Module):  # type: ignore[misc]
-    """What `parallelize` returns for a strategy that is more than data parallel.
+    """The result of `parallelize` for a strategy that is more than data parallel.
 
     It is called like the module that it wraps, on every rank with that rank's own samples, as many
     on each; results, and the gradients that a backward pass leaves, are those of
@@ -321,7 +321,7 @@ class _Run(Walk):
         return filled(step, made)
 
     def finish(self, output: Any) -> Any:
-        """What the model returned, with the samples of this rank."""
+        """The result of the model, with the samples of this rank."""
         self.end()
         leaves, shape = tree_flatten(output)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

@@ -121,7 +121,7 @@ class Pipeline:
         return loss.detach()
 
     def evaluate(self, batch: Any) -> Any:
-        """What comes out for this copy's share of a batch on the last stage's ranks; else None."""
+        """The output for this copy's share of a batch on the last stage's ranks; else None."""
         args, kwargs = call_arguments(batch)
         with torch.no_grad():
             return self._wrapped(*args, **kwargs)

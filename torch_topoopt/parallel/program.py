@@ -1,7 +1,7 @@
-"""What a model calls, operator by operator, and which operators may run elsewhere than its samples.
+"""The calls of a model, and the operators among them that may run elsewhere than its samples.
 
-A program is recorded once on meta tensors, for two sizes of the batch: what grows with the batch is
-told by comparing them. It knows nothing of servers.
+A program is recorded once on meta tensors, for two sizes of the batch: a comparison shows which
+dimensions grow with it. It is independent of servers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TensorShape:
 
 @dataclass(frozen=True)
 class Argument:
-    """One tensor of a call. `origin` names the operator that made it, "" where nobody did.
+    """One tensor of a call. `origin` names the operator that made it, "" where none did.
 
     `shape` is None for what does not grow with the batch along its first dimension; `empty` is the
     shape where there are no samples. `gradient` says that a gradient flows back through it. Two of
@@ -131,7 +131,7 @@ class Program:
         return ""
 
     def layouts(self, placement: Placement) -> tuple[Layout, Layout]:
-        """What an operator that is placed like that needs of its operands, and what it makes."""
+        """The parts of operands that a placement of an operator needs, and those that it makes."""
         kind = placement.parameter_kind
         whole = kind is None or self.cuts[placement.operator][kind].whole
         return read_by(placement, whole=whole), made_by(placement)
@@ -242,7 +242,7 @@ class _Recorder:
         )
 
     def _judge(self, operator: str, call: Call, twin: Call) -> None:
-        """Pins `operator`, and whoever made what it reads, where samples cannot be told apart."""
+        """Pins `operator` and the producers of its operands where samples cannot be separated."""
         if call.opaque:
             self._pin_call(call, "its tensors are inside objects that cannot be taken apart")
         for tensor, larger in zip(call.inputs, twin.inputs, strict=False):

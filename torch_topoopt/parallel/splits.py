@@ -33,7 +33,7 @@ class Cut:
 
 
 def cuts_of(call: Call) -> dict[str, Cut]:
-    """How the operator of `call` can be split, by the name of the dimension in a Placement."""
+    """The splits of the operator of `call`, by the name of the dimension in a Placement."""
     operator = call.operator
     if operator is None or len(call.outputs) != 1 or len(call.outputs[0].shape) < 2:
         return {}
@@ -107,7 +107,7 @@ def _inside(leaf: Any, first: int, indices: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _vectors(leaf: Any, first: int, indices: torch.Tensor) -> torch.Tensor:
-    """What Embedding.forward makes of the rows that are here."""
+    """The result of Embedding.forward for the rows of this rank."""
     local, inside = _inside(leaf, first, indices)
     padding = leaf.padding_idx
     if padding is not None:
@@ -123,7 +123,7 @@ def _bags(
     offsets: None = None,
     per_sample_weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """What EmbeddingBag.forward makes of the rows that are here."""
+    """The result of EmbeddingBag.forward for the rows of this rank."""
     local, inside = _inside(leaf, first, input)
     counted = torch.ones_like(inside) if leaf.padding_idx is None else input != leaf.padding_idx
     weights = (inside & counted).to(leaf.weight.dtype)

@@ -134,7 +134,7 @@ class Incoming:
 
 @dataclass
 class Arrival:
-    """Gradients on their way to an operator's result: whoever needs them waits here."""
+    """Gradients on their way to an operator's result: the backward pass waits here for them."""
 
     waiting: list[Incoming] = field(default_factory=list)
 
@@ -148,7 +148,7 @@ class Arrival:
 
 
 class Messages:
-    """What this rank has sent and not yet seen off; its memory is kept until then.
+    """Messages that this rank is still sending; their memory is kept until they are out.
 
     What goes to one rank is cut into pieces of about `piece_bytes` (None: never), so that a server
     between the two passes on one piece while the next one comes.
@@ -221,7 +221,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class WayBack:
-    """How the gradients of a tensor go where the tensor came from, by way of `exchange`.
+    """The way of a tensor's gradients to the tensor's source, through `exchange`.
 
     `argument` and `samples` are those of `Messages.post`. Where there is an `arrival`, what comes
     is waited for there, else at once.
@@ -265,7 +265,7 @@ class Move(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if gradient is None:  # nobody here depends on it, but others wait for their part
+        if gradient is None:  # this rank does not depend on it, but others wait for their part
             shape, dtype, device = ctx.made
             gradient = torch.zeros(shape, dtype=dtype, device=device)
         return None, ctx.way_back.post(gradient), None, None

@@ -30,7 +30,7 @@ class Walk:
         self._position = 0
 
     def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
-        """What the model gets for its next call; `name` is empty for a leaf module."""
+        """The model's input of its next call; `name` is empty for a leaf module."""
         index = self._next(name)
         self.inside = True
         try:
@@ -78,7 +78,7 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
 
 
 def call_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a module is called with: a tensor, a tuple or list of them, or a dict of keywords."""
+    """The arguments of a module: a tensor, a tuple or list of them, or a dict of keywords."""
     if isinstance(batch, dict):
         return (), batch
     if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
@@ -118,7 +118,7 @@ def empty_of(result: Argument) -> torch.Tensor:
 
 
 def filled(step: Step, tensors: Sequence[torch.Tensor]) -> Any:
-    """What `step` returns, with these tensors in it."""
+    """The result of `step`, with these tensors in it."""
     return tree_map_only(Slot, lambda slot: tensors[slot.index], step.structure)
 
 

@@ -47,7 +47,7 @@ class ForkedProcess:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has collected it
+            except ChildProcessError:  # another thread has collected it
                 self.returncode = 0
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
@@ -57,7 +57,7 @@ class ForkedProcess:
         """The exit code; raises subprocess.TimeoutExpired after `timeout` seconds."""
         if (code := self.poll()) is not None:
             return code
-        descriptor = os.pidfd_open(self.pid)  # nobody has collected it: the number is its own
+        descriptor = os.pidfd_open(self.pid)  # it is not collected yet: the number is its own
         try:
             select.select([descriptor], [], [], timeout)
         finally:

@@ -41,7 +41,7 @@ def main(descriptor: int, parent: int) -> None:
     import torch.distributed  # noqa: F401
 
     gc.collect()
-    gc.freeze()  # what is never collected is never written to: forks share its memory
+    gc.freeze()  # memory that is never collected is never written to, and forks share it
     of_server = frozenset(sys.modules)
     connection = socket.socket(fileno=descriptor)
     while True:
@@ -70,8 +70,8 @@ def main(descriptor: int, parent: int) -> None:
 def run_as_main(arguments: list[str]) -> None:
     """Runs `python ARGUMENTS...` in this process, as the interpreter would have done.
 
-    `arguments` are SCRIPT ... or -m MODULE ...; what the script raises is printed, and then this
-    raises SystemExit, as the script may itself.
+    `arguments` are SCRIPT ... or -m MODULE ...; an exception of the script is printed, and then
+    this raises SystemExit, as the script may itself.
     """
     _set_title([sys.executable, *arguments])
     main_module = types.ModuleType("__main__")
@@ -159,7 +159,7 @@ def _end(code: object, of_server: frozenset[str]) -> NoReturn:
 
 
 def _write_files() -> None:
-    """Writes what open files still have to write; nobody can say in which order they are freed."""
+    """Flushes open files; the order in which they are freed is not defined."""
     files = [file for file in gc.get_objects() if isinstance(file, io.IOBase)]
     for file in (*files, sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed or None; or its reader has gone
@@ -167,7 +167,7 @@ def _write_files() -> None:
 
 
 def _as_if_imported_here() -> None:
-    """What differs between processes that import by themselves differs between forks, too."""
+    """Makes different in forks all that differs in processes that import by themselves."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

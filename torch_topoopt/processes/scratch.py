@@ -43,7 +43,7 @@ def remove_abandoned() -> None:
         pid, started, *rest = (*folder.name.removeprefix(machine).split("-"), "")
         if not (pid.isdecimal() and started.isdecimal() and rest):
             continue
-        with contextlib.suppress(OSError):  # somebody else removes it at this moment
+        with contextlib.suppress(OSError):  # another process removes it at this moment
             found = folder.lstat()
             own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
             if own and process_start(int(pid)) != int(started):

@@ -24,7 +24,7 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class OperatorCost:
-    """What the operators cost whose name is, or matches, `operator` (`*`: any characters).
+    """The costs of the operators whose name is, or matches, `operator` (`*`: any characters).
 
     With a `kind`, only those of that kind. `points` are in ascending order of samples.
     """

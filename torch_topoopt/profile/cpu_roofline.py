@@ -26,7 +26,7 @@ MEASURING_S = 2.0  # for all kernels together
 
 @dataclass(frozen=True)
 class CpuRoofline(Document):
-    """What the kernels reached: FLOP/s of a matrix product and a convolution, bytes per second of a
+    """Measured rates of kernels: FLOP/s of a matrix product and a convolution, bytes/s of a
     copy, and the seconds of an operation on one element."""
 
     KIND: ClassVar[str] = "CpuRoofline"
@@ -68,7 +68,7 @@ def cpu_roofline(
 
 
 def cache_file() -> Path:
-    """Where the figures of this machine are kept."""
+    """The file of the figures of this machine."""
     known = json.dumps(_fingerprint(), sort_keys=True).encode()
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = f"cpu-{hashlib.sha256(known).hexdigest()[:16]}.json"

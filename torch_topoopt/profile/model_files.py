@@ -32,7 +32,7 @@ DEFAULT_BATCH_SIZE = 32  # where neither the caller nor the script says
 
 
 class LoadedModel(NamedTuple):
-    """What `profile` needs: a callable that builds the module, a batch, and a name.
+    """The arguments of `profile`: a callable that builds the module, a batch, and a name.
 
     The batch of a shipped model is on the meta device.
     """

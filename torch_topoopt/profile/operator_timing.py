@@ -95,7 +95,7 @@ def measure_operators(
 
 
 def device_name(device: str) -> str:
-    """What the measurements were made on, for people."""
+    """The machine of the measurements, for people."""
     if device.startswith("cuda"):
         return str(torch.cuda.get_device_name(device))
     from torch_topoopt.profile.cpu_roofline import processor_name
@@ -104,7 +104,7 @@ def device_name(device: str) -> str:
 
 
 class Bench:
-    """Where operators are measured: a device, a clock, and what else happens in a training step.
+    """The place where operators are measured: a device, a clock, the rest of a training step.
 
     `start_s` is what starting autograd takes, which a step does once and not for every operator.
     """
@@ -152,7 +152,7 @@ class Replay:
         return held
 
     def form(self) -> Any:
-        """What equal calls have in common; their other arguments show in kind and FLOPs."""
+        """The key of equal calls; their other arguments show in kind and FLOPs."""
         shapes = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in self._held()]
         said = [repr(value) for value in (*self.args, *self.kwargs.items()) if _is_plain(value)]
         what = repr(self.function) if isinstance(self.function, torch.nn.Module) else self.kind
@@ -274,7 +274,7 @@ class ReplayTrace(Trace):
         return super().call(function, args, kwargs)
 
     def _begin(self, name: str, kind: str) -> None:
-        # What PyTorch is asked on the way is a call of its own: so this one is remembered first.
+        # PyTorch's inner calls are calls of their own: so this one is remembered first.
         given = self._function_call if self._leaf is None else self._leaf_call
         super()._begin(name, kind)
         self._given, self._function_call = given, None

@@ -77,7 +77,7 @@ def profile(
     once, at the first operator that saves it, and no parameters. `parameter_bytes` stand at the
     first operator that uses a parameter; a parameter that is never used stands nowhere. An operator
     is `splittable` if a batch of twice the size doubles one dimension of each of its outputs, and
-    nothing it reads or computes grows faster; its `splits` are those that tracing knows of
+    nothing it reads or computes grows faster; its `splits` are those that tracing finds
     (`tracing.split_dimensions`), without "rows" of what only a loss can read: it needs the sum.
     With `boundary`, the batch's tensors and the output are operators too, named "input" and
     "output", that compute nothing.
@@ -146,7 +146,7 @@ def trace_batches(
 
 
 def _knowing_no_values(trace: Callable[[], Traced]) -> Traced:
-    """`trace()`, or what it gives when the model is told that it is being exported."""
+    """`trace()`, if need be under the flags that torch.export sets for a model."""
     try:
         return trace()
     except _NeedsValuesError as error:
@@ -170,7 +170,7 @@ def _once_and_twice(
 
 @contextmanager
 def _exporting() -> Iterator[None]:
-    """Says what torch.export says to a model: that nobody knows its values.
+    """Sets the flags by which torch.export marks a model's values as unknown.
 
     Libraries keep a way without them for that case, such as a mask that is applied unseen.
     """

@@ -1,4 +1,4 @@
-"""Which parts of a traced model are the same layer over and over."""
+"""Finds repetitions of the same layer in a traced model."""
 
 from __future__ import annotations
 

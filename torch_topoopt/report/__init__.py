@@ -30,7 +30,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
 
 
 def write_plan_report(plan: str | os.PathLike[str]) -> Path:
-    """Writes the page of a plan that nobody has run beside it, as NAME.html; returns its path.
+    """Writes the page of a plan that has not been run beside it, as NAME.html; returns its path.
 
     What it predicts, its network and its strategy. Raises as `write_report`.
     """

@@ -261,7 +261,7 @@ def _ring_names(numbers: Iterable[int]) -> str:
 
 
 def wiring_section(plan: Plan) -> Markup:
-    """What to plug where: one row per cable (duplex) or per fibre (simplex)."""
+    """The cable plan: one row per cable (duplex) or per fibre (simplex)."""
     rings = rings_by_pair(numbered_rings(plan.network))
     duplex = plan.cluster.ports == "duplex"
     rows: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""What a run folder's figures mean: rings, traffic on one scale, accuracy and its time."""
+"""Results from a run folder's figures: rings, traffic on one scale, accuracy and its time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rings_by_pair(rings: list[NumberedRing]) -> dict[tuple[int, int], list[int]]
 
 @dataclass(frozen=True)
 class HopFigures:
-    """How far apart servers are, in hops: `mean_hops` over all ordered pairs, by route weight."""
+    """Distances of servers in hops: `mean_hops` over all ordered pairs, by route weight."""
 
     pairs: int
     relayed_pairs: int

@@ -4,12 +4,12 @@
 
 * `run`: `command` (list of words), `servers`, `degree`, `seed`, `time` (ISO 8601); starts a record;
 * `stage`: `name` (one of `STAGES`), `seconds`; a stage that ran twice counts with its total;
-* `train`: what the training script logged, free-form. The report looks for accuracies, losses,
+* `train`: the training script's own log, free-form. The report looks for accuracies, losses,
   `elapsed_s` or `time_s`, `steps` (optimiser steps since the start) and `target_accuracy`;
 * `link`: `source`, `source_port`, `target`, `target_port`, `sent_bytes`, `relayed_bytes`; measured
   over the whole run, once per directed link; the relayed bytes are part of the sent bytes;
   `iteration_bytes` are those of one training iteration, where that was measured;
-* `iterations`: `count` and `seconds`; what one of the measured training iterations took;
+* `iterations`: `count` and `seconds`; the time of one of the measured training iterations;
   `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
   were busy on average with other programs, where the servers were emulated on one machine;
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
@@ -39,7 +39,7 @@ STAGES = ("profile", "co-optimise", "wire", "train")
 
 @dataclass(frozen=True)
 class RunStart:
-    """How the run was started; `time` is an ISO 8601 text."""
+    """The start of the run; `time` is an ISO 8601 text."""
 
     command: tuple[str, ...]
     servers: int
@@ -73,7 +73,7 @@ class MeasuredIterations:
 
 @dataclass
 class Metrics:
-    """What `metrics.jsonl` recorded; `notes` are sentences for the reader of a report.
+    """The contents of `metrics.jsonl`; `notes` are sentences for the reader of a report.
 
     `of_script` is False where the plan is for another model than that of the script.
     """
@@ -245,7 +245,7 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, or a plan that nobody has run: `metrics` is None then, for `topoopt run` writes
+    """A run folder, or a plan without a run: `metrics` is None then, for `topoopt run` writes
     metrics.jsonl before anything else. `graph` is None where there is no OpGraph."""
 
     plan: Plan
@@ -312,7 +312,7 @@ def read_plan(path: Path) -> Run:
 
 
 def read_run(run_dir: Path) -> Run:
-    """Reads a run folder; without metrics.jsonl it holds a plan that nobody has run.
+    """Reads a run folder; without metrics.jsonl it holds a plan that has not been run.
 
     Raises DocumentError if `plan.json` is missing or any file is corrupt or does not match it.
     """

@@ -1,6 +1,6 @@
 """Matplotlib figures as SVG elements that take their colours from the page they are inlined in.
 
-Colours are not written into the SVG: every colour that a figure uses is a stand-in (`ink`) that
+Colours are not written into the SVG: every colour that a figure uses is a placeholder (`ink`) that
 `render` replaces by a CSS variable of the page (`THEME`), so that one figure serves light pages,
 dark pages and print. No text of a user may go into a figure. The same input gives the same bytes.
 """
@@ -67,7 +67,7 @@ _NAMES = tuple(THEME)
 
 
 def ink(name: str) -> str:
-    """The stand-in for CSS variable `name` inside matplotlib."""
+    """The placeholder of CSS variable `name` inside matplotlib."""
     return f"#fe00{_NAMES.index(name):02x}"
 
 

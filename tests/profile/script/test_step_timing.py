@@ -71,7 +71,7 @@ def test_ranks_share_processors_but_not_what_they_wait_for() -> None:
         {"steps": [fast, fast, fast, step(50.0, (9.0, 9.0))], "buckets": [100, 200]},
     ]
     timing = summed_up(answers * 4, processors=2)
-    assert timing.forward_s == 4.0 * (3.0 + 1.0) / 2  # what was once far out does not count
+    assert timing.forward_s == 4.0 * (3.0 + 1.0) / 2  # an outlier does not count
     assert timing.backward_s == 4.0
     assert timing.rest_s == ((4.0 * 0.5 + 2.0) + 4.0 * 0.5) / 2
     assert timing.buckets == GradientBuckets(100, 200)

@@ -1,4 +1,4 @@
-"""What is answered from the table equals what PyTorch would have returned."""
+"""Answers from the table equal the results that PyTorch would have returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile says about splitting the operators of PyTorch."""
+"""The splits of PyTorch's operators in a profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's own training script communicates, recorded without starting its other ranks."""
+"""The communication of a user's training script, recorded without starting its other ranks."""
 
 from torch_topoopt.profile.script.demand import RootedDemand, demand_of, on_servers, rooted_demands
 from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace

@@ -111,7 +111,7 @@ class IterationCounter:
             raise EnoughSeen
 
     def _rebuild_buckets(self) -> None:
-        """What DDP would do once, at the start of its second forward pass, done in the first
+        """Rebuilds the buckets, as DDP would at the start of its second forward pass, in the first
         iteration, so that the broadcast it needs is not taken for a part of every iteration."""
         self._recorder.setting_up = True
         for replica in self._replicas:
@@ -258,7 +258,7 @@ def _steps(iterations: IterationCounter) -> str:
 
 
 def _write(result: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all: whoever started this process may read at any time."""
+    """Whole or not at all: the parent process may read at any time."""
     partial = result.with_suffix(".partial")
     partial.write_text(json.dumps(value), encoding="utf-8")
     partial.replace(result)

@@ -153,7 +153,7 @@ def _pairs(calls: list[CollectiveCall]) -> tuple[PairTable, list[str]]:
 
 
 class _PairTraffic:
-    """Bytes between pairs of ranks in the calls of the ranks `present`; what was assumed of the
+    """Bytes between pairs of ranks in the calls of the ranks `present`; assumptions about the
     others."""
 
     def __init__(self, present: set[int]) -> None:

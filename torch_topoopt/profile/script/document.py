@@ -58,7 +58,7 @@ class CollectiveCall:
 
 @dataclass(frozen=True)
 class CommunicationTrace(Document):
-    """What `ranks` of a world of `world_size` called in `iterations` iterations of `script`.
+    """The calls of `ranks` of a world of `world_size` in `iterations` iterations of `script`.
 
     Calls come by rank, and within a rank in the order in which they were made.
     """

@@ -1,4 +1,4 @@
-"""How much memory a process and its descendants hold, and how much this machine has left."""
+"""The memory that a process and its descendants hold, and the free memory of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """What the kernel, and the control group of this process if it has a limit, would still give.
+    """Bytes that the kernel, and this process's control group if limited, would still give.
 
     Source: proc(5), `MemAvailable`; Linux, Documentation/admin-guide/cgroup-v2.rst, `memory.max`.
     """

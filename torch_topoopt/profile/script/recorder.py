@@ -23,7 +23,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 class _Seen(NamedTuple):
-    """What one operator's arguments say: ranks are those of the group."""
+    """The communication of one operator, from its arguments: ranks are those of the group."""
 
     operation: Operation
     size_bytes: int
@@ -220,5 +220,5 @@ _READERS: dict[str, _Reader] = {
     "_c10d_functional::irecv": _whole("Recv", "tensor", peer="src"),
     "_c10d_functional::batch_p2p_ops": _point_to_point,
 }
-# What these receive is ones: the stages of a pipeline agree by it that their shapes are known.
+# These receive ones, by which the stages of a pipeline agree that their shapes are known.
 _RECEIVING = ("c10d::recv_", "c10d::recv_any_source_", "_c10d_functional::irecv")

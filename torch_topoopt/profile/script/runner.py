@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 DEFAULT_ITERATIONS = 2
 DEFAULT_TIME_LIMIT_S = 120.0
-ALL_RANKS_UP_TO = 8  # ranks that are all profiled where nobody says which
+ALL_RANKS_UP_TO = 8  # ranks that are all profiled by default
 
 
 @dataclass(frozen=True)
 class TrainingScript:
-    """What each rank runs: a file, or with `module` the name of a module, as after `python -m`."""
+    """The script of each rank: a file, or with `module` a module's name, as after `python -m`."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class World:
     ranks_per_server: int = 1
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What a rank that is run without a network finds: torchrun's variables, and ours."""
+        """The environment of a rank that runs without a network: torchrun's variables, and ours."""
         per_server = self.ranks_per_server
         return {
             "RANK": str(rank),
@@ -60,7 +60,7 @@ class World:
 
 @dataclass(frozen=True)
 class TraceLimits:
-    """What the trace of a script may take: `time_s` seconds, and `memory_bytes` at any time (None:
+    """Limits of the trace of a script: `time_s` seconds, and `memory_bytes` at any time (None:
     no limit). `time_option` is what the user raises the first with."""
 
     time_s: float
@@ -180,7 +180,7 @@ def run_jobs(
     total_limit_s: float | None = None,
     server: ForkServer | None = None,
 ) -> list[dict[str, Any]]:
-    """What each job left, in order: {"calls": ...} or {"error": ...}, up to the first error.
+    """The result of each job, in order: {"calls": ...} or {"error": ...}, up to the first error.
 
     With `stop_when_alike` also no more than the first, if all others must do the same.
     `total_limit_s` is for all of them together. Raises ScriptError.

@@ -1,9 +1,9 @@
 """Takes the time of a script's steps inside one rank: forward, backward, and what is beside them.
 
 A step ends when the optimizer has stepped (of several, the first that ever did), as where
-iterations are measured. What a rank takes is told apart into processor time and time in which it
-waits, for a disk say. What it stands in the queue for a processor is neither: it depends on who
-else is on the machine while this is measured.
+iterations are measured. A rank's time is divided into processor time and time in which it waits,
+for a disk say. Its time in the queue for a processor is neither: it depends on the other load of
+the machine during the measurement.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     waiting_s: float
 
     def since(self, before: Reading) -> Reading:
-        """What has passed between two readings."""
+        """The time between two readings."""
         return Reading(self.processor_s - before.processor_s, self.waiting_s - before.waiting_s)
 
     def plus(self, other: Reading) -> Reading:
@@ -58,7 +58,7 @@ class StepClock:
     """Watches modules and optimizers of this process from `install` on.
 
     After enough steps it calls `finish` with them, each as its phases: "forward", "backward" (and
-    loss) and "rest"; and with the buckets that DistributedDataParallel was told to make, as (first,
+    loss) and "rest"; and with the bucket sizes given to DistributedDataParallel, as (first,
     further) bytes, None where no module is wrapped in it.
     """
 
@@ -105,7 +105,7 @@ class StepClock:
             self._phase("forward")
 
     def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        """What was since the forward pass is the backward pass."""
+        """The time since the forward pass is that of the backward pass."""
         self._phase("backward" if "forward" in self._step else "rest")
 
     def optimizer_ends(self, optimizer: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""How long a step of a script takes on this machine without its messages: all ranks at once."""
+"""The time of a script's step on this machine without its messages: all ranks at once."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _KEY = "CPU"
 
 
 def main(folder: Path) -> None:
-    """Starts the ranks and waits for all of them; whoever started this limits the time."""
+    """Starts the ranks and waits for all of them; the parent process limits the time."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     ranks = {}
     for rank, environment in enumerate(job["environments"]):

@@ -1,4 +1,4 @@
-"""What one training iteration of a model computes, recorded on meta tensors."""
+"""The operators of one training iteration of a model, recorded on meta tensors."""
 
 from torch_topoopt.profile.tracing.batches import (
     Arguments,

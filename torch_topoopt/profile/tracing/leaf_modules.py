@@ -1,4 +1,4 @@
-"""Which modules of a model are operators: those that call no other module."""
+"""The modules of a model that are operators: those that call no other module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace notes about operators and tensors."""
+"""The records of a trace: operators and tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Read:
 
 @dataclass
 class TracedOperator:
-    """What was seen of one operator; `shapes` are those of its outputs, `module` the leaf module
+    """The record of one operator; `shapes` are those of its outputs, `module` the leaf module
     that it is a call of, if it is one."""
 
     name: str

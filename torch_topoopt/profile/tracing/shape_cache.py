@@ -25,7 +25,7 @@ _CONSTANTS = (
 
 
 class ShapeCache:
-    """What operations returned; `hits` and `misses` count the calls answered and those that ran."""
+    """Results of operations; `hits` and `misses` count the calls answered and those that ran."""
 
     def __init__(self) -> None:
         self.hits = 0
@@ -75,7 +75,7 @@ def _returns_its_first(func: Any) -> bool | None:
 
 
 def _key(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What the shapes of the result depend on; None where that is not known."""
+    """The arguments that the shapes of the result depend on; None where that is not known."""
     parts: list[Any] = [func]
     if not all(_add_to_key(parts, value) for value in args):
         return None
@@ -104,7 +104,7 @@ def _add_to_key(parts: list[Any], value: Any) -> bool:
 
 
 def _recipe(result: Any, inputs: Any) -> Any:
-    """How to make such a result again; None where it shares memory or holds something else."""
+    """A recipe of such a result; None where it shares memory or holds something else."""
     made = result if isinstance(result, list | tuple) else (result,)
     taken = {id_of for value in _flat(inputs) if (id_of := _storage(value)) is not None}
     parts: list[Any] = []

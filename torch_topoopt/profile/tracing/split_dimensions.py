@@ -64,10 +64,10 @@ def is_elementwise(traced: TracedOperator) -> bool:
 def split_dimensions(
     traced: TracedOperator, twice: TracedOperator | None, shared: frozenset[int] = frozenset()
 ) -> tuple[Split, ...]:
-    """What operator `traced` may be split by, beside its samples.
+    """The dimensions by which operator `traced` may be split, beside its samples.
 
-    `twice` is the same operator with a batch of twice the size: it tells which dimension of the
-    output holds samples. An operator that reads one of the `shared` parameters is not split by
+    `twice` is the same operator with a batch of twice the size: it shows the dimension of the
+    output that holds samples. An operator that reads one of the `shared` parameters is not split by
     parameters.
     """
     if twice is None or len(traced.shapes) != 1 or len(twice.shapes) != 1:
@@ -170,7 +170,7 @@ def _elementwise(traced: TracedOperator) -> Iterator[_Found]:
 
 
 def _feature_axis(traced: TracedOperator) -> int | None:
-    """Which dimension of its output holds features, if that is known of what it reads."""
+    """The dimension of its output that holds features, if its operands show it."""
     shape = traced.shapes[0]
     seen = {id(traced)}
     waiting = [traced]
