@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.runtime.cluster_site import ClusterChoice
 
 if TYPE_CHECKING:
     import argparse
@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.entries import ServerEntry
 
 DEFAULT_MASTER_PORT = 29500  # torchrun's
-
-
-@dataclass(frozen=True)
-class ClusterChoice:
-    """The cluster, the number of this host's server, and where server 0 holds the store."""
-
-    file: ClusterFile
-    path: str
-    server: int
-    master_address: str
-    master_port: int
-    meet_timeout_s: float
-
-    @property
-    def name(self) -> str:
-        return self.file.servers[self.server].name
-
-    def describe(self, server: int) -> str:
-        """`h2 (node rank 2, 10.200.0.3)`."""
-        entry = self.file.servers[server]
-        return f"{entry.name} (node rank {server}, {entry.management})"
 
 
 def add_options(group: argparse._ActionsContainer) -> None:

@@ -22,10 +22,10 @@ from torch_topoopt.plan.rates import format_gbps
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-    from torch_topoopt.launcher.run.cluster_options import ClusterChoice
     from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.launcher.script_syntax import ScriptSyntax
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.runtime.cluster_site import ClusterChoice
 
 _DESCRIPTION = """\
 Trains SCRIPT on servers that are wired as planned: profiles its model, plans strategy, network and

@@ -117,7 +117,7 @@ def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
         return
     named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
     if arguments.standalone or not named:
-        from torch_topoopt.launcher.run import rendezvous
+        from torch_topoopt.runtime import rendezvous
 
         rendezvous.register()
         port = 0 if arguments.standalone else arguments.master_port or 0

@@ -20,7 +20,6 @@ from torch_topoopt.launcher.plan import hybrid, plan_tables, planning
 from torch_topoopt.launcher.profile import profile
 from torch_topoopt.launcher.run import (
     asked_groups,
-    cluster_site,
     fabrics,
     link_bytes,
     processor_use,
@@ -30,10 +29,12 @@ from torch_topoopt.launcher.run import (
 from torch_topoopt.launcher.run import costs as run_costs
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import steps as run_steps
+from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
+from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.runtime.versions import check_installed
 
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.launcher.console import StageProgress, Terminal
-    from torch_topoopt.launcher.run.asked_groups import AskedGroups
-    from torch_topoopt.launcher.run.cluster_site import ClusterSite
     from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.launcher.run.link_bytes import IterationTimes, LinkBytes
     from torch_topoopt.launcher.run.options import RunOptions
@@ -107,7 +106,7 @@ class RunInProgress:
             f"this host is {choice.describe(choice.server)} of {choice.file.name}; waiting up to "
             f"{choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
         )
-        with cluster_site.ClusterSite.join(choice) as self.site:
+        with ClusterSite.join(choice) as self.site:
             yield
 
     def driver(self) -> FabricDriver:
@@ -393,6 +392,18 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
             server.close()
 
 
+def _of_all_hosts(
+    site: ClusterSite, links: list[LinkBytes], groups: AskedGroups, *, failed: bool
+) -> tuple[list[LinkBytes], AskedGroups]:
+    """What all hosts have counted, on server 0; what this one has, on the others."""
+    here = {"links": [asdict(link) for link in links], "groups": groups.figures()}
+    hosts = site.gather("counts", here, failed=failed)
+    return (
+        [link_bytes.LinkBytes(**link) for host in hosts for link in host["links"]],
+        AskedGroups.together([AskedGroups.of(host["groups"]) for host in hosts]),
+    )
+
+
 def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
     with job.together():
         plan = job.plan()
@@ -405,7 +416,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
         links, iterations = job.counts
         groups = asked_groups.gather(job.folder.path)
         if job.site is not None:
-            links, groups = job.site.share_counts(links, groups, failed=bool(failures))
+            links, groups = _of_all_hosts(job.site, links, groups, failed=bool(failures))
     job.metrics.write("groups", **groups.figures())
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from support.backend.networks import plan_of, ring
 from support.backend.ranks import make_plan, run_bare_ranks, run_ranks
 
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.runtime import backend
 from torch_topoopt.runtime.job_network import lay_out
 
@@ -132,28 +133,35 @@ def test_survivors_without_a_way_between_them_are_told_why(tmp_path):
 @pytest.mark.parametrize(
     ("known", "answer"),
     [
-        ([None] * 4, {"server_of": (0, 0, 1, 1)}),
-        ([1, 0], {"server_of": [1, 0]}),
-        ([1, 1, 1], {"server_of": [1, 1, 1]}),
-        ([0, None], {"server_of": (0, 1)}),  # a new process in the place of one that is gone
-        (
-            [1, None],
-            {
-                "error": "rank 1 is new to this job, so ranks must be on servers in their order, "
-                "but rank 0 is on server 1, not 0"
-            },
-        ),
-        (
-            [None] * 3,
-            {
-                "error": "the plan is for 2 servers, but this job has 3 ranks; every server needs "
-                "equally many, so start 2 ranks or a multiple of it"
-            },
-        ),
+        ([None] * 4, [0, 0, 1, 1]),
+        ([1, 0], [1, 0]),
+        ([1, 1, 1], [1, 1, 1]),
+        ([0, None], [0, 1]),  # a new process in the place of one that is gone
     ],
 )
 def test_processes_stay_on_their_servers_and_new_ones_follow_the_order(known, answer):
     assert lay_out(known, 2) == answer
+
+
+@pytest.mark.parametrize(
+    ("known", "problem"),
+    [
+        (
+            [1, None],
+            "rank 1 is new to this job, so ranks must be on servers in their order, "
+            "but rank 0 is on server 1, not 0",
+        ),
+        (
+            [None] * 3,
+            "the plan is for 2 servers, but this job has 3 ranks; every server needs "
+            "equally many, so start 2 ranks or a multiple of it",
+        ),
+    ],
+)
+def test_processes_that_fit_no_servers_are_an_error(known, problem):
+    with pytest.raises(DocumentError) as raised:
+        lay_out(known, 2)
+    assert str(raised.value) == problem
 
 
 def abort_one_of_two(rank: int, world: int) -> float:

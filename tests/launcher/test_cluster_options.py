@@ -15,9 +15,9 @@ from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.run import cluster_site
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.launcher.run.cluster_site import ClusterSite
+from torch_topoopt.runtime import cluster_site
+from torch_topoopt.runtime.cluster_site import ClusterSite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,7 +178,7 @@ def test_a_master_port_that_is_taken_is_told(parse) -> None:
         port = taken.getsockname()[1]
         endpoint = f"127.0.0.1:{port}"
         options = parse("--node-rank=0", "--rdzv-endpoint", endpoint, "--meet-timeout=5")
-        with pytest.raises(InputError, match=f"master-port: {port} is in use"):
+        with pytest.raises(FabricError, match=f"master-port: {port} is in use"):
             ClusterSite.join(options.site)
 
 
@@ -225,7 +225,7 @@ def test_a_name_of_server_0_that_no_other_host_can_reach_is_refused(
     entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [entry])
     options = parse("--node-rank=0", "--rdzv-endpoint", "lead:29500")
-    with pytest.raises(InputError, match=r"^master-addr: 'lead' is 127\.0\.1\.1 on this machine"):
+    with pytest.raises(FabricError, match=r"^master-addr: 'lead' is 127\.0\.1\.1 on this machine"):
         ClusterSite.join(options.site)
 
 

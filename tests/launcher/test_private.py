@@ -14,9 +14,9 @@ from torch.distributed import TCPStore
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
-from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.launcher.run import ranks, rendezvous
+from torch_topoopt.launcher.run import ranks
+from torch_topoopt.runtime import rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,10 +135,10 @@ def test_ranks_that_start_again_find_nothing_of_those_before_them(fixed: bool) -
 def test_a_store_listens_at_an_address_of_this_machine_or_is_refused() -> None:
     store = rendezvous.listening_store("127.0.0.3", 0)
     with pytest.raises(
-        InputError, match=f"^master-port: {store.port} is in use at 127.0.0.3; choose another"
+        FabricError, match=f"^master-port: {store.port} is in use at 127.0.0.3; choose another"
     ):
         rendezvous.listening_store("127.0.0.3", store.port)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", store.port), timeout=5)
-    with pytest.raises(InputError, match=r"^master-addr: 192\.0\.2\.1 is not an address of this"):
+    with pytest.raises(FabricError, match=r"^master-addr: 192\.0\.2\.1 is not an address of this"):
         rendezvous.listening_store("192.0.2.1", 0)

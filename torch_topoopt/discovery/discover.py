@@ -30,6 +30,7 @@ from torch_topoopt.discovery.reach import (
 )
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen, time_left
+from torch_topoopt.fabric.meeting import broadcast, broadcast_error, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch_topoopt.discovery.interfaces import Interface
-    from torch_topoopt.fabric.rank_links import Meeting
+    from torch_topoopt.fabric.meeting import Meeting
 
 log = logging.getLogger("torch_topoopt")
 
@@ -60,7 +61,7 @@ def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> D
     meeting.publish("host", host.to_json())
     lead = _lead(meeting, world_size, deadline) if rank == 0 else iter(())
     next(lead, None)
-    laid_out = _hear(meeting, "layout", deadline)
+    laid_out = receive(meeting, "layout", deadline)
     layout = RankLayout(tuple(laid_out["server_of"]))
     with ExitStack() as on_failure:
         listeners: dict[tuple[str, int], socket.socket] = {}
@@ -73,19 +74,11 @@ def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> D
                 member.try_addresses(lead)
             listeners = member.listeners
         next(lead, None)
-        found = laid_out if "plan" in laid_out else _hear(meeting, "found", deadline)
+        found = laid_out if "plan" in laid_out else receive(meeting, "found", deadline)
         plan = Plan.from_json(found["plan"])
         wiring = Wiring.from_json(found["wiring"]).check(plan, found["plan"])
         on_failure.pop_all()
     return Discovered(plan, wiring, layout, listeners)
-
-
-def _hear(meeting: Meeting, topic: str, deadline: float) -> dict[str, Any]:
-    """What rank 0 has to say; raises FabricError if that is an error."""
-    answer: dict[str, Any] = json.loads(meeting.collect(topic, [0], deadline)[0])
-    if error := answer.get("error"):
-        raise FabricError(error)
-    return answer
 
 
 class _Member:
@@ -123,7 +116,7 @@ class _Member:
         try:
             for turn in count():
                 next(lead, None)
-                orders = _hear(self._meeting, f"probes/{turn}", self._deadline)["probes"]
+                orders = receive(self._meeting, f"probes/{turn}", self._deadline)
                 if not orders:
                     return
                 own = [Probe(**order) for order in orders if order["source"] == self._server]
@@ -151,7 +144,7 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     try:
         hosts = _gather_hosts(meeting, world_size, deadline)
     except FabricError as failure:
-        meeting.publish("layout", json.dumps({"error": str(failure)}))
+        broadcast_error(meeting, "layout", str(failure))
         return
     server_of = group_ranks(hosts)
     one_machine = len({host.machine for host in hosts}) == 1
@@ -160,9 +153,9 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     message: dict[str, Any] = {"server_of": server_of, "one_machine": one_machine, "job": job}
     if len(layout.leaders) == 1:
         alone = Server(hosts[0].name, hosts[0].machine, layout.ranks_of[0], (), ())
-        meeting.publish("layout", json.dumps(message | _choose([alone], [])))
+        broadcast(meeting, "layout", message | _choose([alone], []))
         return
-    meeting.publish("layout", json.dumps(message))
+    broadcast(meeting, "layout", message)
     yield
     turn = count()
     try:
@@ -173,18 +166,16 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
         for probes in rounds(servers):
             if orders := still_worth_sending(probes, len(servers), reached):
                 number = next(turn)
-                asked = json.dumps({"probes": [asdict(probe) for probe in orders]})
-                meeting.publish(f"probes/{number}", asked)
+                broadcast(meeting, f"probes/{number}", [asdict(probe) for probe in orders])
                 yield
                 reached += _gather_reached(meeting, layout, number, deadline)
         parts = components(len(servers), [(p.source, p.target) for p in reached])
         if len(parts) > 1:
             raise FabricError(unreachable(servers, parts))
-        message = _choose(servers, reached)
+        broadcast(meeting, "found", _choose(servers, reached))
     except FabricError as failure:
-        message = {"error": f"discovery: {failure}"}
-    meeting.publish(f"probes/{next(turn)}", json.dumps({"probes": []}))
-    meeting.publish("found", json.dumps(message))
+        broadcast_error(meeting, "found", f"discovery: {failure}")
+    broadcast(meeting, f"probes/{next(turn)}", [])
 
 
 _printed = False  # the line of the first discovery of this process

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import ForwardedPort, unlinked_servers
@@ -17,25 +17,14 @@ from torch_topoopt.fabric.local_links import LocalPort
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from torch_topoopt.fabric.links import OpenLink
+    from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.rank_port import RankPort
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
-
-
-class Meeting(Protocol):
-    """The rendezvous where ranks publish the values that others need to connect."""
-
-    def publish(self, topic: str, text: str) -> None:
-        """Publishes to all ranks; once per topic."""
-        ...
-
-    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
-        """Waits until all of `ranks` have published; rank -> text. FabricError: those missing."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import OpenLink, describe, time_left
+from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
@@ -24,9 +25,10 @@ from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.topology.failures.remaining import remaining_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from torch_topoopt.fabric.rank_links import Meeting, RankLinks
+    from torch_topoopt.fabric.meeting import Meeting
+    from torch_topoopt.fabric.rank_links import RankLinks
 
 log = logging.getLogger("torch_topoopt")
 
@@ -113,32 +115,27 @@ def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: flo
         known = RankLayout.even(servers, place.world_size).server_of[place.ranks[place.index]]
     meeting.publish("server", json.dumps(known))
     if place.index == 0:
-        texts = meeting.collect("server", range(len(place.ranks)), deadline)
-        answer = lay_out([json.loads(text) for _, text in sorted(texts.items())], servers)
-        meeting.publish("servers", json.dumps(answer))
-    else:
-        answer = json.loads(meeting.collect("servers", [0], deadline)[0])
-    if "error" in answer:
-        raise DocumentError(answer["error"])
-    return RankLayout(tuple(answer["server_of"]))
+        with failure_broadcast(meeting, "servers"):
+            texts = meeting.collect("server", range(len(place.ranks)), deadline)
+            known_of = [json.loads(text) for _, text in sorted(texts.items())]
+            broadcast(meeting, "servers", lay_out(known_of, servers))
+    return RankLayout(tuple(receive(meeting, "servers", deadline)))
 
 
-def lay_out(known: list[int | None], servers: int) -> dict[str, Any]:
-    """Rank -> server ("server_of"), or "error": why the ranks cannot be laid out."""
-    if None not in known:
-        return {"server_of": known}
-    try:
-        even = RankLayout.even(servers, len(known)).server_of
-    except DocumentError as error:
-        return {"error": str(error)}
+def lay_out(known: Sequence[int | None], servers: int) -> list[int]:
+    """Rank -> server, of ranks some of which know theirs; raises DocumentError if there is none."""
+    placed = [server for server in known if server is not None]
+    if len(placed) == len(known):
+        return placed
+    even = list(RankLayout.even(servers, len(known)).server_of)
     moved = [rank for rank, server in enumerate(known) if server not in (None, even[rank])]
     if moved:
         rank = moved[0]
-        return {
-            "error": f"rank {known.index(None)} is new to this job, so ranks must be on servers in "
+        raise DocumentError(
+            f"rank {known.index(None)} is new to this job, so ranks must be on servers in "
             f"their order, but rank {rank} is on server {known[rank]}, not {even[rank]}"
-        }
-    return {"server_of": even}
+        )
+    return even
 
 
 def _without_others(plan: Plan, wiring: Wiring, left: set[int]) -> tuple[Plan, Wiring]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import PortEntry
-    from torch_topoopt.fabric.rank_links import Meeting
+    from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.plan import Plan
 
 _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing connections

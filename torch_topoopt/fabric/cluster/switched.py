@@ -6,15 +6,15 @@ each link is verified from the hosts' side in the same way.
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, with_cables
 from torch_topoopt.fabric.cluster.switches import Switches
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.switches.open_switch import open_switch
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.fabric.rank_links import Meeting
+    from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
 
+_TOPIC = "switches"  # the cables that server 0 has made
 _OTHERS_S = 4 * 3600.0  # a robot may need hours, and says how far it is on server 0
 
 
@@ -73,9 +74,10 @@ class SwitchedFabric:
         if self._verified is not None:
             raise FabricError("switched: this driver has wired a plan already; close() it first")
         if self._server != 0:
-            return self._verify_on(with_cables(self._file, self._hear()), plan)
+            made = receive(self._meeting, _TOPIC, time.monotonic() + _OTHERS_S)
+            return self._verify_on(with_cables(self._file, made), plan)
         with ExitStack() as stack:
-            try:
+            with failure_broadcast(self._meeting, _TOPIC):
                 switches = stack.enter_context(Switches(self._file, open_switch=self._open))
                 placed = place_on_switches(plan, self._file, switches.plugged())
                 before = switches.snapshots()
@@ -85,10 +87,7 @@ class SwitchedFabric:
                     folder=self._folder,
                     progress=self.progress,
                 )
-            except BaseException as error:
-                self._tell({"error": str(error) or type(error).__name__})
-                raise
-            self._tell({"cables": placed.file.cables[len(self._file.cables) :]})
+            broadcast(self._meeting, _TOPIC, placed.file.cables[len(self._file.cables) :])
             try:
                 return self._verify_on(placed.file, plan)
             except BaseException as error:
@@ -112,15 +111,3 @@ class SwitchedFabric:
             raise
         self._verified = driver
         return replace(wiring, fabric=self.name)
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        self._meeting.publish("switches", json.dumps(message))
-
-    def _hear(self) -> list[list[str]]:
-        """The cables that server 0 has made; raises FabricError if it could not."""
-        told = self._meeting.collect("switches", [0], time.monotonic() + _OTHERS_S)
-        message = json.loads(told[0])
-        if error := message.get("error"):
-            raise FabricError(error)
-        cables: list[list[str]] = message["cables"]
-        return cables

@@ -16,15 +16,13 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import torch_topoopt
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.run import link_bytes
-from torch_topoopt.launcher.run.asked_groups import AskedGroups
+from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.launcher.run.cluster_options import ClusterChoice
-    from torch_topoopt.launcher.run.link_bytes import LinkBytes
 
 _RETRY_S = 0.2  # until server 0 listens
 _LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
@@ -43,6 +39,27 @@ _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
 _DEAF_S = 0.5  # for which a signal may go unnoticed
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """The cluster, the number of this host's server, and where server 0 holds the store."""
+
+    file: ClusterFile
+    path: str
+    server: int
+    master_address: str
+    master_port: int
+    meet_timeout_s: float
+
+    @property
+    def name(self) -> str:
+        return self.file.servers[self.server].name
+
+    def describe(self, server: int) -> str:
+        """`h2 (node rank 2, 10.200.0.3)`."""
+        entry = self.file.servers[server]
+        return f"{entry.name} (node rank {server}, {entry.management})"
 
 
 class ClusterSite:
@@ -87,13 +104,10 @@ class ClusterSite:
     def share_plan(self, make: Callable[[], Plan]) -> Plan:
         """The plan that server 0 makes; raises FabricError on the others if it cannot."""
         if not self.leads:
-            return Plan.from_json(self._hear("plan", _PLAN_S)["plan"])
-        try:
+            return Plan.from_json(receive(self._meeting, "plan", time.monotonic() + _PLAN_S))
+        with failure_broadcast(self._meeting, "plan", f"{self.choice.name}: "):
             plan = make()
-        except BaseException as error:
-            self._tell("plan", {"error": f"{self.choice.name}: {error or type(error).__name__}"})
-            raise
-        self._tell("plan", {"plan": plan.to_json()})
+        broadcast(self._meeting, "plan", plan.to_json())
         return plan
 
     def fabric(self, snapshots: Path) -> FabricDriver:
@@ -114,28 +128,24 @@ class ClusterSite:
             return on_cables(file)
         return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
 
-    def share_counts(
-        self, links: list[LinkBytes], groups: AskedGroups, *, failed: bool
-    ) -> tuple[list[LinkBytes], AskedGroups]:
-        """What all hosts have counted, on server 0; what this one has, on the others.
+    def gather(self, topic: str, value: Any, *, failed: bool) -> list[Any]:
+        """The values of all hosts, on server 0; the one of this host, on the others.
 
         A host that has gone is left out; where the ranks `failed` it is not waited for as long.
         """
-        here = {"links": [asdict(link) for link in links], "groups": groups.figures()}
         with contextlib.suppress(FabricError) if failed else contextlib.nullcontext():
-            self._meeting.publish("counts", json.dumps(here))
+            self._meeting.publish(topic, json.dumps(value))
         if not self.leads:
-            return links, groups
+            return [value]
         deadline = time.monotonic() + (_FAILED_S if failed else _GATHER_S)
-        gathered, asked, present = [], [], []
+        gathered = {}
         for server in self._present:
             with contextlib.suppress(FabricError):
-                told = json.loads(self._meeting.collect("counts", [server], deadline)[server])
-                gathered += [link_bytes.LinkBytes(**link) for link in told["links"]]
-                asked.append(AskedGroups.of(told["groups"]))
-                present.append(server)
-        self._present = present  # a host that has gone takes no part in the shutdown handshake
-        return gathered, AskedGroups.together(asked)
+                gathered[server] = json.loads(
+                    self._meeting.collect(topic, [server], deadline)[server]
+                )
+        self._present = [*gathered]  # a host that has gone takes no part in the shutdown handshake
+        return [*gathered.values()]
 
     def _gather_hosts(self, deadline: float) -> None:
         """Server 0 looks whether all are there with the same file; the others wait for its word."""
@@ -143,19 +153,15 @@ class ClusterSite:
         here = {"version": torch_topoopt.__version__, "cluster": digest}
         self._meeting.publish("here", json.dumps(here))
         if not self.leads:
-            left = max(0.0, deadline - time.monotonic())
-            self._hear("all here", left + _LATE_S)
+            receive(self._meeting, "all here", max(deadline, time.monotonic()) + _LATE_S)
             return
         servers = range(len(self.choice.file.servers))
-        try:
+        with failure_broadcast(self._meeting, "all here"):
             texts = self._collect_hosts(servers, deadline)
             for server in servers:
                 if problem := _difference(here, json.loads(texts[server])):
                     raise FabricError(f"{self.choice.describe(server)} {problem}")
-        except FabricError as error:
-            self._tell("all here", {"error": str(error)})
-            raise
-        self._tell("all here", {})
+        broadcast(self._meeting, "all here", None)
 
     def _collect_hosts(self, servers: range, deadline: float) -> dict[int, str]:
         """What each host says of itself; notes who has said something, also if somebody has not."""
@@ -167,17 +173,6 @@ class ClusterSite:
             ) from None
         finally:
             self._present = [s for s in servers if self._meeting.has_published("here", s)]
-
-    def _tell(self, topic: str, message: dict[str, Any]) -> None:
-        self._meeting.publish(topic, json.dumps(message))
-
-    def _hear(self, topic: str, seconds: float) -> dict[str, Any]:
-        """What server 0 says; raises FabricError if that is an error."""
-        text = self._meeting.collect(topic, [0], time.monotonic() + seconds)[0]
-        message: dict[str, Any] = json.loads(text)
-        if error := message.get("error"):
-            raise FabricError(error)
-        return message
 
 
 class _LauncherMeeting:
@@ -229,7 +224,7 @@ def _difference(here: dict[str, str], there: dict[str, str]) -> str:
 def _open_store(choice: ClusterChoice, deadline: float) -> Any:
     from torch.distributed import DistError, TCPStore
 
-    from torch_topoopt.launcher.run import rendezvous  # which imports torch
+    from torch_topoopt.runtime import rendezvous  # which imports torch
 
     leads = choice.server == 0
     address, port = choice.master_address, choice.master_port
@@ -302,7 +297,7 @@ def _wait_until_listening(choice: ClusterChoice, deadline: float) -> None:
             socket.create_connection(where, timeout=min(left, 5.0)).close()
             return
         except socket.gaierror as error:
-            raise InputError(f"master-addr: {where[0]!r}: {error.strerror}") from None
+            raise FabricError(f"master-addr: {where[0]!r}: {error.strerror}") from None
         except OSError as error:
             reason = error.strerror or "no answer"
             time.sleep(min(_RETRY_S, left))

@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -41,7 +41,7 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
     """
 
     def __init__(self, run_id: str, address: str, port: int) -> None:
-        """Listens at `address` of this machine; `port` 0: a free one. Raises InputError."""
+        """Listens at `address` of this machine; `port` 0: a free one. Raises FabricError."""
         self._run_id = run_id
         self._address = address
         self._port = port
@@ -58,7 +58,7 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """At once: rank 0 of one agent. Raises InputError if the port was taken in between."""
+        """At once: rank 0 of one agent. Raises FabricError if the port was taken in between."""
         if self._used:
             self._of_ranks = None  # ends what listens at a port that was asked for
             self._of_ranks = listening_store(self._address, self._port)
@@ -90,20 +90,20 @@ def listening_store(address: str, port: int, timeout: timedelta | None = None) -
     """A TCPStore that this process hosts and that listens at `address` (or name) alone.
 
     TCPStore itself always listens on all addresses, so it is given a socket that does not. Another
-    TCPStore of this process with the same port and `multi_tenant=True` shares it. Raises InputError
-    for an address that is not this machine's, or a port that is taken.
+    TCPStore of this process with the same port and `multi_tenant=True` shares it. Raises
+    FabricError for an address that is not this machine's, or a port that is taken.
     """
     family, resolved = _resolve(address)
     try:
         listener = socket.create_server((resolved, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise InputError(f"master-addr: {address} is not an address of this machine") from None
+            raise FabricError(f"master-addr: {address} is not an address of this machine") from None
         if error.errno == errno.EADDRINUSE:
-            raise InputError(
+            raise FabricError(
                 f"master-port: {port} is in use at {address}; choose another"
             ) from None
-        raise InputError(f"master-port: {port} at {address}: {error.strerror}") from None
+        raise FabricError(f"master-port: {port} at {address}: {error.strerror}") from None
     port = listener.getsockname()[1]
     return TCPStore(
         resolved,
@@ -117,13 +117,13 @@ def listening_store(address: str, port: int, timeout: timedelta | None = None) -
 
 
 def check_reachable(address: str) -> None:
-    """Raises InputError for a name that stands for a loopback address, though it does not say so.
+    """Raises FabricError for a name that stands for a loopback address, though it does not say so.
 
     Linux distributions give a machine's own name 127.0.1.1: no other machine reaches that.
     """
     _, resolved = _resolve(address)
     if ipaddress.ip_address(resolved).is_loopback and address not in (resolved, "localhost"):
-        raise InputError(
+        raise FabricError(
             f"master-addr: {address!r} is {resolved} on this machine (see /etc/hosts), where no "
             "other machine can reach it; give the address of its management interface"
         )
@@ -135,7 +135,7 @@ def _resolve(address: str) -> tuple[socket.AddressFamily, str]:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "no name"
-        raise InputError(f"master-addr: {address!r}: {reason}") from None
+        raise FabricError(f"master-addr: {address!r}: {reason}") from None
     family, _, _, _, where = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, str(where[0])
 
