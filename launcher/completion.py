@@ -1,4 +1,4 @@
-"""`topoopt completion`: what makes a shell complete verbs, sub-verbs, options and their choices."""
+"""`topoopt completion`: a script by which a shell completes verbs, options and their choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs print: numbered stages with their time, tables, one line per error, JSON."""
+"""The output of the verbs: numbered stages with their time, tables, one line per error, JSON."""
 
 from __future__ import annotations
 

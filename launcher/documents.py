@@ -116,12 +116,12 @@ def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedM
 
 
 def op_graph_path(plan_path: str | Path) -> Path:
-    """Where the OpGraph of the plan at `plan_path` is kept: plan.json - plan.opgraph.json."""
+    """The path of the OpGraph of the plan at `plan_path`: plan.json - plan.opgraph.json."""
     return Path(plan_path).with_suffix(".opgraph.json")
 
 
 def op_graph_of_plan(plan: Plan, plan_path: str, batch_size: int | None = None) -> OpGraph:
-    """What was planned: the OpGraph beside the plan (`op_graph_path`, or opgraph.json in a run
+    """The OpGraph of a plan: the file beside the plan (`op_graph_path`, or opgraph.json in a run
     folder) that is of its model and batch size, else the shipped model that the plan names.
 
     Another `batch_size` than the plan's needs the model. Raises InputError if there is neither.
@@ -193,7 +193,7 @@ def make_plan(
 
 
 def _shown(progress: Callable[[float | None, str], None]) -> Callable[[PlanProgress], None]:
-    """Tells `progress` where the planning is, and how many proposals it judges in a second."""
+    """Reports to `progress` the state of planning, and the proposals judged per second."""
     round_began = (0, 0.0)
 
     def show(now: PlanProgress) -> None:

@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), 1
-        )  # nobody reads on; keep the flush at exit quiet
+        )  # the reader has gone; keep the flush at exit quiet
         return 128 + signal.SIGPIPE
 
 

@@ -72,7 +72,7 @@ def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -
 def _dashed_value(
     options: argparse.ArgumentParser, names: Sequence[str], given: Sequence[str]
 ) -> str | None:
-    """What is wrong with the value after one of the options `names`, if its type says so."""
+    """The error of the value after one of the options `names`, if its type raises one."""
     for name, value in itertools.pairwise(given):
         action = options._option_string_actions.get(name)
         if name in names and action is not None and callable(action.type):

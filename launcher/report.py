@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Writes report.html into the folder of a run: the network with its rings, predicted and measured
-traffic, the search curve and the accuracy curve. Of a plan that nobody has run, what it predicts,
+traffic, the search curve and the accuracy curve. Of a plan that has not been run, its predictions,
 as PLAN.html beside it. The page needs no network."""
 
 _EXAMPLES = """\

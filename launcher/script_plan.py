@@ -50,7 +50,7 @@ class Script:
 
 
 def demand_of_trace(trace: CommunicationTrace, cluster: Cluster) -> Demand:
-    """What one iteration asks of the servers; raises DocumentError if it asks for nothing."""
+    """The demand of one iteration between servers; raises DocumentError if there is none."""
     from torch_topoopt.profile.script import demand_of, on_servers
 
     demand, _ = demand_of(trace)
@@ -86,7 +86,7 @@ def demand_text(demand: Demand) -> str:
 
 
 def unknown_demand(cluster: Cluster) -> Demand:
-    """One AllReduce among all servers, of nobody knows how many bytes."""
+    """One AllReduce among all servers, of an unknown number of bytes."""
     return Demand((GroupDemand(tuple(range(cluster.servers)), 0),), ())
 
 
@@ -135,7 +135,7 @@ def plan_for_demand(
 def predicted(
     cluster: Cluster, network: Network, demand: Demand, trace: CommunicationTrace | None
 ) -> Prediction:
-    """What one iteration puts on the links of `network`, in bytes; times are not known (0)."""
+    """The bytes of one iteration on the links of `network`; times are not known (0)."""
     from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
 
     if not network.links or trace is None:
@@ -179,5 +179,5 @@ def short_calls(trace: CommunicationTrace) -> str:
 
 
 def name_of(script: str, *, module: bool) -> str:
-    """How a plan calls the script."""
+    """The script's name in a plan."""
     return script if module else Path(script).name

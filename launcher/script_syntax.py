@@ -1,4 +1,4 @@
-"""What a script says of itself, by its syntax tree: it is not imported, for it may train then."""
+"""Facts of a script by its syntax tree: it is not imported, for it may train then."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read(path: str) -> ScriptSyntax:
 
 
 def is_of_script(model: str, script: str, syntax: ScriptSyntax | None) -> bool:
-    """Whether MODEL is what `script` trains, as far as can be seen.
+    """Whether `script` trains MODEL, as far as can be seen.
 
     That is its own build_model() or callable, one of a file that it imports, a saved OpGraph of its
     name, or a shipped model that it imports. `syntax` is None where the script is not Python.

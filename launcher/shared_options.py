@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Cluster
 
-DEFAULT_LINK_GBPS = 10.0  # what is planned for where no --bandwidth is given
+DEFAULT_LINK_GBPS = 10.0  # of plans where no --bandwidth is given
 DEFAULT_ACCELERATOR = "a100"
-EMULATED_ACCELERATOR = "cpu-core"  # what a rank of an emulated server computes on
+EMULATED_ACCELERATOR = "cpu-core"  # the accelerator of a rank of an emulated server
 SPACES = ("auto", "full", "samples", "data-parallel", "pipeline")
 
 CLUSTER = (
@@ -29,7 +29,7 @@ CLUSTER = (
     "parallel-links",
     "accelerators-per-server",
 )
-"""What servers there are and how they can be wired; a cluster file says it, too."""
+"""The servers and the ways to wire them; a cluster file has the same facts."""
 
 PLANNING = (
     *CLUSTER,
@@ -50,7 +50,7 @@ PLANNING = (
     "ray",
     "seed",
 )
-"""What a job is and how it is planned: on plan, run and compare, whose plans are the same for the
+"""The job and its planning: options of plan, run and compare, whose plans are the same for the
 same options."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {

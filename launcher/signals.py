@@ -26,7 +26,7 @@ class Interrupted(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a process ended by this signal: 130 for SIGINT."""
+        """A shell's exit code for a process ended by this signal: 130 for SIGINT."""
         return 128 + self.signum
 
 
@@ -101,7 +101,7 @@ def elastic_launch_signals(grace_s: float) -> Iterator[None]:
     before = {signum: signal.getsignal(signum) for signum in handled}
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        logging.disable(logging.WARNING)  # the launcher would tell of every signal that it sends
+        logging.disable(logging.WARNING)  # the launcher would log every signal that it sends
         signal.signal(signal.SIGALRM, lambda *_: kill_children())
         signal.setitimer(signal.ITIMER_REAL, grace_s)
         _handle(signum, frame)

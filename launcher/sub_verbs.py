@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def run(verb: str, sub_verbs: Mapping[str, str], help_text: str, argv: list[str]) -> int:
     """Runs `topoopt VERB SUB-VERB ...` in the module `VERB.SUB-VERB`; returns the exit code.
 
-    `sub_verbs`: what each does, for `help_text`, whose `{sub_verbs}` they fill.
+    `sub_verbs`: a description of each, for `help_text`, whose `{sub_verbs}` they fill.
     """
     if not argv or argv[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:<9}{text}" for name, text in sub_verbs.items())

@@ -1,4 +1,4 @@
-"""What `topoopt run` plans for: a model, a trace of the script, or nothing known; the options."""
+"""The demand of `topoopt run`: a model, a trace of the script, or nothing known; the options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True)
 class DemandSource:
-    """Where the demand comes from; see RunOptions for the fields."""
+    """The source of the demand; see RunOptions for the fields."""
 
     model: str = ""
     found: bool = False
@@ -83,7 +83,7 @@ def choose(
     cluster: Cluster,
     plan: Plan | None,
 ) -> DemandSource:
-    """What is planned for; raises InputError for limits that cannot be kept."""
+    """The source of the demand to plan for; raises InputError for limits that cannot be kept."""
     if not arguments.trace_timeout > 0:
         raise InputError(
             f"trace-timeout: {arguments.trace_timeout:g} is not above 0; --model none does "
@@ -110,5 +110,5 @@ def choose(
 
 
 def limits(seconds: float = _TRACE_TIMEOUT_S, memory_bytes: int | None = None) -> TraceLimits:
-    """What a trace may take; without `memory_bytes` half of what is available."""
+    """The limits of a trace; without `memory_bytes` half of the available memory."""
     return TraceLimits(seconds, memory_bytes or max(1, available_bytes() // 2))

@@ -19,7 +19,7 @@ def parse_gbps(text: str) -> float:
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:
     for unit in units[:-1]:
-        if value < 999.5:  # what three digits can show
+        if value < 999.5:  # the limit of three digits
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.4g} {units[-1]}"

@@ -24,7 +24,7 @@ and goes on. The sockets that the cluster file plugs into server ports are its o
 them that belong to no job are removed when it starts. It touches nothing else."""
 
 _EXAMPLES = """\
-  topoopt cluster daemon --cluster lab.yaml --dry-run   # what it would change first
+  topoopt cluster daemon --cluster lab.yaml --dry-run   # first, the changes it would make
   topoopt cluster daemon --cluster lab.yaml
   topoopt cluster daemon --cluster lab.yaml --until-idle"""
 

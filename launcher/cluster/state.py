@@ -1,4 +1,4 @@
-"""Where the queue of a cluster is, for the sub-verbs of `topoopt cluster`."""
+"""The folder of a cluster's queue, for the sub-verbs of `topoopt cluster`."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
     if arguments.dry_run:
         jobs = Store(folder).jobs(ended=False) if (folder / FILE).is_file() else []
         terminal.line(f"it would run {spec.where}")
-        return _tell(arguments, terminal, plan, cluster, jobs)
+        return _print_prospects(arguments, terminal, plan, cluster, jobs)
     store = Store(folder, create=True)
     bind_cluster(store, cluster, change=False)
     job = store.submit(name, plan.cluster.servers, ports_needed(plan), plan.to_json(), spec)
@@ -230,7 +230,7 @@ def _link_gbps(cluster: ClusterFile) -> float:
     return min((port.gbps or UNKNOWN_GBPS for port in plugged), default=UNKNOWN_GBPS)
 
 
-def _tell(
+def _print_prospects(
     arguments: argparse.Namespace,
     terminal: Terminal,
     plan: Plan,

@@ -1,1 +1,1 @@
-"""`topoopt fabric`, `discover` and `doctor`: what servers are wired with."""
+"""`topoopt fabric`, `discover` and `doctor`: the wiring of servers."""

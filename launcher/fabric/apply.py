@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
     file = switch_verbs.load_switched(arguments.cluster)
     plan = documents.load(Plan, arguments.plan)
-    place_on_switches(plan, file)  # what does not fit is refused before a switch is asked
+    place_on_switches(plan, file)  # a plan that does not fit is refused before a switch is asked
     terminal = console.Terminal(json_output=arguments.json)
     folder = None
     with Switches(file) as switches, switch_verbs.progress_of(terminal, file) as progress:
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
             switch_verbs.as_json(differences, dry=arguments.dry_run, cables=cables, snapshots=kept)
         )
         return OK
-    switch_verbs.tell(terminal.line, differences, dry=arguments.dry_run)
+    switch_verbs.print_changes(terminal.line, differences, dry=arguments.dry_run)
     if not arguments.dry_run:
         count = sum(len(pairs) for pairs in placed.cables.values())
         terminal.line(f"all {count} cables of the plan on switches carry light")

@@ -129,7 +129,7 @@ def _add_hosts(options: argparse.ArgumentParser) -> None:
 
 
 def _add_agent(options: argparse.ArgumentParser) -> None:
-    """How agents listen, and the secret that they share with whoever asks them."""
+    """The address at which agents listen, and the secret that they share with the survey."""
     token = options.add_argument_group("token of the agents").add_mutually_exclusive_group()
     token.add_argument(
         "--token-env",

@@ -1,4 +1,4 @@
-"""How `topoopt discover` reaches the agents of the hosts: over ssh, or where agents listen."""
+"""Connections of `topoopt discover` to the agents of the hosts: over ssh, or where they listen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29501
 CONNECT_S = 10.0
-LIMIT_S = 120.0  # for a whole survey; a host that hangs must not hang the command
+LIMIT_S = 120.0  # for a whole survey; a host that does not answer must not block the command
 
 
 @contextmanager

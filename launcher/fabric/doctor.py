@@ -1,4 +1,4 @@
-"""`topoopt doctor`: what is wrong with a host or a cluster, and how to repair it."""
+"""`topoopt doctor`: the problems of a host or a cluster, and their repair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DESCRIPTION = """\
 Looks at this host, or at all hosts of a cluster file, and says what would keep jobs from running,
 or slow them down: interfaces, cables in wrong ports, MTU along every cable (packets of full size
 that may not be cut up), reverse-path filters, forwarding, firewalls that drop (Docker's does),
-addresses that two have, who reaches whom, socket buffers, congestion control, speeds, offloads, CPU
+addresses that two have, reachability, socket buffers, congestion control, speeds, offloads, CPU
 governors. Each finding comes with its reason and the commands that repair it.
 
 It only reads, and sends ARP and echo packets, until you say --apply: that runs the commands of
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     file = _cluster(arguments.cluster)
     local = arguments.local or arguments.facts or file is None
     if arguments.no_probes and not local:
-        raise InputError("no-probes: the hosts are asked about each other; add --local")
+        raise InputError("no-probes: hosts are checked by probes between them; add --local")
     if arguments.facts:
         from torch_topoopt.doctor.gather import gather
 

@@ -1,4 +1,4 @@
-"""How the doctor's findings look: for people, and as JSON."""
+"""The doctor's findings as output: for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_json(site: Site, findings: list[Finding], applied: list[str]) -> dict[str
 
 
 def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
-    """Findings, the matrix of who reaches whom, the repair plan, and a line that sums up."""
+    """Findings, the reachability matrix, the repair plan, and a line that sums up."""
     from torch_topoopt.doctor.repair import plan_repairs
 
     for alike in _alike(findings):
@@ -85,5 +85,5 @@ def _summary(site: Site, findings: list[Finding]) -> str:
     asked = counted(len(site.facts), "host")
     if not findings:
         return f"{asked}: nothing is wrong"
-    told = ", ".join(counted(count, level) for level, count in counts.items() if count)
-    return f"{asked}: {told}"
+    found = ", ".join(counted(count, level) for level, count in counts.items() if count)
+    return f"{asked}: {found}"

@@ -50,5 +50,5 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         console.print_json(switch_verbs.as_json(differences, dry=arguments.dry_run))
     else:
-        switch_verbs.tell(terminal.line, differences, dry=arguments.dry_run)
+        switch_verbs.print_changes(terminal.line, differences, dry=arguments.dry_run)
     return OK

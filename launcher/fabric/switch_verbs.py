@@ -1,4 +1,4 @@
-"""What the sub-verbs of `topoopt fabric` that change circuits share: options, and what they say."""
+"""Options and output of the sub-verbs of `topoopt fabric` that change circuits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def progress_of(terminal: console.Terminal, file: ClusterFile) -> Iterator[Switc
         yield progress
 
 
-def tell(say: Callable[[str], None], differences: Mapping[str, Difference], *, dry: bool) -> None:
+def print_changes(
+    say: Callable[[str], None], differences: Mapping[str, Difference], *, dry: bool
+) -> None:
     """One line per circuit, under the name of its switch."""
     for name, difference in differences.items():
         if not difference:
@@ -109,6 +111,6 @@ def as_json(differences: Mapping[str, Difference], *, dry: bool, **more: Any) ->
 
 
 def new_folder(given: str | None, cluster: str, stamp: str) -> Path:
-    """Where snapshots go: as said, or beside the cluster file, a folder of its own each time."""
+    """The folder of a snapshot: as given, or a new one beside the cluster file each time."""
     path = Path(cluster)
     return Path(given) if given else path.with_name(f"{path.stem}-before-{stamp}")

@@ -98,8 +98,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--forwarding",
         choices=["routes", "split"],
         default="routes",
-        help="how relays tell what they forward: by address (default), or by the MAC address of a "
-        "second interface per port, as in the paper's Appendix I",
+        help="how relays recognise packets to forward: by IP address (default), or by the MAC "
+        "address of a second interface per port, as in the paper's Appendix I",
     )
     options.add_argument(
         "--switch-delay-s",

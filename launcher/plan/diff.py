@@ -1,4 +1,4 @@
-"""`topoopt diff`: what two plans do differently."""
+"""`topoopt diff`: the differences of two plans."""
 
 from __future__ import annotations
 

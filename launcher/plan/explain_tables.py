@@ -1,4 +1,4 @@
-"""How `topoopt plan --explain` shows why operators are split as they are."""
+"""The tables of `topoopt plan --explain`: reasons for the split of each operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loss of any one cable, link or server costs a plan, for people and for `--json`."""
+"""The cost to a plan of losing any one cable, link or server, for people and for `--json`."""
 
 from __future__ import annotations
 

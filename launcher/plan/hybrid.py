@@ -1,4 +1,4 @@
-"""Which strategies `topoopt run` can execute for a model, said in words of the command line."""
+"""The strategies that `topoopt run` can execute for a model, in words of the command line."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _EXAMPLES = """\
   topoopt plan dlrm --servers 32 --degree 4 --bandwidth 100Gbps --mode best
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
   topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
-  topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # what losses cost"""
+  topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # the cost of losses"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -128,7 +128,7 @@ def _explained(
 
 
 def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
-    """What to plan for, and its network if that is there; raises InputError, FabricError."""
+    """The demand to plan for, and its network if that is there; raises InputError, FabricError."""
     accelerator = arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     if arguments.cluster is None:
         cluster = shared_options.cluster_of(

@@ -1,4 +1,4 @@
-"""How a Plan is shown to people, and its figures for `--json`."""
+"""Tables of a Plan for people, and its figures for `--json`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _rates(plan: Plan) -> str:
 
 
 def strategy_figures(plan: Plan) -> dict[str, int]:
-    """How many operators are shared by all servers, by some, and placed on one."""
+    """The numbers of operators shared by all servers, by some, and placed on one."""
     count = plan.cluster.servers
     sizes = [len(placement.servers) for placement in plan.strategy]
     return {
@@ -124,7 +124,7 @@ def strategy_figures(plan: Plan) -> dict[str, int]:
     }
 
 
-_PARALLEL = {  # what the field calls a split along this dimension
+_PARALLEL = {  # the field's name of a split along this dimension
     "columns": "column parallel",
     "rows": "row parallel",
     "experts": "expert parallel",
@@ -133,7 +133,7 @@ _PARALLEL = {  # what the field calls a split along this dimension
 
 
 def split_figures(plan: Plan) -> dict[str, int]:
-    """How many operators are split along each dimension other than the samples."""
+    """The number of operators split along each dimension other than the samples."""
     return {
         dimension: sum(getattr(placement, dimension) > 1 for placement in plan.strategy)
         for dimension in ("columns", "rows", "experts", "attribute")
@@ -164,7 +164,7 @@ def strategy_lines(plan: Plan) -> list[str]:
 
 
 def figures(plan: Plan) -> dict[str, Any]:
-    """What `--json` prints about a plan; times in seconds, sizes in bytes. Times that were not
+    """The JSON output about a plan; times in seconds, sizes in bytes. Times that were not
     predicted are None."""
     cluster = plan.cluster
     return {

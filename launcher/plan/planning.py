@@ -1,4 +1,4 @@
-"""How plan, run and compare plan: what their shared options ask for, and the Plan that follows."""
+"""Planning by plan, run and compare: their shared options, and the Plan that follows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize
 
 @dataclass(frozen=True)
 class PlanningChoice:
-    """What the shared options ask for; `options` is all of it that the planner itself takes.
+    """The shared options; `options` are those that the planner itself takes.
 
     `strategy` is the name of a file; `micro_batches` is None where none were asked for, `stages`
     where any number will do.
@@ -75,7 +75,7 @@ class PlanningChoice:
         )
 
     def op_graph(self, model: str, cluster: Cluster) -> OpGraph:
-        """What is planned for: MODEL, with its batch and costs; raises InputError."""
+        """The OpGraph to plan for: MODEL, with its batch and costs; raises InputError."""
         return documents.op_graph_of(
             model,
             self.batch_size,
@@ -161,7 +161,7 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
 
 
 def _calls(source: str) -> set[str]:
-    """Which functions of torch_topoopt a script calls: `torch_topoopt.f(...)`, or imported."""
+    """The functions of torch_topoopt that a script calls: `torch_topoopt.f(...)`, or imported."""
     tree = ast.parse(source)
     modules: set[str] = set()
     functions: dict[str, str] = {}
@@ -189,7 +189,7 @@ def _calls(source: str) -> set[str]:
 def assumptions(
     cluster: Cluster, space: str | None = None, model: str = "", batch_size: int | None = None
 ) -> str:
-    """What a prediction is for, in one line: accelerator, batch, ports and bandwidth."""
+    """The conditions of a prediction in one line: accelerator, batch, ports and bandwidth."""
     what = f"{model}, " if model else ""
     if batch_size:
         what += f"{counted(batch_size, 'sample')} per iteration, "

@@ -68,7 +68,7 @@ def _json_document(text: str) -> StrategyFile:
 
 
 def strategy_of(plan: Plan) -> StrategyFile:
-    """What `plan` says about the model alone."""
+    """The facts of the model alone for `plan`."""
     from torch_topoopt.plan import StrategyFile
 
     return StrategyFile(

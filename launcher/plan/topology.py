@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand, Network, Plan
     from torch_topoopt.topology.measures.figures import Figures
 
-_MANY_SERVERS = 1000  # above which nobody waits without a word
+_MANY_SERVERS = 1000  # above which progress is printed
 
 _DESCRIPTION = """\
 Wires servers for a demand and says what the network is worth: which port is joined to which, the

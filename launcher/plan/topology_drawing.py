@@ -23,7 +23,7 @@ def draw(path: str, cluster: Cluster, network: Network, title: str) -> None:
 
     A link has the colour of the first ring that uses it; links of no ring are grey. On duplex a
     cable is one straight line and both directions of a ring have one colour; on simplex a link is a
-    bent arrow, so that those there and back are told apart. Raises OSError if the file cannot be
+    bent arrow, so that the two directions do not overlap. Raises OSError if the file cannot be
     written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""`topoopt profile MODEL --measure`: what the model's operators take on this machine."""
+"""`topoopt profile MODEL --measure`: the times of the model's operators on this machine."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _show(
 
 
 def _ranks_text(ranks: tuple[int, ...]) -> str:
-    """0, 1, 2, 3 -> "0-3"; whatever has gaps is listed."""
+    """0, 1, 2, 3 -> "0-3"; ranks with gaps are listed."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))

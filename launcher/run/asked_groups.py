@@ -1,4 +1,4 @@
-"""Which process groups the script asked for: one file per rank, gathered into one record."""
+"""The process groups that the script asked for: one file per rank, gathered into one record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AskedGroups:
 
     @classmethod
     def together(cls, records: Iterable[AskedGroups | RankGroups]) -> AskedGroups:
-        """What several ranks, or hosts, have asked for."""
+        """The groups that several ranks, or hosts, have asked for."""
         listed = list(records)
         return cls(
             tuple(sorted({name for record in listed for name in record.asked})),
@@ -108,7 +108,7 @@ def unused_links(groups: AskedGroups, *, measured: bool) -> str:
 
 
 def beside(groups: AskedGroups) -> str:
-    """What went beside the planned links although others used them; empty where nothing did."""
+    """Describes traffic beside the planned links of which others used some; "" without any."""
     if not groups.opened or not groups.others:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The options of `topoopt run --cluster`: which server of the file this host is, and who leads."""
+"""The options of `topoopt run --cluster`: this host's server in the file, and the leading one."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _is_here(server: ServerEntry) -> bool:
 
 
 def _master(arguments: argparse.Namespace, file: ClusterFile) -> tuple[str, int]:
-    """Where server 0 holds the store: as the options say, or at its management address."""
+    """The address of server 0's store: from the options, or its management address."""
     address, port = arguments.master_addr, arguments.master_port
     if arguments.rdzv_endpoint:
         if address is not None or port is not None:

@@ -1,4 +1,4 @@
-"""`topoopt run --measure`: what the model's operators really cost on the machine that runs them."""
+"""`topoopt run --measure`: the measured costs of the model's operators on this machine."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
 
 
 def driver(fabric: str, gbps: float | None, relay: Literal["user", "kernel"]) -> FabricDriver:
-    """The driver of a fabric that this process will own; `relay`: who relays."""
+    """The driver of a fabric that this process will own; `relay`: the ranks or the hosts."""
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
         from torch_topoopt.fabric.netns.options import NetnsOptions
@@ -76,7 +76,7 @@ def driver(fabric: str, gbps: float | None, relay: Literal["user", "kernel"]) ->
 
 
 def hosts(wired: FabricDriver, plan: Plan) -> Hosts | None:
-    """Where the ranks run once `plan` is wired; None: as any other process of this machine."""
+    """The hosts of the ranks once `plan` is wired; None: as any other process of this machine."""
     if wired.name != "netns":
         return None
     from torch_topoopt.fabric.netns import kernel as netns_kernel

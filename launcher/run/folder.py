@@ -15,7 +15,7 @@ DOCUMENTS = ("opgraph.json", "trace.json", "plan.json")
 class RunFolder:
     """`runs/<time>` or the folder that the user names, which must be new or empty.
 
-    `suffix` tells the folders of several hosts on one file system apart.
+    `suffix` distinguishes the folders of several hosts on one file system.
     """
 
     def __init__(self, path: Path | None, started: float, *, suffix: str = "") -> None:

@@ -20,7 +20,7 @@ _PATTERN = "links-rank*.json"
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What one directed link carried over the whole run, counted by the leader of its source.
+    """The bytes of one directed link over the whole run, counted by the leader of its source.
 
     Of `sent_bytes` of payload, `relayed_bytes` were for other servers; `overhead_bytes` (headers
     and control frames) come on top. `received_bytes` came back on the same cable. For `seconds` the

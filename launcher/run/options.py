@@ -58,9 +58,9 @@ class RunOptions:
 
     `site` is None unless --cluster was given. Without a `model` there is nothing to profile; then,
     or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
-    Without that too, `unknown` says why. `of_script` tells whether model or plan are of the script
+    Without that too, `unknown` says why. `of_script`: whether model or plan are of the script
     that is trained, so that predictions can be held against it. `take_over` are other backends.
-    `forks` tells whether ranks start as forks of a process that has imported torch.
+    `forks`: whether ranks start as forks of a process that has imported torch.
     """
 
     cluster: Cluster
@@ -151,7 +151,7 @@ _WITHOUT_VALUE = frozenset(
 
 
 def _named_plan(argv: list[str]) -> str | None:
-    """What --plan names before the script, whose options are its own."""
+    """The value of --plan before the script, whose options are its own."""
     words = iter(argv)
     for word in words:
         name, equals, value = word.partition("=")
@@ -174,7 +174,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.print_help = _print_help  # type: ignore[method-assign]
-    # So that what was not said can be told from what was.
+    # Distinguishes options that were given from defaults.
     for name in ("nproc_per_node", "node_rank", "master_addr", "start_method"):
         if f"PET_{name.upper()}" not in os.environ:
             options.set_defaults(**{name: None})
@@ -342,8 +342,8 @@ def _check_model(arguments: argparse.Namespace) -> None:
 def _planning(
     arguments: argparse.Namespace, model: str, plan: Plan | None, cluster: Cluster
 ) -> PlanningChoice:
-    """How to plan; raises InputError for what a given plan has decided, for a strategy of it that
-    is known not to run, and for what needs a model where there is none."""
+    """The planning options; raises InputError for those that a given plan has decided, for a
+    strategy of it that is known not to run, and for those that need a model without one."""
     given = _given(arguments)
     if plan is not None:
         if given:
@@ -408,7 +408,7 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
 
 
 def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
-    """What the script says of itself; None where it is a module or a program."""
+    """The syntax of the script; None where it is a module or a program."""
     script = arguments.training_script
     if arguments.module:
         if arguments.no_python:
@@ -424,7 +424,7 @@ def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
 
 
 def _take_start_method(arguments: argparse.Namespace, syntax: ScriptSyntax | None) -> bool:
-    """Whether ranks are to be forks; leaves torchrun's --start-method to what it is for.
+    """Whether ranks are to be forks; leaves torchrun's --start-method to its own purpose.
 
     A fork has imported torch before the script starts, so a script that names what torch reads from
     the environment at its import starts anew, and so does what is no script (modules, programs).
@@ -437,7 +437,7 @@ def _take_start_method(arguments: argparse.Namespace, syntax: ScriptSyntax | Non
 
 
 def _check_master_port(arguments: argparse.Namespace) -> None:
-    """What cannot be listened at is found before anything is profiled, and not when ranks start."""
+    """Finds an address that cannot be listened at before profiling, not when ranks start."""
     if arguments.standalone or arguments.rdzv_backend != "static" or arguments.rdzv_endpoint:
         return
     address, port = arguments.master_addr, arguments.master_port or 0

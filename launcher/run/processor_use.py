@@ -1,4 +1,4 @@
-"""What other programs compute on this machine while a job trains there.
+"""The processor use of other programs on this machine while a job trains there.
 
 All ranks of emulated servers share its processors, so predictions hold on an idle machine only.
 """
@@ -21,7 +21,7 @@ class ProcessorUse:
         self._began = _Readings()
 
     def of_others(self) -> float:
-        """How many on average, between 0 and all of them. Children count when they have ended."""
+        """Their average number, between 0 and all. Children count when they have ended."""
         now, began = _Readings(), self._began
         passed_s = max(now.time_s - began.time_s, 1e-3)
         others_s = (now.busy_s - began.busy_s) - (now.own_s - began.own_s)
@@ -29,7 +29,7 @@ class ProcessorUse:
 
 
 def described(others: float | None) -> str:
-    """One line; empty where others computed next to nothing, or nobody looked."""
+    """One line; empty where others computed next to nothing, or it was not measured."""
     processors = os.cpu_count() or 1
     if others is None or others < _NOTICED * processors:
         return ""

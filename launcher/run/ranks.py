@@ -64,7 +64,7 @@ def train(
     With `hosts` they run in the namespaces of their servers, with `server` as forks of it. Logs
     asked for with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
     Returns the ranks that failed first: none when all went well, and more than one only if they
-    failed too close together to be told apart. Raises Interrupted for a signal, and InputError
+    failed too close together to be separated. Raises Interrupted for a signal, and InputError
     where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
     """
     with scratch_folder() as scratch:
@@ -170,9 +170,9 @@ def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
         for rank, failure in sorted(causes.items())
         if failure.timestamp == first
     ]
-    # a rank that only tells that another one failed is no cause either, if that one tells why
-    told = {failure.rank for failure in found if failure.message}
-    return [f for f in found if _failed_rank(f.message) not in told] or found
+    # a rank that only reports another's failure is no cause either, if that one gives a reason
+    explained = {failure.rank for failure in found if failure.message}
+    return [f for f in found if _failed_rank(f.message) not in explained] or found
 
 
 def _failed_rank(message: str) -> int | None:

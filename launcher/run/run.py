@@ -217,7 +217,7 @@ class RunInProgress:
             program = None
             choice, cluster = self.options.planning, self.options.cluster
             if choice.space != "data-parallel":
-                # what a pipeline's first stage reads, and its last makes, is there already
+                # a pipeline's first stage has its input, and its last its output, already
                 graph, program = hybrid.graph_and_program(
                     self.options.model,
                     boundary=choice.space != "pipeline",

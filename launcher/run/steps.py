@@ -37,7 +37,7 @@ def measures(options: RunOptions) -> bool:
 
 
 def buckets_of(options: RunOptions) -> GradientBuckets:
-    """How gradients are summed where no step is measured."""
+    """The buckets of gradients where no step is measured."""
     if options.planning.space not in ("full", "pipeline"):
         return DEFAULT_BUCKETS
     from torch_topoopt.parallel.gradients import BUCKETS

@@ -114,7 +114,7 @@ def _names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The JSON output."""
     return {
         "model": graph.model,
         "batch_size": graph.batch_size,

@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
 def _program(
     arguments: argparse.Namespace, terminal: console.Terminal
 ) -> tuple[FlowProgram, object, dict[int, FlowName]]:
-    """What to run, what moves its circuits, if anything does, and what its flows carry.
+    """The program, the mover of its circuits if there is one, and the names of its flows.
 
     Raises InputError, DocumentError or ValueError.
     """

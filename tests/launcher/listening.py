@@ -1,4 +1,4 @@
-"""Which addresses the processes of a job listen at, as the kernel says."""
+"""The addresses at which the processes of a job listen, by the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch size means to each verb: of one accelerator, or of all together."""
+"""The meaning of a batch size to each verb: of one accelerator, or of all together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`topoopt cluster`: what its verbs say, refuse and do."""
+"""`topoopt cluster`: output, errors and effects of its verbs."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def test_every_sub_verb_is_a_module_that_explains_itself(
     with pytest.raises(SystemExit) as ended:
         cluster.main(["--help"])
     assert ended.value.code == OK
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in cluster.SUB_VERBS:
-        assert f"\n  {name} " in told
+        assert f"\n  {name} " in output
         module = importlib.import_module(f"torch_topoopt.launcher.cluster.{name}")
         with pytest.raises(SystemExit) as ended:
             module.main(["--help"])
@@ -87,15 +87,15 @@ def test_every_sub_verb_is_a_module_that_explains_itself(
         cluster.main(["sumbit"])
 
 
-def test_a_job_goes_through_the_daemon_and_its_status_tells(
+def test_a_job_goes_through_the_daemon_and_its_status_shows_it(
     lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GREETING", "hello")
     argv = [*_submit("--env", "GREETING", "--name", "first"), "an argument"]
     assert cluster.main(argv) == OK
-    told = capsys.readouterr()
-    assert "job 1 (first): plan " in told.out
-    assert "no daemon runs; start `topoopt cluster daemon" in told.err
+    captured = capsys.readouterr()
+    assert "job 1 (first): plan " in captured.out
+    assert "no daemon runs; start `topoopt cluster daemon" in captured.err
     queued = _json(capsys, "status")
     assert (queued["daemon"], queued["jobs"][0]["state"]) == (None, "queued")
     assert cluster.main(["daemon", "--cluster", "lab.yaml", "--until-idle"]) == OK
@@ -137,9 +137,9 @@ def test_a_dry_run_says_where_and_when_and_submits_nothing(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.main([*_submit("--dry-run")]) == OK
-    told = capsys.readouterr().out
-    assert "on h0 h1, at once; nothing else is touched" in told
-    assert "  + ocs0: 1-5 (h0:p0, h1:p0)" in told
+    output = capsys.readouterr().out
+    assert "on h0 h1, at once; nothing else is touched" in output
+    assert "  + ocs0: 1-5 (h0:p0, h1:p0)" in output
     assert not (lab / "xdg").exists()
     for _ in range(4):
         cluster.main([*_submit()])

@@ -1,4 +1,4 @@
-"""What `topoopt run --cluster` takes from the file, from its options, and refuses."""
+"""`topoopt run --cluster`: values from the file, from its options, and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_cluster(managements: list[str], *, accelerators: int = 1) -> ClusterFil
     return ClusterFile(1, "lab", servers, cables).validate()
 
 
-ELSEWHERE = ["203.0.113.1", "203.0.113.2", "203.0.113.3"]  # RFC 5737: nobody's
+ELSEWHERE = ["203.0.113.1", "203.0.113.2", "203.0.113.3"]  # RFC 5737: of no host
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_first_server_that_is_not_there_is_named(parse) -> None:
     )
 
 
-def test_a_master_port_that_is_taken_is_told(parse) -> None:
+def test_a_master_port_that_is_taken_is_an_error(parse) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

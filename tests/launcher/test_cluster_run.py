@@ -141,7 +141,7 @@ def check_trained(
 
 
 def discover(launcher: Launcher, hosts: Hosts) -> ClusterFile:
-    """What `topoopt discover` writes, with an agent on each host."""
+    """The file that `topoopt discover` writes, with an agent on each host."""
     agents = start_agents(launcher, hosts, "a token")
     survey = launcher.start(
         *("discover", "--agents", *hosts.managements, "-o", "found.yaml"),

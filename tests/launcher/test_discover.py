@@ -1,4 +1,4 @@
-"""`topoopt discover` on hosts in namespaces: by agents that listen, and by a stand-in for ssh."""
+"""`topoopt discover` on hosts in namespaces: by agents that listen, and by a substitute for ssh."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_agents_find_the_ring_with_speeds_and_mtus(launcher: Launcher, hosts: Ho
     assert figures["notes"] == []
 
 
-def test_what_is_no_cable_is_told_and_left_out(
+def test_a_port_without_a_cable_is_a_remark_and_left_out(
     launcher: Launcher, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cable without addresses, one with different MTUs, an idle interface; the rest by ssh."""
@@ -116,7 +116,7 @@ def test_what_is_no_cable_is_told_and_left_out(
     ip(f"-n {hosts.names[2]} link add spare type veth peer name tail")
     up(hosts.names[2], "spare", "10.99.0.1/30")
     ip(f"-n {hosts.names[2]} link set tail up")
-    stand_in_for_ssh(launcher.folder, monkeypatch)
+    substitute_ssh(launcher.folder, monkeypatch)
     done = launcher.run(
         *("discover", "--ssh", *hosts.names, "-o", "lab.yaml"),
         *("--interfaces", "nic,spare", "--remote-command", " ".join(COMMAND)),
@@ -135,7 +135,7 @@ def test_what_is_no_cable_is_told_and_left_out(
     assert "output: lab.yaml is there already" in again.stderr
 
 
-def stand_in_for_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def substitute_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = folder / "programs"
     programs.mkdir()
     (programs / "ssh").write_text(SSH)
@@ -147,8 +147,8 @@ def test_a_host_that_ssh_does_not_reach_is_named_with_what_ssh_said(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("ip") is None:
-        pytest.skip("the stand-in for ssh needs the program ip (Debian: iproute2)")
-    stand_in_for_ssh(launcher.folder, monkeypatch)
+        pytest.skip("the substitute for ssh needs the program ip (Debian: iproute2)")
+    substitute_ssh(launcher.folder, monkeypatch)
     hostfile = launcher.folder / "hosts.json"
     hostfile.write_text(json.dumps([{"ssh": "nowhere-to-be-found", "ips": []}]))
     done = launcher.run("discover", "--hostfile", "hosts.json", "--dry-run")

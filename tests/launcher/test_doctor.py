@@ -118,7 +118,7 @@ def test_one_host_prints_its_facts_and_finds_itself(hosts: Hosts) -> None:
     assert facts.cables == ()  # no carrier: the other end is down
 
 
-def test_an_ordinary_user_hears_what_could_not_be_checked(hosts: Hosts) -> None:
+def test_an_ordinary_user_sees_what_could_not_be_checked(hosts: Hosts) -> None:
     user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     if shutil.which("setpriv") is None:
         pytest.skip("this needs the program setpriv (Debian: util-linux)")
@@ -130,8 +130,8 @@ def test_an_ordinary_user_hears_what_could_not_be_checked(hosts: Hosts) -> None:
     hosts.interface(1, 0, "mtu", "1400")
     wait_until_up(hosts)
     words = ("doctor", "--cluster", "-", "--local", "--json")
-    told = hosts.on(1, *user, *_TOPOOPT, *words, given=cluster, check=False)
-    checks = {finding["check"] for finding in json.loads(told)["findings"]}
+    output = hosts.on(1, *user, *_TOPOOPT, *words, given=cluster, check=False)
+    checks = {finding["check"] for finding in json.loads(output)["findings"]}
     assert {"firewall-unknown", "cabling-unknown", "mtu"} <= checks
     done = subprocess.run(
         [*hosts.inside(1), *user, *_TOPOOPT, *words, "--apply"],
@@ -156,7 +156,7 @@ def test_bad_input_is_one_line(
 ) -> None:
     path = tmp_path / "lab.yaml"
     cluster_of(ring_plan(4)).save(path)
-    for words, told in (
+    for words, message in (
         (["--host", "h0"], "'h0' names a server of a cluster file; add --cluster FILE"),
         (
             ["--cluster", str(path), "--local", "--host", "h9"],
@@ -166,22 +166,22 @@ def test_bad_input_is_one_line(
             ["--cluster", str(path), "--local"],
             "it is unclear which server of cluster lab this host",
         ),
-        (["--cluster", str(path), "--no-probes"], "no-probes: the hosts are asked about each"),
+        (["--cluster", str(path), "--no-probes"], "no-probes: hosts are checked by probes"),
         (["--cluster", str(tmp_path / "no.yaml")], "cannot read this cluster file"),
     ):
         assert main.main(["doctor", *words]) == 2
         captured = capsys.readouterr()
-        assert told in captured.err
+        assert message in captured.err
         assert captured.err.count("\n") == 1
 
 
-def test_an_ordinary_user_is_told_how_to_start_it_as_root(
+def test_an_ordinary_user_is_shown_how_to_start_it_as_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [sys.executable])
-    for user, told in ((1000, True), (0, False)):
+    for user, shown in ((1000, True), (0, False)):
         monkeypatch.setattr("os.geteuid", lambda user=user: user)
         assert main.main(["doctor", "--no-probes"]) in (0, 1)
         hint = f"as root the doctor sees more: sudo {sys.executable} doctor --no-probes"
-        assert (hint in capsys.readouterr().out) == told
+        assert (hint in capsys.readouterr().out) == shown

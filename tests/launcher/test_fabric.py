@@ -16,9 +16,9 @@ def test_every_sub_verb_is_a_module_that_explains_itself(
     with pytest.raises(SystemExit) as ended:
         fabric.main(["--help"])
     assert ended.value.code == OK
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in fabric.SUB_VERBS:
-        assert f"\n  {name} " in told
+        assert f"\n  {name} " in output
         module = importlib.import_module(f"torch_topoopt.launcher.fabric.{name}")
         with pytest.raises(SystemExit) as ended:
             module.main(["--help"])

@@ -83,7 +83,7 @@ def test_up_list_verify_and_down(
     assert [link["right"] for link in verified["links"]] == [True] * 6
     assert all(abs(link["share"] - 1) <= 0.03 for link in verified["links"])
 
-    # A link that somebody has slowed down by 10 % is found, and only that one.
+    # A link that is slowed down by 10 % is found, and only that one.
     with netns_kernel.open_route(made["namespaces"][0]) as route:
         (index,) = route.link_lookup(ifname="port0")
         route.tc("del", index=index, root=True)
@@ -131,7 +131,7 @@ def test_what_was_interrupted_half_way_is_listed_and_removed(
         ("up x --plan p.json --servers 3", "servers: --servers and --plan exclude"),
         ("up x --servers 3 --mtu 9", "mtu: 9 is not in 576..65521"),
         ("down", "name: say which fabric, or --all"),
-        ("verify nobody", "name: there is no fabric 'nobody'; there is: none"),
+        ("verify missing", "name: there is no fabric 'missing'; there is: none"),
     ],
 )
 @pytest.mark.usefixtures("name")

@@ -45,7 +45,7 @@ def lab(tmp_path: Path, ring_plan: RingPlan) -> Path:
 
 
 class Terminal:
-    """What a person sees and types."""
+    """The terminal of a person."""
 
     def __init__(self, lab: Path, *arguments: str) -> None:
         self._master, slave = os.openpty()
@@ -75,7 +75,7 @@ class Terminal:
             return False
         try:
             self.text += os.read(self._master, 65536).decode()
-        except OSError:  # nobody has the terminal open any more
+        except OSError:  # no process has the terminal open any more
             return False
         return True
 
@@ -109,7 +109,7 @@ def test_the_question_stays_on_the_screen_until_it_is_answered(lab: Path) -> Non
     assert list(PanelState.load(lab / "wall.json").circuits) == wanted
 
 
-def test_a_dry_run_asks_nobody(lab: Path) -> None:
+def test_a_dry_run_asks_no_person(lab: Path) -> None:
     with Terminal(lab, "apply", "plan.json", "--cluster", "lab.yaml", "--dry-run") as terminal:
         assert terminal.end() == 0
     assert "wall: circuits: 0 to remove, 3 to add" in terminal.text

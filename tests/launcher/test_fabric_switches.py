@@ -70,9 +70,9 @@ def topoopt(
 def test_a_dry_run_prints_exactly_what_the_change_then_is(
     server: OcsServer, topoopt: Topoopt
 ) -> None:
-    code, told, _ = topoopt("apply", "plan.json", "--cluster", "lab.yaml", "--dry-run")
+    code, output, _ = topoopt("apply", "plan.json", "--cluster", "lab.yaml", "--dry-run")
     assert code == OK
-    assert told.splitlines() == [
+    assert output.splitlines() == [
         "ocs0: circuits: 0 to remove, 8 to add",
         "  + 1A-3B",
         "  + 2A-7B",
@@ -87,10 +87,10 @@ def test_a_dry_run_prints_exactly_what_the_change_then_is(
     assert server.device.circuits() == frozenset()
     code, done, _ = topoopt("apply", "plan.json", "--cluster", "lab.yaml", "--snapshots", "before")
     assert code == OK
-    assert done.splitlines()[1:9] == told.splitlines()[1:9]
+    assert done.splitlines()[1:9] == output.splitlines()[1:9]
     assert "all 4 cables of the plan on switches carry light" in done
     assert "back to before: topoopt fabric restore before --cluster lab.yaml" in done
-    assert {f"  + {c}" for c in server.device.circuits()} == set(told.splitlines()[1:9])
+    assert {f"  + {c}" for c in server.device.circuits()} == set(output.splitlines()[1:9])
 
 
 def test_applied_again_it_changes_nothing_and_keeps_nothing(
@@ -99,9 +99,9 @@ def test_applied_again_it_changes_nothing_and_keeps_nothing(
     assert topoopt("apply", "plan.json", "--cluster", "lab.yaml")[0] == OK
     assert len(list(lab.glob("lab-before-*/ocs0.json"))) == 1
     before = server.device.circuits()
-    code, told, _ = topoopt("apply", "plan.json", "--cluster", "lab.yaml", "--json")
+    code, output, _ = topoopt("apply", "plan.json", "--cluster", "lab.yaml", "--json")
     assert code == OK
-    result = json.loads(told)
+    result = json.loads(output)
     assert result["switches"] == [{"name": "ocs0", "remove": [], "add": []}]
     assert result["cables"][0] == ["h0:p0", "h1:p0"]
     assert result["snapshots"] is None
@@ -112,20 +112,20 @@ def test_applied_again_it_changes_nothing_and_keeps_nothing(
 def test_snapshot_and_restore(server: OcsServer, topoopt: Topoopt) -> None:
     server.device.bulk_update([], [("1A-2B", "1A", "2B"), ("2A-1B", "2A", "1B")])
     first = server.device.circuits()
-    code, told, _ = topoopt("snapshot", "kept", "--cluster", "lab.yaml", "--json")
+    code, output, _ = topoopt("snapshot", "kept", "--cluster", "lab.yaml", "--json")
     assert code == OK
-    assert json.loads(told)["switches"] == [{"name": "ocs0", "circuits": ["1A-2B", "2A-1B"]}]
+    assert json.loads(output)["switches"] == [{"name": "ocs0", "circuits": ["1A-2B", "2A-1B"]}]
     assert topoopt("apply", "plan.json", "--cluster", "lab.yaml")[0] == OK
     planned = server.device.circuits()
     assert planned != first
-    code, told, _ = topoopt("restore", "kept", "--cluster", "lab.yaml", "--dry-run", "--json")
+    code, output, _ = topoopt("restore", "kept", "--cluster", "lab.yaml", "--dry-run", "--json")
     assert code == OK
-    assert json.loads(told)["dry_run"] is True
-    assert json.loads(told)["switches"][0]["add"] == ["1A-2B", "2A-1B"]
+    assert json.loads(output)["dry_run"] is True
+    assert json.loads(output)["switches"][0]["add"] == ["1A-2B", "2A-1B"]
     assert server.device.circuits() == planned
-    code, told, _ = topoopt("restore", "kept", "--cluster", "lab.yaml")
+    code, output, _ = topoopt("restore", "kept", "--cluster", "lab.yaml")
     assert code == OK
-    assert "ocs0: circuits: 8 removed, 2 added" in told
+    assert "ocs0: circuits: 8 removed, 2 added" in output
     assert server.device.circuits() == first
     code, _, said = topoopt("snapshot", "kept", "--cluster", "lab.yaml")
     assert code == BAD_INPUT

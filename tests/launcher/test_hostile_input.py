@@ -1,4 +1,4 @@
-"""Files and options that nobody means: one short line, exit code 2, and nothing allocated for them.
+"""Files and options out of all bounds: one short line, exit code 2, and nothing allocated for them.
 
 Every case here once ended in a traceback, in the memory of the whole machine, or in minutes of
 silence.

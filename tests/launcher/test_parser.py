@@ -1,4 +1,4 @@
-"""What a wrong option answers, whatever the verb."""
+"""The error of a wrong option, with every verb."""
 
 from __future__ import annotations
 

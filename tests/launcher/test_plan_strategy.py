@@ -69,7 +69,7 @@ def test_a_given_strategy_is_kept_wired_and_priced(op_graph: OpGraph, tmp_path: 
         == 0
     )
     assert StrategyFile.load(exported) == given
-    # what the file says may be overruled
+    # options override values of the file
     assert plan(tmp_path, "--strategy", exported, "--micro-batches", 1, *PRICED) == 0
     assert Plan.load(tmp_path / "p.json").micro_batches == 1
 
@@ -132,7 +132,7 @@ def test_only_samples_are_split_on_request(op_graph: OpGraph, tmp_path: Path) ->
         (None, "cannot read this strategy: No such file"),
         ("{", "not valid JSON"),
         ('{"version": 1}', "model: missing field"),
-        ("1 nobody 0 1 1 1 0", "operator 1 of 1 (nobody): test has no operator of that name"),
+        ("1 absent 0 1 1 1 0", "operator 1 of 1 (absent): test has no operator of that name"),
         ("1 out 0 2 2 1 2 0 1", "(out).columns: 2, but this test may be split by samples only"),
         ("1 out 0 1 1 1 9", "server 9 is not in 0..3"),
         ("FOREIGN", "servers: the strategy is for 8, the cluster has 4"),

@@ -118,7 +118,7 @@ def test_what_the_user_says_of_the_rendezvous_is_left_to_torch(
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_ranks_that_start_again_find_nothing_of_those_before_them(fixed: bool) -> None:
-    """A gloo group would connect to ports that nobody listens at any more."""
+    """A gloo group would connect to ports at which no process listens any more."""
     port = 0
     if fixed:
         with socket.create_server(("127.0.0.4", 0)) as free:

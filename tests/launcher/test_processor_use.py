@@ -1,4 +1,4 @@
-"""What other programs compute while a job trains."""
+"""The processor use of other programs while a job trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`topoopt profile SCRIPT --world-size N`: what it prints, writes and refuses."""
+"""`topoopt profile SCRIPT --world-size N`: output, files and errors."""
 
 from __future__ import annotations
 

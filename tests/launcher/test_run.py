@@ -193,9 +193,7 @@ def test_a_script_that_crashes_on_one_rank(launcher: Any, scripts: Path) -> None
     assert launcher.leftovers() == []
 
 
-def test_a_script_that_names_gloo_runs_and_is_told_what_that_means(
-    launcher: Any, scripts: Path
-) -> None:
+def test_a_script_that_names_gloo_runs_and_a_line_explains_it(launcher: Any, scripts: Path) -> None:
     done: Done = launcher.run("run", "--plan", "plan.json", "--run-dir", "here", "gloo.py")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""What `topoopt run` refuses before it starts anything: one line and exit code 2."""
+"""Errors of `topoopt run` before it starts anything: one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert options.gbps is None, "no --bandwidth, so nothing is limited"
         assert options.torchrun.nproc_per_node == str(servers)
         assert options.model == "", "it has no build_model()"
-        assert (options.script is None) == (servers == 1), "one rank communicates with nobody"
+        assert (options.script is None) == (servers == 1), "one rank communicates with no other"
 
 
 def test_accelerators_per_server_times_servers_is_the_number_of_processes() -> None:

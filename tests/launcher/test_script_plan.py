@@ -39,7 +39,7 @@ def test_an_allreduce_loads_all_links_of_two_rings_alike() -> None:
     assert (plan.predicts_bytes, plan.predicts_time, plan.model) == (True, False, "train.py")
 
 
-def test_short_collectives_are_told_as_such() -> None:
+def test_short_collectives_are_reported_as_such() -> None:
     short = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE))
     assert "(4 kB on average) may take other algorithms" in script_plan.short_calls(short)
     long = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4_000_000, EVERYONE))
@@ -136,15 +136,19 @@ def test_other_backends_are_named_at_the_end() -> None:
     assert asked_groups.beside(taken) == ""
 
 
-def test_a_rank_that_only_tells_of_another_is_not_the_cause(tmp_path: Path) -> None:
+def test_a_rank_that_only_reports_another_is_not_the_cause(tmp_path: Path) -> None:
     def failure(rank: int, message: str) -> Any:
         path = tmp_path / f"{rank}.json"
         path.touch()
         data = {"message": {"message": message}}
         return SimpleNamespace(exitcode=1, timestamp=7, error_file=str(path), error_file_data=data)
 
-    told = "DistBackendError: topoopt: rank 2 failed: RuntimeError: boom"
-    failures = {0: failure(0, told), 2: failure(2, "RuntimeError: boom"), 3: failure(3, told)}
+    message = "DistBackendError: topoopt: rank 2 failed: RuntimeError: boom"
+    failures = {
+        0: failure(0, message),
+        2: failure(2, "RuntimeError: boom"),
+        3: failure(3, message),
+    }
     (only,) = ranks._first_failures(failures)
     assert only.describe("train.py") == (
         "rank 2 of train.py ended with exit code 1: RuntimeError: boom"

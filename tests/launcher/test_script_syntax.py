@@ -1,4 +1,4 @@
-"""What is known of a script before it is started, without importing it."""
+"""Facts of a script before it is started, without importing it."""
 
 from __future__ import annotations
 

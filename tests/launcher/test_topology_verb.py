@@ -1,4 +1,4 @@
-"""`topoopt topology`: what it prints, what it reads and what it refuses."""
+"""`topoopt topology`: output, input files and errors."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_table_and_the_drawing_for_people(
     assert drawing.read_text().startswith("<?xml")
 
 
-def test_the_drawing_tells_rings_apart_and_on_simplex_both_directions(tmp_path: Path) -> None:
+def test_the_drawing_distinguishes_rings_and_on_simplex_both_directions(tmp_path: Path) -> None:
     drawing = tmp_path / "network.svg"
     shape = ["topology", "--servers", "8", "--degree", "4", "--plot", str(drawing)]
     counts = []

@@ -1,9 +1,9 @@
-"""Where the ranks of one machine meet: nowhere that another machine could reach.
+"""The rendezvous of the ranks of one machine, which no other machine can reach.
 
 torch's own rendezvous for one machine ("c10d") keeps its state in a TCPStore that listens on all
-addresses, knows no password, and holds pickled objects that the agent loads: whoever can connect
-runs code as the launcher. Here what the agent writes down for itself stays in its memory, and the
-store that the ranks share listens at one address only. Nothing in it is ever unpickled.
+addresses, has no password, and holds pickled objects that the agent loads: any client that connects
+runs code as the launcher. Here the agent's own values stay in its memory, and the store that the
+ranks share listens at one address only. Nothing in it is ever unpickled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONNECT_S = 60.0
 
 
 class OneMachine(RendezvousHandler):  # type: ignore[misc]
-    """The rendezvous of one agent, which needs nobody else: it is always complete.
+    """The rendezvous of one agent, which needs no other: it is always complete.
 
     The ranks find the store by MASTER_ADDR and MASTER_PORT, as with torch's static rendezvous. Each
     start of the ranks has a store of its own: torch gives their keys no prefix, so after a restart
@@ -71,10 +71,10 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
         return False
 
     def set_closed(self) -> None:
-        """Nobody else has to know."""
+        """There is no other agent to notify."""
 
     def num_nodes_waiting(self) -> int:
-        """Nobody else can join."""
+        """No other agent can join."""
         return 0
 
     def get_run_id(self) -> str:
@@ -82,7 +82,7 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Nothing to tell anybody."""
+        """There is no other agent to notify."""
         return True
 
 
@@ -141,7 +141,7 @@ def _resolve(address: str) -> tuple[socket.AddressFamily, str]:
 
 
 def register() -> None:
-    """Tells torch's launcher of BACKEND; its endpoint is address:port."""
+    """Registers BACKEND with torch's launcher; its endpoint is address:port."""
     rendezvous_handler_registry.register(BACKEND, _create)
 
 
