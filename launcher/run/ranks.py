@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import forked_ranks
@@ -71,6 +72,8 @@ def train(
         if arguments.log_dir is None:
             redirected = arguments.redirects != "0" or arguments.tee != "0"
             arguments.log_dir = str(log_dir if redirected else scratch)
+        if not arguments.cluster and SECRET_VARIABLE not in os.environ:
+            variables = {**variables, SECRET_VARIABLE: str(write_secret(scratch))}
         with forked_ranks.forking(server):
             return _launch(arguments, variables, hosts)
 

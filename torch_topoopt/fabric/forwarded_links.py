@@ -11,12 +11,12 @@ import socket
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric import links
+from torch_topoopt.fabric.handshake import Kind
 from torch_topoopt.fabric.rank_port import RankPort
 
 if TYPE_CHECKING:
+    from torch_topoopt.fabric.handshake import Ends
     from torch_topoopt.plan import Plan
-
-_MAGIC = b"TOPOFWD1"
 
 
 def unlinked_servers(plan: Plan, server: int) -> tuple[int, ...]:
@@ -34,11 +34,13 @@ class ForwardedPort(RankPort):
     Raises OSError if the address cannot be listened at.
     """
 
-    def __init__(self, rank: int, plan_digest: str, address: str) -> None:
+    kind = Kind.FORWARDED
+
+    def __init__(self, rank: int, address: str) -> None:
         self._address = address
         listener = links.listen(address, 0)
         self.name = f"{address}:{listener.getsockname()[1]}"
-        super().__init__(rank, plan_digest, listener, _MAGIC)
+        super().__init__(rank, listener)
 
     def _dial(self, name: str, timeout_s: float) -> socket.socket:
         address, _, port = name.rpartition(":")
@@ -48,9 +50,8 @@ class ForwardedPort(RankPort):
         links.prepare_forwarded(connection)
         return connection
 
-    def _trusts(self, connection: socket.socket) -> bool:
+    def _admit(self, connection: socket.socket, ends: Ends) -> None:
         links.prepare_forwarded(connection)
-        return True
 
     def _hint(self) -> str:
         return "; the hosts between must forward (ip_forward, routes, no FORWARD DROP)"

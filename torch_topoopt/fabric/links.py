@@ -9,17 +9,19 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.handshake import Ends, Expected, Kind
 from torch_topoopt.plan import BYTES_PER_GBPS, Link
 from torch_topoopt.plan.rates import format_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from torch_topoopt.fabric.handshake import Handshakes
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
 
@@ -211,10 +213,10 @@ def _check(hello: tuple[str, Link], plan_digest: str, link: Link) -> None:
 
 
 class ServerPorts:
-    """The ports of one server while its links are being opened.
+    """The ports of one server while its links are being opened; closes their listeners at the end.
 
     Every step is taken on all servers before the next one has to succeed, so none waits for a
-    server that waits for it: listen, connect, accept, check the answers.
+    server that waits for it: listen, connect, prove (Handshakes.run).
     """
 
     def __init__(
@@ -232,8 +234,6 @@ class ServerPorts:
         links = list(connections(plan))
         self.outgoing = [link for link in links if link.source == server]
         self._incoming = [link for link in links if link.target == server]
-        self._opened: dict[Link, socket.socket] = {}
-        self._stack = ExitStack()  # closes what is open unless all goes well
         self._listeners = dict(listeners)
         self._expected: dict[tuple[str, int], list[Link]] = {}
 
@@ -241,7 +241,6 @@ class ServerPorts:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._stack.close()
         for listener in self._listeners.values():
             listener.close()
 
@@ -255,54 +254,37 @@ class ServerPorts:
                     self._listeners[where] = listen(*where)
                 self._expected.setdefault(where, []).append(link)
 
-    def connect(self, deadline: float) -> None:
+    def connect(self, handshakes: Handshakes, deadline: float) -> None:
         for link in self.outgoing:
             with _naming(link):
                 near = self._addresses[link.source, link.source_port]
                 far = self._addresses[link.target, link.target_port]
                 tcp_port = self._wiring.tcp_port_of(far)
                 connection = connect(near, far, tcp_port, time_left(deadline))
-                self._opened[link] = self._stack.enter_context(connection)
-                send_hello(connection, self._wiring.plan_digest, link)
+            handshakes.dial(_ends(link), describe(link), connection)
 
-    def accept(self, deadline: float) -> None:
+    def expect(self, handshakes: Handshakes) -> None:
         for where, links in self._expected.items():
-            missing = list(links)
-            while missing:
-                with _naming(missing[0]):
-                    self._accept_one(self._listeners[where], missing, deadline)
+            names = {_ends(link): describe(link) for link in links}
+            handshakes.expect(Expected(self._listeners[where], names, self._admit))
 
-    def _accept_one(self, listener: socket.socket, missing: list[Link], deadline: float) -> None:
-        listener.settimeout(time_left(deadline))
-        with ExitStack() as stack:
-            connection = stack.enter_context(listener.accept()[0])
-            connection.settimeout(time_left(deadline))
-            hello = _read_hello(connection)
-            if hello is None:
-                return  # no port of any job: a scanner, or a probe that came late
-            link = hello[1] if hello[1] in missing else missing[0]
-            _check(hello, self._wiring.plan_digest, link)
-            prepare(connection, self._addresses[link.target, link.target_port])
-            send_hello(connection, self._wiring.plan_digest, link)
-            missing.remove(link)
-            self._opened[link] = self._stack.enter_context(connection)
-            stack.pop_all()
+    def _admit(self, connection: socket.socket, ends: Ends) -> None:
+        prepare(connection, self._addresses[ends.target, ends.target_port])
 
-    def check_answers(self, deadline: float) -> None:
-        for link in self.outgoing:
-            with _naming(link):
-                self._opened[link].settimeout(time_left(deadline))
-                check_hello(self._opened[link], self._wiring.plan_digest, link)
-
-    def take(self) -> list[OpenLink]:
-        """Hands the open links over, in the order in which they were opened."""
-        self._stack.pop_all()
+    def taken(self, proven: Mapping[Ends, socket.socket]) -> list[OpenLink]:
+        """The links among what is `proven`, in the order of their ends."""
         return [
             OpenLink(link, connection, True)
             if link.source == self._server
             else OpenLink(link.reverse if self._duplex else link, connection, self._duplex)
-            for link, connection in self._opened.items()
+            for ends, connection in proven.items()
+            if ends.kind is Kind.LINK
+            for link in [Link(ends.source, ends.source_port, ends.target, ends.target_port)]
         ]
+
+
+def _ends(link: Link) -> Ends:
+    return Ends(Kind.LINK, link.source, link.source_port, link.target, link.target_port)
 
 
 def time_left(deadline: float) -> float:

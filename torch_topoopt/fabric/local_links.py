@@ -11,21 +11,27 @@ import os
 import secrets
 import socket
 import struct
+from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.handshake import Kind
 from torch_topoopt.fabric.rank_port import RankPort
 
-_MAGIC = b"TOPOSHM1"
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.handshake import Ends
+
 _PEER_CREDENTIALS = struct.Struct("=3i")  # <sys/socket.h> struct ucred: pid, uid, gid
 
 
 class LocalPort(RankPort):
     """The connections of one rank with others on its server, while they are being opened."""
 
-    def __init__(self, rank: int, plan_digest: str) -> None:
+    kind = Kind.LOCAL
+
+    def __init__(self, rank: int) -> None:
         self.name = f"torch_topoopt/rank/{secrets.token_hex(8)}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(f"\0{self.name}")
-        super().__init__(rank, plan_digest, listener, _MAGIC)
+        super().__init__(rank, listener)
 
     def _dial(self, name: str, timeout_s: float) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -42,6 +48,9 @@ class LocalPort(RankPort):
             socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size
         )
         return bool(_PEER_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+
+    def _admit(self, connection: socket.socket, ends: Ends) -> None:
+        """Nothing to prepare: it carries a descriptor, memory the data."""
 
     def _hint(self) -> str:
         return "; ranks of one server must run on one machine, in one network namespace"

@@ -5,6 +5,7 @@ A leader also connects to those that it has no link to, where the hosts between 
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import ForwardedPort, unlinked_servers
+from torch_topoopt.fabric.handshake import Handshakes, Identity
 from torch_topoopt.fabric.links import ServerPorts
 from torch_topoopt.fabric.local_links import LocalPort
+from torch_topoopt.fabric.secret import given_secret, new_secret
 
 if TYPE_CHECKING:
     import socket
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.rank_port import RankPort
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
+
+log = logging.getLogger("torch_topoopt")
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,12 @@ def open_rank_links(
     """
     server = layout.server_of[rank]
     leads = layout.is_leader(rank)
-    peers = layout.peers(rank)
+    identity = Identity(job_secret(meeting, rank, _in(timeouts.meet_s)), wiring.plan_digest)
     with ExitStack() as stack:
         ports = stack.enter_context(ServerPorts(plan, wiring, server, listeners))
         # Every connection to another rank: how, and to whom.
         kinds: list[tuple[RankPort, tuple[int, ...]]] = [
-            (stack.enter_context(LocalPort(rank, wiring.plan_digest)), peers)
+            (stack.enter_context(LocalPort(rank)), layout.peers(rank))
         ]
         if leads and wiring.forwarded:
             far = tuple(layout.leaders[other] for other in unlinked_servers(plan, server))
@@ -80,26 +85,42 @@ def open_rank_links(
         met |= {other for _, others in kinds for other in others if other < rank}
         names = meeting.collect("listening", sorted(met), _in(timeouts.meet_s))
         deadline = _in(timeouts.connect_s)
+        handshakes = stack.enter_context(Handshakes(identity))
         if leads:
-            ports.connect(deadline)
+            ports.expect(handshakes)
+            ports.connect(handshakes, deadline)
         for kind, (port, others) in enumerate(kinds):
             lower = [other for other in others if other < rank]
-            port.connect({other: names[other].split(" ")[kind] for other in lower}, deadline)
-        for port, others in kinds:
-            port.accept([other for other in others if other > rank], deadline)
-        if leads:
-            ports.accept(deadline)
-            ports.check_answers(deadline)
-        for port, _ in kinds:
-            port.check_answers(deadline)
-        taken = [port.take() for port, _ in kinds]
-        return RankLinks(ports.take() if leads else [], taken[0], dict(*taken[1:]))
+            port.expect([other for other in others if other > rank], handshakes)
+            port.connect(
+                {other: names[other].split(" ")[kind] for other in lower}, handshakes, deadline
+            )
+        handshakes.run(deadline)
+        if handshakes.strangers:
+            log.warning("%d connections of no rank of this job were closed", handshakes.strangers)
+        proven = handshakes.take()
+        taken = [port.taken(proven) for port, _ in kinds]
+        return RankLinks(ports.taken(proven), taken[0], dict(*taken[1:]))
+
+
+def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:
+    """What all ranks of a job know and nobody else: that of TOPOOPT_SECRET_FILE, or rank 0's.
+
+    Without the file, rank 0 makes one up and publishes it, so that it is known to all that reach
+    the meeting. Raises FabricError for a file that cannot be used.
+    """
+    given = given_secret()
+    if given is not None:
+        return given
+    if rank == 0:
+        meeting.publish("secret", new_secret())
+    return bytes.fromhex(meeting.collect("secret", [0], deadline)[0])
 
 
 def _forwarded(rank: int, server: int, wiring: Wiring) -> ForwardedPort:
     address = wiring.forwarded[server].address
     try:
-        return ForwardedPort(rank, wiring.plan_digest, address)
+        return ForwardedPort(rank, address)
     except OSError as error:
         raise FabricError(
             f"server {server} cannot listen at its forwarded address {address}: {error.strerror}"

@@ -1,0 +1,243 @@
+"""Only ends that know the job's secret get in; all others cost nothing but their connection."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.limits import limit_s
+
+from torch_topoopt.fabric import handshake
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.handshake import Ends, Expected, Handshakes, Identity, Kind
+from torch_topoopt.fabric.links import listen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Peer = Callable[[socket.socket], None]
+
+LIMIT_S = limit_s(20.0)
+OURS = Identity(bytes(range(32)), "0123456789abcdef")
+LINK = Ends(Kind.LINK, 0, 1, 2, 3)
+NAME = "link from server 0 port 1 to server 2 port 3"
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with listen("127.0.0.1", 0) as found:
+        yield found
+
+
+def dial(listener: socket.socket) -> socket.socket:
+    return socket.create_connection(listener.getsockname(), LIMIT_S)
+
+
+def connect(listener: socket.socket, identity: Identity = OURS, ends: Ends = LINK) -> Any:
+    """The proven connection, or the FabricError."""
+    with Handshakes(identity) as handshakes:
+        handshakes.dial(ends, NAME, dial(listener))
+        return finished(handshakes)
+
+
+def accept(listener: socket.socket, seconds: float = LIMIT_S) -> tuple[Any, int]:
+    """The same of the end that accepts LINK, and the number of strangers."""
+    with Handshakes(OURS) as handshakes:
+        expected = Expected(listener, {LINK: NAME}, lambda connection, ends: None)
+        handshakes.expect(expected)
+        return finished(handshakes, seconds), handshakes.strangers
+
+
+def finished(handshakes: Handshakes, seconds: float = LIMIT_S) -> Any:
+    try:
+        handshakes.run(time.monotonic() + seconds)
+    except FabricError as error:
+        return error
+    (connection,) = handshakes.take().values()
+    return connection
+
+
+def both(listener: socket.socket, **others: Any) -> tuple[Any, Any, int]:
+    """(connecting end, accepting end, strangers); `others` are those of connect()."""
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(accept, listener)
+        connecting = connect(listener, **others)
+        return connecting, *accepting.result(LIMIT_S)
+
+
+def test_both_ends_get_in_and_what_follows_is_left_alone(listener: socket.socket) -> None:
+    near, far, strangers = both(listener)
+    assert strangers == 0
+    with near, far:
+        near.sendall(b"to")
+        far.sendall(b"fro")
+        far.settimeout(LIMIT_S)
+        near.settimeout(LIMIT_S)
+        assert (far.recv(10), near.recv(10)) == (b"to", b"fro")
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"plan_digest": "fedcba9876543210"}, "plan fedcba9876543210 connects to plan 0123456789a"),
+        ({"version": "9.9/1/big"}, f"torch_topoopt 9.9/1/big connects to {OURS.version}"),
+    ],
+)
+def test_an_end_of_the_job_with_another_plan_or_version_is_an_error_at_both(
+    listener: socket.socket, change: dict[str, str], wrong: str
+) -> None:
+    near, far, _ = both(listener, identity=dataclasses.replace(OURS, **change))
+    assert str(far).startswith(f"{NAME}: {wrong}")
+    assert str(near).startswith(f"{NAME}: the other end says: {wrong}")
+
+
+def test_a_crossed_cable_is_an_error_at_both_ends(listener: socket.socket) -> None:
+    near, far, _ = both(listener, ends=Ends(Kind.LINK, 4, 0, 5, 0))
+    wrong = "server 4 port 0 to server 5 port 0 is not expected here"
+    assert str(far) == f"{NAME}: {wrong}"
+    assert str(near) == f"{NAME}: the other end says: {wrong}"
+
+
+def test_another_secret_is_another_job(listener: socket.socket) -> None:
+    """The connecting end knows at once; the accepting one goes on waiting for the right one."""
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(accept, listener)
+        refused = connect(listener, Identity(bytes(32), OURS.plan_digest))
+        near = connect(listener)
+        far, strangers = accepting.result(LIMIT_S)
+    with near, far:
+        assert str(refused) == f"{NAME}: the other end is in another job, or not torch_topoopt"
+        assert strangers == 1
+
+
+def answered(peer: Peer, listener: socket.socket) -> Any:
+    """What an end makes of a peer that is no rank, which accepts its connection."""
+
+    def run() -> None:
+        connection = listener.accept()[0]
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(LIMIT_S)
+            peer(connection)
+
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(run)
+        outcome = connect(listener)
+        answering.result(LIMIT_S)
+    return outcome
+
+
+def echo(connection: socket.socket) -> None:
+    while data := connection.recv(1000):
+        connection.sendall(data)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        echo,
+        lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 20),
+        lambda connection: connection.sendall(bytes(64)),
+        lambda connection: connection.recv(1000),
+    ],
+    ids=["its own words", "http", "zeros", "hangs up"],
+)
+def test_an_end_that_proves_nothing_is_not_believed(listener: socket.socket, peer: Peer) -> None:
+    outcome = answered(peer, listener)
+    assert isinstance(outcome, FabricError)
+    assert str(outcome).startswith(NAME)
+    assert "another job" in str(outcome)
+
+
+def test_strangers_are_closed_and_counted(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silent, chatty, half a greeting, a forged proof: none delays the right end."""
+    forged = OURS.greeting(LINK)
+    with contextlib.ExitStack() as stack:
+        for said in (b"", b"GET / HTTP/1.1\r\n\r\n" * 20, forged[:50], forged + bytes(32)):
+            stranger = stack.enter_context(dial(listener))
+            stranger.sendall(said)
+        monkeypatch.setattr(handshake, "_STRANGER_S", 3600.0)  # the silent ones stay
+        near, far, strangers = both(listener)
+        with near, far:
+            assert strangers == 2, "the two that said enough to be judged"
+
+
+def test_an_end_that_was_heard_cannot_be_repeated(listener: socket.socket) -> None:
+    """What an honest end sent, sent again, proves nothing: the nonce is another."""
+    with listen("127.0.0.1", 0) as front:
+        recorded = bytearray()
+
+        def forward() -> None:
+            with front.accept()[0] as near, dial(listener) as far:
+                pump = threading.Thread(target=copy, args=(far, near, bytearray()))
+                pump.start()
+                copy(near, far, recorded)
+                pump.join(LIMIT_S)
+
+        with ThreadPoolExecutor(2) as pool:
+            accepting = pool.submit(accept, listener)
+            forwarding = pool.submit(forward)
+            near = connect(front)
+            far, _ = accepting.result(LIMIT_S)
+            near.close()
+            far.close()
+            forwarding.result(LIMIT_S)
+        with dial(listener) as replaying:
+            replaying.sendall(recorded)
+            outcome, strangers = accept(listener, 0.2)
+    assert strangers == 1
+    assert str(outcome) == f"{NAME}: no answer in time (1 strangers were closed)"
+
+
+def copy(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1000):
+            kept += data
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_slow_stranger_has_a_limit_in_total(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte that it sends would restart a limit for one read."""
+    monkeypatch.setattr(handshake, "_STRANGER_S", 0.1)
+    with dial(listener) as stranger:
+        stopped = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not stopped.wait(0.01):
+                    stranger.sendall(b"T")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        _, strangers = accept(listener, 0.5)
+        stopped.set()
+        dripping.join(LIMIT_S)
+    assert strangers == 1
+
+
+def test_many_silent_strangers_are_kept_to_a_number(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "_MOST_STRANGERS", 8)
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(dial(listener))
+        near, far, strangers = both(listener)
+        with near, far:
+            assert strangers >= 50 - 8 - 2
+
+
+def test_the_secret_is_shown_nowhere() -> None:
+    assert OURS.secret.hex() not in repr(OURS)
+    assert str(OURS.secret) not in repr(OURS)
+    assert OURS.secret not in OURS.greeting(LINK)
