@@ -225,27 +225,26 @@ class Network:
 
 def make_program(graph: Graph, network: Network) -> _core.FlowProgram:
     """All tasks; an AllReduce becomes its steps, each behind a barrier."""
-    made: list[tuple] = []
+    program = _core.FlowProgram(network.nodes, network.hosts)
+    program.set_first_come(True)
+    for link in network.links:
+        program.add_link(*link)
     last: list[int] = []  # per task of the graph, its own task
-
-    def add(kind: str, a: int, b: int, amount: float, way: list[int], after: list[int]) -> int:
-        made.append((kind, a, b, amount, 0, way, after))
-        return len(made) - 1
-
     waiting: list[tuple[int, GraphTask]] = []
     for task in graph.tasks:
         if task.kind == COMPUTE:
-            last.append(add("compute", task.device, 0, task.seconds, [], []))
+            last.append(program.add_compute(task.device, task.seconds))
         elif task.kind == TRANSFER and task.source != task.target:
             size = max(task.size_bytes, PAYLOAD)
             way = network.path(task.source, task.target)
-            last.append(add("flow", task.source, task.target, size, way, []))
+            last.append(program.add_flow(task.source, task.target, size, way))
         else:
-            last.append(add("delay", 0, 0, task.seconds, [], []))
+            last.append(program.add_delay(task.seconds))
             if task.kind == ALL_REDUCE and len(task.members) > 1:
                 waiting.append((last[-1], task))
     for task, number in zip(graph.tasks, last, strict=True):
-        made[number][6].extend(last[before] for before in task.after)
+        for before in task.after:
+            program.add_dependency(last[before], number)
     for ready, task in waiting:
         rings = network.rings(task.members)
         k = len(task.members)
@@ -256,11 +255,15 @@ def make_program(graph: Graph, network: Network) -> _core.FlowProgram:
             before = ready
             for _ in range(steps):
                 hops = [
-                    add("flow", a, b, max(size, PAYLOAD), network.path(a, b), [before])
+                    program.add_flow(a, b, max(size, PAYLOAD), network.path(a, b))
                     for a, b in zip(ring, (*ring[1:], ring[0]), strict=True)
                 ]
-                before = add("delay", 0, 0, 0.0, [], hops)
-    return _core.FlowProgram.of_tasks(network.nodes, network.hosts, network.links, made, [], True)
+                ended = program.add_delay(0.0)
+                for hop in hops:
+                    program.add_dependency(before, hop)
+                    program.add_dependency(hop, ended)
+                before = ended
+    return program
 
 
 def show(

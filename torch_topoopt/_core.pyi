@@ -20,10 +20,6 @@ _Operator = tuple[
     bool,
     Sequence[tuple[int, float, float, int]],
 ]
-_Step = tuple[
-    Literal["compute", "delay", "flow", "all_reduce"], int, int, float, int, list[int], list[int]
-]
-_Task = tuple[str, int, float, float, int, Sequence[int], Sequence[int]]
 
 class RoutedNetwork:
     """Links, routes per pair, rings per group. One object must not be used from two threads.
@@ -170,15 +166,6 @@ def simulate_iteration(
 
     `fold`: whether what behaves alike is simulated once; None: where that saves time."""
 
-def simulate_tasks(
-    bytes_per_s: Sequence[float],
-    devices: int,
-    tasks: Sequence[_Task],
-    fold: bool | None = None,
-    devices_at_once: float = ...,
-) -> tuple[float, list[float], list[float], list[float]]:
-    """(makespan, finish per task, busy seconds per device, bytes per link)"""
-
 def network_of_paths(
     servers: int,
     bytes_per_s: Sequence[float],
@@ -194,7 +181,6 @@ def network_of_paths(
 
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
 def memory_bytes(job: Job, strategy: Sequence[_Placement]) -> list[int]: ...
-def iteration_steps(job: Job, strategy: Sequence[_Placement]) -> list[_Step]: ...
 def placement_transfers(
     producer: _Placement, consumer: _Placement, whole_parameter: bool, whole_attribute: bool
 ) -> list[tuple[int, int, int, int, float]]:
@@ -220,33 +206,56 @@ def micro_batches_in_flight(
     """Per operator: how many micro-batches it holds at once."""
 
 _Progress = Callable[[float, int], bool]
-_Change = tuple[float, int, float]
+
+class ProgramLink:
+    """A directed link of a program; `id` is its number, or that in a file."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
+    @property
+    def bits_per_s(self) -> float: ...
+    @property
+    def latency_ns(self) -> float: ...
+
+class ProgramFlow:
+    """A flow of a program; `id` is the number of its task, or that in a file, `links` indices."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
+    @property
+    def size_bytes(self) -> float: ...
+    @property
+    def links(self) -> list[int]: ...
 
 class FlowProgram:
-    """Links, and flows with paths, sizes and dependencies, checked; torch_topoopt.sim fronts it.
+    """Links and tasks: flows with paths, computation, delays; torch_topoopt.sim fronts it.
 
-    Links are (source, target, bits_per_s, latency_ns), flows (source, target, size_bytes, links,
-    after), tasks ("flow" | "compute" | "delay", host, target, amount, priority, links, after),
-    changes (time_s, link, bits_per_s)."""
+    What is added is checked, a fault is a ValueError. Tasks are numbered in the order of addition,
+    and so are links; a task waits for those that `add_dependency` says."""
 
-    def __init__(
-        self,
-        nodes: int,
-        hosts: int,
-        links: Sequence[tuple[int, int, float, float]],
-        flows: Sequence[tuple[int, int, float, Sequence[int], Sequence[int]]],
-        changes: Sequence[_Change],
-    ) -> None: ...
-    @staticmethod
-    def of_tasks(
-        nodes: int,
-        hosts: int,
-        links: Sequence[tuple[int, int, float, float]],
-        tasks: Sequence[tuple[str, int, int, float, int, Sequence[int], Sequence[int]]],
-        changes: Sequence[_Change],
-        first_come: bool = False,
-        hosts_at_once: float = ...,
-    ) -> FlowProgram: ...
+    def __init__(self, nodes: int, hosts: int) -> None: ...
+    def add_link(self, source: int, target: int, bits_per_s: float, latency_ns: float) -> int: ...
+    def add_flow(
+        self, source: int, target: int, size_bytes: float, links: Sequence[int]
+    ) -> int: ...
+    def add_compute(self, host: int, seconds: float, priority: int = 0) -> int: ...
+    def add_delay(self, seconds: float) -> int: ...
+    def add_dependency(self, before: int, after: int) -> None: ...
+    def add_change(self, time_s: float, link: int, bits_per_s: float) -> None: ...
+    def set_first_come(self, first_come: bool) -> None:
+        """Whether hosts take, of tasks with equal priority, the one that was ready first."""
+
+    def set_hosts_at_once(self, count: float) -> None:
+        """While more hosts than that compute, they share it evenly."""
+
     @staticmethod
     def read(path: str) -> FlowProgram: ...
     @staticmethod
@@ -262,12 +271,89 @@ class FlowProgram:
     @property
     def flow_tasks(self) -> list[int]: ...
     @property
-    def links(self) -> list[tuple[int, int, int, float, float]]: ...
-    def flow(self, task: int) -> tuple[int, int, int, float, list[int]]: ...
+    def links(self) -> list[ProgramLink]: ...
+    def flow(self, task: int) -> ProgramFlow: ...
+
+class WeightedPath:
+    """Links (indices) from a source to a target, and the fraction of the bytes on them."""
+
+    def __init__(self, links: Sequence[int], weight: float = 1.0) -> None: ...
+
+class Cargo:
+    """What flows carry, of which operators (indices); of an AllReduce the order of its ring."""
+
+    @property
+    def kind(self) -> Literal["activations", "gradients", "AllReduce"]: ...
+    @property
+    def operators(self) -> list[int]: ...
+    @property
+    def ring(self) -> list[int]: ...
+
+class AddedIterations:
+    """The tasks that end an iteration, and per task an index into the cargoes (-1: no flow)."""
+
+    @property
+    def ends(self) -> list[int]: ...
+    @property
+    def cargo_of_task(self) -> list[int]: ...
+
+class IterationTasks:
+    """The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet."""
+
+    def __init__(
+        self, job: Job, network: RoutedNetwork, strategy: Sequence[_Placement]
+    ) -> None: ...
+    @property
+    def source(self) -> NDArray[np.int32]: ...
+    @property
+    def target(self) -> NDArray[np.int32]: ...
+    @property
+    def cargoes(self) -> list[Cargo]: ...
+    def add_to(
+        self,
+        program: FlowProgram,
+        paths: Sequence[Sequence[WeightedPath]],
+        path_of_flow: NDArray[np.int32],
+        iterations: int,
+    ) -> AddedIterations: ...
+
+class CircuitMove:
+    """Rates by link (0: no circuit any more), and the paths of pairs as in network_of_paths."""
+
+    def __init__(
+        self,
+        rates: dict[int, float],
+        source: NDArray[np.int64],
+        target: NDArray[np.int64],
+        latency_s: NDArray[np.float64],
+        begin: NDArray[np.int64],
+        link: NDArray[np.int64],
+        load: NDArray[np.float64],
+    ) -> None: ...
+
+class CircuitControl:
+    """`choose(now_s, {(source, target): bytes})` is called at 0 and then every window."""
+
+    def __init__(
+        self,
+        window_s: float,
+        delay_s: float,
+        choose: Callable[[float, dict[tuple[int, int], float]], CircuitMove | None],
+    ) -> None: ...
 
 def run_flow_level(
-    program: FlowProgram, until_s: float, keep_going: _Progress | None
+    program: FlowProgram,
+    until_s: float,
+    keep_going: _Progress | None,
+    control: CircuitControl | None = None,
 ) -> dict[str, Any]: ...
+def run_folded(
+    program: FlowProgram, fold: bool | None
+) -> tuple[float, list[float], list[float], list[float]]:
+    """At flow level, with what behaves alike simulated once (None: where that saves time).
+
+    (makespan, finish per task, busy seconds per host, bytes per link)"""
+
 def rerouted(
     servers: int,
     edges: Sequence[tuple[int, int, float]],
@@ -287,7 +373,7 @@ def run_packet_level(
     options: dict[str, Any],
     paths: Sequence[tuple[int, Sequence[Sequence[int]]]],
     reroutes: Sequence[tuple[float, int, Sequence[int]]],
-    control: tuple[float, float, Callable[..., object]] | None = None,
+    control: CircuitControl | None = None,
 ) -> dict[str, Any]: ...
 def packet_options() -> list[str]: ...
 def hop_summary(servers: int, links: Sequence[tuple[int, int]]) -> tuple[int, int, int]:

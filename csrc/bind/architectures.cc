@@ -18,16 +18,29 @@ namespace py = pybind11;
 namespace topoopt {
 namespace {
 
-template <typename T>
-using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 using PyRing = std::pair<std::vector<int>, double>;
 using PyGroup = std::pair<std::vector<int>, std::vector<PyRing>>;
 
-// Pair i goes from source[i] to target[i] and uses link[begin[i]..begin[i + 1]).
 std::shared_ptr<RoutedNetwork> networkOfPaths(
     int servers, std::vector<double> capacity, const Array<int64_t>& source,
     const Array<int64_t>& target, const Array<double>& latency_s, const Array<int64_t>& begin,
     const Array<int64_t>& link, const Array<double>& load, const std::vector<PyGroup>& groups) {
+  std::vector<Group> plain_groups;
+  for (const auto& [members, rings] : groups) {
+    Group group{members, {}};
+    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
+    plain_groups.push_back(std::move(group));
+  }
+  return std::make_shared<RoutedNetwork>(RoutedNetwork::ofPaths(
+      servers, std::move(capacity), toPairPaths(source, target, latency_s, begin, link, load),
+      std::move(plain_groups)));
+}
+
+}  // namespace
+
+std::vector<PairPath> toPairPaths(const Array<int64_t>& source, const Array<int64_t>& target,
+                                  const Array<double>& latency_s, const Array<int64_t>& begin,
+                                  const Array<int64_t>& link, const Array<double>& load) {
   const py::ssize_t count = source.size();
   if (target.size() != count || latency_s.size() != count || begin.size() != count + 1 ||
       link.size() != load.size()) {
@@ -46,17 +59,8 @@ std::shared_ptr<RoutedNetwork> networkOfPaths(
     }
     pairs.push_back(std::move(pair));
   }
-  std::vector<Group> plain_groups;
-  for (const auto& [members, rings] : groups) {
-    Group group{members, {}};
-    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
-    plain_groups.push_back(std::move(group));
-  }
-  return std::make_shared<RoutedNetwork>(RoutedNetwork::ofPaths(
-      servers, std::move(capacity), std::move(pairs), std::move(plain_groups)));
+  return pairs;
 }
-
-}  // namespace
 
 void bindArchitectures(py::module_& module) {
   module.def("network_of_paths", &networkOfPaths, py::arg("servers"), py::arg("bytes_per_s"),

@@ -1,10 +1,24 @@
-// What bind/core.cc adds to its module from bind/architectures.cc.
+// Networks of any kind, and the paths of their pairs as Python has them.
 
 #pragma once
 
-#include <pybind11/pybind11.h>
+#include <pybind11/numpy.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/path_table.h"
 
 namespace topoopt {
+
+template <typename T>
+using Array = pybind11::array_t<T, pybind11::array::c_style | pybind11::array::forcecast>;
+
+// Pair i goes from source[i] to target[i] and uses link[begin[i]..begin[i + 1]). Throws
+// std::invalid_argument for arrays that do not fit each other.
+std::vector<PairPath> toPairPaths(const Array<int64_t>& source, const Array<int64_t>& target,
+                                  const Array<double>& latency_s, const Array<int64_t>& begin,
+                                  const Array<int64_t>& link, const Array<double>& load);
 
 void bindArchitectures(pybind11::module_& module);
 

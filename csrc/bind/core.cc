@@ -5,20 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind/architectures.h"
 #include "bind/iteration.h"
 #include "bind/sim.h"
-#include "sim/flow/flow_simulator.h"
 #include "sim/flow/max_min_rates.h"
 #include "sim/iteration/routed_network.h"
 
@@ -26,9 +21,10 @@ namespace py = pybind11;
 
 namespace topoopt {
 
-void bindRouting(py::module_& module);   // bind/routing.cc
-void bindSearch(py::module_& module);    // bind/search.cc
-void bindTopology(py::module_& module);  // bind/topology.cc
+void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
+void bindRouting(py::module_& module);         // bind/routing.cc
+void bindSearch(py::module_& module);          // bind/search.cc
+void bindTopology(py::module_& module);        // bind/topology.cc
 
 namespace {
 
@@ -37,9 +33,6 @@ using PyRoute = std::pair<ServerList, double>;
 using PyRing = std::pair<ServerList, double>;
 using PyGroup = std::pair<ServerList, std::vector<PyRing>>;
 using PyPath = std::vector<std::pair<int, double>>;
-// kind, device, seconds or bytes, latency_s, priority, links, after
-using PyTask =
-    std::tuple<std::string, int, double, double, int, std::vector<int>, std::vector<int>>;
 
 std::shared_ptr<RoutedNetwork> makeNetwork(
     int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
@@ -67,53 +60,6 @@ std::vector<PyRing> networkRings(const RoutedNetwork& network, ServerList server
   return rings;
 }
 
-// The task graph of a list of tasks; every flow gets a path of its own, or shares that of an
-// earlier flow over the same links.
-void addTasks(const std::vector<PyTask>& tasks, int links, PathTable& paths, TaskGraph& graph) {
-  std::map<std::vector<int>, int> path_of_links;
-  for (const auto& [kind, device, amount, latency_s, priority, hops, after] : tasks) {
-    const std::string where = "tasks[" + std::to_string(graph.size()) + "]";
-    if (kind == "compute") {
-      graph.addCompute(device, amount, priority);
-    } else if (kind == "delay") {
-      graph.addDelay(amount);
-    } else if (kind == "flow") {
-      std::vector<LinkUse> uses;
-      for (int link : hops) {
-        if (link < 0 || link >= links) {
-          throw std::invalid_argument(where + ".links: link " + std::to_string(link) +
-                                      " is not in 0.." + std::to_string(links - 1));
-        }
-        uses.push_back({link, 1.0});
-      }
-      if (uses.empty()) throw std::invalid_argument(where + ".links: a flow needs a link");
-      const auto [it, is_new] = path_of_links.try_emplace(hops, -1);
-      if (is_new) it->second = paths.add(std::move(uses));
-      graph.addFlow(it->second, amount, latency_s);
-    } else {
-      throw std::invalid_argument(where + ".kind: '" + kind + "' is not compute, flow or delay");
-    }
-    for (int before : after) graph.addDependency(before, graph.size() - 1);
-  }
-}
-
-py::tuple simulateTasks(const std::vector<double>& bytes_per_s, int devices,
-                        const std::vector<PyTask>& tasks, std::optional<bool> fold,
-                        double devices_at_once) {
-  PathTable paths;
-  TaskGraph graph;
-  graph.setDevicesAtOnce(devices_at_once);
-  addTasks(tasks, static_cast<int>(bytes_per_s.size()), paths, graph);
-  FlowSimulator simulator(bytes_per_s, paths, devices, foldingOf(fold));
-  const Outcome* outcome = nullptr;
-  {
-    py::gil_scoped_release release;
-    outcome = &simulator.run(graph);
-  }
-  return py::make_tuple(outcome->makespan_s, outcome->finish_s, outcome->device_busy_s,
-                        outcome->link_bytes);
-}
-
 // MaxMinRates with the arrays that it refers to.
 class OwnedRates {
  public:
@@ -132,7 +78,7 @@ class OwnedRates {
       paths_.add(std::move(uses));
       count_.push_back(0);
     }
-    rates_.reset();
+    rates_.reset(paths_);
   }
 
   void change(int path, int delta) {
@@ -182,9 +128,6 @@ void bindSimulator(py::module_& module) {
            py::arg("paths"))
       .def("change", &OwnedRates::change, py::arg("path"), py::arg("delta"))
       .def("solve", &OwnedRates::solve);
-  module.def("simulate_tasks", &simulateTasks, py::arg("bytes_per_s"), py::arg("devices"),
-             py::arg("tasks"), py::arg("fold") = py::none(),
-             py::arg("devices_at_once") = std::numeric_limits<double>::infinity());
 }
 
 }  // namespace
@@ -193,11 +136,12 @@ void bindSimulator(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() =
       "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
+  topoopt::bindSim(module);
   topoopt::bindIteration(module);
   topoopt::bindSimulator(module);
+  topoopt::bindIterationTasks(module);
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);
-  topoopt::bindSim(module);
   topoopt::bindRouting(module);
   topoopt::bindPacket(module);
   topoopt::bindTopology(module);

@@ -1,5 +1,5 @@
 // Bindings of placements, of a job's costs and of one iteration; torch_topoopt.search.lowering,
-// .search.traffic, .sim.iteration and .iteration_tasks are their front.
+// .search.traffic and .sim.iteration are their front.
 
 #include "bind/iteration.h"
 
@@ -7,13 +7,11 @@
 
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "sim/iteration/iteration.h"
-#include "sim/iteration/iteration_steps.h"
 #include "sim/iteration/job.h"
 #include "sim/iteration/routed_network.h"
 
@@ -33,8 +31,6 @@ using PyNeed = std::tuple<std::vector<int>, int, int, bool, bool, bool>;
 // shards, all_reduce_bytes, kinds that need whole operands, whole positions, operands
 using PyOperator =
     std::tuple<std::vector<PyShard>, double, std::vector<int>, bool, std::vector<PyOperand>>;
-// kind, source, target, amount, priority, servers, after
-using PyStep = std::tuple<std::string, int, int, double, int, std::vector<int>, std::vector<int>>;
 
 ParameterSplit kindOf(int kind) {
   if (kind < 0 || kind >= kParameterSplits) {
@@ -77,23 +73,11 @@ std::shared_ptr<Job> makeJob(int servers, int micro_batches, const std::vector<P
   return job;
 }
 
-std::vector<int> internAll(PlacementCosts& costs, const std::vector<PyPlacement>& strategy) {
-  if (strategy.size() != costs.job().operators.size()) {
-    throw std::invalid_argument("strategy: places " + std::to_string(strategy.size()) + " of " +
-                                std::to_string(costs.job().operators.size()) + " operators");
-  }
-  std::vector<int> ids;
-  for (const PyPlacement& placement : strategy) {
-    ids.push_back(costs.placements().intern(toPlacement(placement)));
-  }
-  return ids;
-}
-
 py::tuple simulateIteration(const std::shared_ptr<Job>& job,
                             const std::shared_ptr<RoutedNetwork>& network,
                             const std::vector<PyPlacement>& strategy, std::optional<bool> fold) {
   IterationModel model(job, network, foldingOf(fold));
-  const std::vector<int> ids = internAll(model.costs(), strategy);
+  const std::vector<int> ids = model.costs().intern(toStrategy(strategy));
   double seconds = 0;
   {
     py::gil_scoped_release release;
@@ -102,45 +86,10 @@ py::tuple simulateIteration(const std::shared_ptr<Job>& job,
   return py::make_tuple(seconds, model.computeSeconds(), model.linkBytes(), model.taskCount());
 }
 
-// Writes the steps down.
-class ListSink {
- public:
-  int compute(int server, double seconds, int priority) {
-    return add({"compute", server, server, seconds, priority, {}, {}});
-  }
-  int delay(double seconds) { return add({"delay", 0, 0, seconds, 0, {}, {}}); }
-  int transfer(int source, int target, double size_bytes) {
-    return add({"flow", source, target, size_bytes, 0, {}, {}});
-  }
-  void allReduce(const std::vector<int>& servers, double size_bytes, int after) {
-    add({"all_reduce", 0, 0, size_bytes, 0, servers, {after}});
-  }
-  void dependency(int before, int after) { std::get<6>(steps[after]).push_back(before); }
-
-  std::vector<PyStep> steps;
-
- private:
-  int add(PyStep step) {
-    steps.push_back(std::move(step));
-    return static_cast<int>(steps.size()) - 1;
-  }
-};
-
-std::vector<PyStep> iterationSteps(const std::shared_ptr<Job>& job,
-                                   const std::vector<PyPlacement>& strategy) {
-  PlacementCosts costs(job);
-  const std::vector<int> ids = internAll(costs, strategy);
-  std::vector<int> themselves(job->servers);
-  std::iota(themselves.begin(), themselves.end(), 0);
-  ListSink sink;
-  IterationSteps(costs, ids, themselves, sink).build();
-  return std::move(sink.steps);
-}
-
 std::vector<int64_t> memoryBytes(const std::shared_ptr<Job>& job,
                                  const std::vector<PyPlacement>& strategy) {
   PlacementCosts costs(job);
-  return costs.memoryBytes(internAll(costs, strategy));
+  return costs.memoryBytes(costs.intern(toStrategy(strategy)));
 }
 
 std::vector<std::tuple<int, int, int, int, double>> transfers(const PyPlacement& producer,
@@ -219,7 +168,6 @@ void bindIteration(py::module_& module) {
            py::arg("overhead_s") = 0.0, py::arg("servers_at_once") = kAll);
   module.def("simulate_iteration", &simulateIteration, py::arg("job").none(false),
              py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none());
-  module.def("iteration_steps", &iterationSteps, py::arg("job").none(false), py::arg("strategy"));
   module.def("memory_bytes", &memoryBytes, py::arg("job").none(false), py::arg("strategy"));
   module.def("placement_transfers", &transfers, py::arg("producer"), py::arg("consumer"),
              py::arg("whole_parameter"), py::arg("whole_attribute"));

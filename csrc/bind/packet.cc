@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "bind/sim.h"
 #include "sim/core/flow_program.h"
 #include "sim/packet/packet_network.h"
-#include "sim/packet/reconfigurer.h"
 
 namespace py = pybind11;
 
@@ -156,38 +154,13 @@ py::dict countsOf(const PacketNetwork& network, size_t links) {
   return counts;
 }
 
-// (window_s, delay_s, choose): `choose(now_s, [(source, target, bytes)])` gives None, or what
-// changes:
-// ([(link, bits_per_s)], [((source, target), path)]).
-packet::Reconfigurer makeReconfigurer(PacketNetwork& network, const FlowProgram& program,
-                                      const py::tuple& control) {
-  using packet::Reconfigurer;
-  const auto window_s = control[0].cast<double>();
-  const auto choose = control[2].cast<py::function>();
-  return Reconfigurer(
-      network, program.routeCount(), window_s, control[1].cast<double>(),
-      [choose](double now_s, const std::vector<Reconfigurer::Demand>& demand)
-          -> std::optional<Reconfigurer::Move> {
-        const py::gil_scoped_acquire acquire;
-        py::list waiting;
-        for (const auto& [source, target, bytes] : demand) {
-          waiting.append(py::make_tuple(source, target, bytes));
-        }
-        const py::object move = choose(now_s, waiting);
-        if (move.is_none()) return std::nullopt;
-        auto [rates, paths] = move.cast<
-            std::pair<decltype(Reconfigurer::Move::rates), decltype(Reconfigurer::Move::paths)>>();
-        return Reconfigurer::Move{std::move(rates), std::move(paths)};
-      });
-}
-
 // `paths`: (flow, its paths) per set of paths; `reroutes`: (time_s, flow, path). Both concern all
 // flows that have the path of the flow that is named.
 py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::object& keep_going,
                         const py::dict& options,
                         const std::vector<std::pair<int, std::vector<Path>>>& paths,
                         const std::vector<std::tuple<double, int, Path>>& reroutes,
-                        const std::optional<py::tuple>& control) {
+                        const CircuitControl* control) {
   PacketNetwork network(program, makeOptions(options));
   for (const auto& [flow, alternatives] : paths) {
     network.spread(routeOf(program, flow, "paths"), alternatives);
@@ -196,10 +169,7 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
     network.planReroute(time_s, routeOf(program, flow, "reroutes"), path);
   }
   RunOptions run{until_s, program.changes()};
-  if (control) {
-    run.control_at_s = (*control)[0].cast<double>();
-    run.control = makeReconfigurer(network, program, *control);
-  }
+  addControl(run, program, network, control);
   py::dict result = runProgram(program, network, std::move(run), keep_going);
   result["packet_counts"] = countsOf(network, program.links().size());
   return result;

@@ -7,29 +7,25 @@
 #include <pybind11/stl.h>
 #include <time.h>
 
-#include <limits>
+#include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "bind/architectures.h"
+#include "bind/iteration.h"
 #include "sim/core/flow_program_reader.h"
+#include "sim/core/reconfigurer.h"
 #include "sim/core/task_runner.h"
 #include "sim/flow/flow_network.h"
+#include "sim/flow/flow_simulator.h"
 
 namespace py = pybind11;
 
 namespace topoopt {
 namespace {
-
-// source, target, bits_per_s, latency_ns
-using PyLink = std::tuple<int, int, double, double>;
-// source, target, size_bytes, links, after
-using PyFlow = std::tuple<int, int, double, std::vector<int>, std::vector<int>>;
-// "flow", source, target, size_bytes, 0, links, after | "compute", host, 0, seconds, priority, [],
-// after | "delay", 0, 0, seconds, 0, [], after
-using PyTask = std::tuple<std::string, int, int, double, int, std::vector<int>, std::vector<int>>;
-using PyChange = std::tuple<double, int, double>;
 
 double threadCpuSeconds() {
   timespec now{};
@@ -46,86 +42,155 @@ std::string item(const char* list, size_t index) {
   return std::string(list) + "[" + std::to_string(index) + "]";
 }
 
-void checkIndices(const std::vector<int>& indices, size_t count, const char* what,
-                  const std::string& where) {
-  for (int index : indices) {
-    if (index >= 0 && static_cast<size_t>(index) < count) continue;
-    throw std::invalid_argument(where + what + " " + std::to_string(index) + " is not in 0.." +
-                                std::to_string(static_cast<int64_t>(count) - 1));
+// A flow of a program, as people look at it.
+struct PlacedFlow {
+  int64_t id;
+  int source, target;
+  double size_bytes;
+  std::vector<int> links;
+};
+
+PlacedFlow flowOf(const FlowProgram& program, int task) {
+  if (task < 0 || task >= program.graph().size() ||
+      program.graph().tasks()[task].kind != TaskKind::kFlow) {
+    throw std::invalid_argument("task: " + std::to_string(task) + " is not a flow");
   }
+  const Task& flow = program.graph().tasks()[task];
+  const auto links = program.route(flow.resource);
+  return {program.taskId(task),
+          program.links()[links.front()].source,
+          program.links()[links.back()].target,
+          flow.amount,
+          {links.begin(), links.end()}};
 }
 
-void addLinks(const std::vector<PyLink>& links, FlowProgram& program) {
-  for (size_t i = 0; i < links.size(); ++i) {
-    const auto& [source, target, bits_per_s, latency_ns] = links[i];
-    program.addLink({static_cast<int64_t>(i), source, target, bits_per_s, latency_ns},
-                    [i] { return item("links", i); });
-  }
+int addLink(FlowProgram& program, int source, int target, double bits_per_s, double latency_ns) {
+  const size_t number = program.links().size();
+  program.addLink({static_cast<int64_t>(number), source, target, bits_per_s, latency_ns},
+                  [number] { return item("links", number); });
+  return static_cast<int>(number);
 }
 
-void finish(const std::vector<PyChange>& changes, const char* list, FlowProgram& program) {
-  for (size_t i = 0; i < changes.size(); ++i) {
-    const auto& [time_s, link, bits_per_s] = changes[i];
-    program.addChange({time_s, link, bits_per_s}, [i] { return item("changes", i); });
+int addFlow(FlowProgram& program, int source, int target, double size_bytes,
+            const std::vector<int>& links) {
+  return program.addFlow({program.graph().size(), source, target, size_bytes}, links,
+                         [&program] { return item("flows", program.flowCount()); });
+}
+
+int addCompute(FlowProgram& program, int host, double seconds, int priority) {
+  return program.addCompute(host, seconds, priority,
+                            [&program] { return item("tasks", program.graph().size()); });
+}
+
+int addDelay(FlowProgram& program, double seconds) {
+  return program.addDelay(seconds, [&program] { return item("tasks", program.graph().size()); });
+}
+
+void addDependency(FlowProgram& program, int before, int after) {
+  for (int task : {before, after}) {
+    if (task >= 0 && task < program.graph().size()) continue;
+    throw std::invalid_argument("after: task " + std::to_string(task) + " is not in 0.." +
+                                std::to_string(program.graph().size() - 1));
   }
+  program.addDependency(before, after);
+}
+
+void addChange(FlowProgram& program, double time_s, int link, double bits_per_s) {
+  program.addChange({time_s, link, bits_per_s},
+                    [&program] { return item("changes", program.changes().size()); });
+}
+
+void failOnCycle(const FlowProgram& program) {
   const std::vector<int> cycle = findCycle(program.graph());
   if (cycle.empty()) return;
-  throw std::invalid_argument(std::string(list) + ": the dependencies form a cycle: " +
+  throw std::invalid_argument("after: the dependencies form a cycle: " +
                               cycleText(cycle, [](int task) { return int64_t{task}; }));
 }
 
-FlowProgram makeProgram(int64_t nodes, int64_t hosts, const std::vector<PyLink>& links,
-                        const std::vector<PyFlow>& flows, const std::vector<PyChange>& changes) {
-  FlowProgram program(nodes, hosts);
-  addLinks(links, program);
-  for (size_t i = 0; i < flows.size(); ++i) {
-    const auto& [source, target, size_bytes, path, after] = flows[i];
-    checkIndices(path, links.size(), ".path: link", item("flows", i));
-    checkIndices(after, flows.size(), ".after: flow", item("flows", i));
-    program.addFlow({static_cast<int64_t>(i), source, target, size_bytes}, path,
-                    [i] { return item("flows", i); });
-    for (int before : after) program.addDependency(before, static_cast<int>(i));
-  }
-  finish(changes, "flows", program);
-  return program;
+Reconfigurer::Move toMove(const std::map<int, double>& rates, const Array<int64_t>& source,
+                          const Array<int64_t>& target, const Array<double>& latency_s,
+                          const Array<int64_t>& begin, const Array<int64_t>& link,
+                          const Array<double>& load) {
+  return {{rates.begin(), rates.end()}, toPairPaths(source, target, latency_s, begin, link, load)};
 }
 
-FlowProgram makeTaskProgram(int64_t nodes, int64_t hosts, const std::vector<PyLink>& links,
-                            const std::vector<PyTask>& tasks, const std::vector<PyChange>& changes,
-                            bool first_come, double hosts_at_once) {
-  FlowProgram program(nodes, hosts);
-  program.setFirstCome(first_come);
-  program.setHostsAtOnce(hosts_at_once);
-  addLinks(links, program);
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const auto& [kind, source, target, amount, priority, path, after] = tasks[i];
-    const auto where = [i] { return item("tasks", i); };
-    checkIndices(path, links.size(), ".path: link", item("tasks", i));
-    checkIndices(after, tasks.size(), ".after: task", item("tasks", i));
-    if (kind == "flow") {
-      program.addFlow({static_cast<int64_t>(i), source, target, amount}, path, where);
-    } else if (kind == "compute") {
-      program.addCompute(source, amount, priority, where);
-    } else if (kind == "delay") {
-      program.addDelay(amount, where);
-    } else {
-      throw std::invalid_argument(where() + ".kind: '" + kind + "' is not flow, compute or delay");
-    }
-    for (int before : after) program.addDependency(before, static_cast<int>(i));
-  }
-  finish(changes, "tasks", program);
-  return program;
-}
-
-py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::object& keep_going) {
+py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::object& keep_going,
+                      const CircuitControl* control) {
   ProgramFlowNetwork level(program);
-  return runProgram(program, level.network, {until_s, program.changes()}, keep_going);
+  RunOptions options{until_s, program.changes()};
+  addControl(options, program, level.network, control);
+  return runProgram(program, level.network, std::move(options), keep_going);
+}
+
+// What behaves alike is simulated once (fold.h): the makespan, and per task, host and link the
+// finish, the busy seconds and the bytes.
+py::tuple runFolded(const FlowProgram& program, std::optional<bool> fold) {
+  failOnCycle(program);
+  const ProgramFlowNetwork level(program);
+  FlowSimulator simulator(level.capacity, level.paths, program.hosts(), foldingOf(fold));
+  const Outcome* outcome = nullptr;
+  {
+    py::gil_scoped_release release;
+    outcome = &simulator.run(program.graph());
+  }
+  return py::make_tuple(outcome->makespan_s, outcome->finish_s, outcome->device_busy_s,
+                        outcome->link_bytes);
+}
+
+void bindFlowProgram(py::module_& module) {
+  py::class_<ProgramLink>(module, "ProgramLink")
+      .def_readonly("id", &ProgramLink::id)
+      .def_readonly("source", &ProgramLink::source)
+      .def_readonly("target", &ProgramLink::target)
+      .def_readonly("bits_per_s", &ProgramLink::bits_per_s)
+      .def_readonly("latency_ns", &ProgramLink::latency_ns);
+  py::class_<PlacedFlow>(module, "ProgramFlow")
+      .def_readonly("id", &PlacedFlow::id)
+      .def_readonly("source", &PlacedFlow::source)
+      .def_readonly("target", &PlacedFlow::target)
+      .def_readonly("size_bytes", &PlacedFlow::size_bytes)
+      .def_readonly("links", &PlacedFlow::links);
+  py::class_<FlowProgram>(module, "FlowProgram")
+      .def(py::init<int64_t, int64_t>(), py::arg("nodes"), py::arg("hosts"))
+      .def("add_link", &addLink, py::arg("source"), py::arg("target"), py::arg("bits_per_s"),
+           py::arg("latency_ns"))
+      .def("add_flow", &addFlow, py::arg("source"), py::arg("target"), py::arg("size_bytes"),
+           py::arg("links"))
+      .def("add_compute", &addCompute, py::arg("host"), py::arg("seconds"), py::arg("priority") = 0)
+      .def("add_delay", &addDelay, py::arg("seconds"))
+      .def("add_dependency", &addDependency, py::arg("before"), py::arg("after"))
+      .def("add_change", &addChange, py::arg("time_s"), py::arg("link"), py::arg("bits_per_s"))
+      .def("set_first_come", &FlowProgram::setFirstCome, py::arg("first_come"))
+      .def("set_hosts_at_once", &FlowProgram::setHostsAtOnce, py::arg("count"))
+      .def_static("read", &readFlowProgram, py::arg("path"),
+                  py::call_guard<py::gil_scoped_release>())
+      .def_static(
+          "parse", [](const std::string& text) { return parseFlowProgram(text); }, py::arg("text"))
+      .def_property_readonly("nodes", &FlowProgram::nodes)
+      .def_property_readonly("hosts", &FlowProgram::hosts)
+      .def_property_readonly("flow_count", &FlowProgram::flowCount)
+      .def_property_readonly("task_count",
+                             [](const FlowProgram& program) { return program.graph().size(); })
+      .def_property_readonly("flow_tasks",
+                             [](const FlowProgram& program) {
+                               std::vector<int> flows;
+                               for (int task = 0; task < program.graph().size(); ++task) {
+                                 if (program.graph().tasks()[task].kind == TaskKind::kFlow) {
+                                   flows.push_back(task);
+                                 }
+                               }
+                               return flows;
+                             })
+      .def_property_readonly("links", &FlowProgram::links)
+      .def("flow", &flowOf, "The flow that is task `task`; its links are indices.",
+           py::arg("task"));
 }
 
 }  // namespace
 
 py::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                     const py::object& keep_going) {
+  failOnCycle(program);
   if (!(options.until_s >= 0)) {
     throw std::invalid_argument("until_s: " + std::to_string(options.until_s) +
                                 " is not a time from 0 on");
@@ -160,58 +225,29 @@ py::dict runProgram(const FlowProgram& program, Network& network, RunOptions opt
   return result;
 }
 
+void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableNetwork& network,
+                const CircuitControl* control) {
+  if (control == nullptr) return;
+  options.control_at_s = 0;
+  options.control =
+      Reconfigurer(network, program, control->window_s, control->delay_s,
+                   [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
+                     const py::gil_scoped_acquire acquire;
+                     return choose(now_s, demand).cast<std::optional<Reconfigurer::Move>>();
+                   });
+}
+
 void bindSim(py::module_& module) {
-  py::class_<FlowProgram>(module, "FlowProgram")
-      .def(py::init(&makeProgram), py::arg("nodes"), py::arg("hosts"), py::arg("links"),
-           py::arg("flows"), py::arg("changes"))
-      .def_static("of_tasks", &makeTaskProgram, py::arg("nodes"), py::arg("hosts"),
-                  py::arg("links"), py::arg("tasks"), py::arg("changes"),
-                  py::arg("first_come") = false,
-                  py::arg("hosts_at_once") = std::numeric_limits<double>::infinity())
-      .def_static("read", &readFlowProgram, py::arg("path"),
-                  py::call_guard<py::gil_scoped_release>())
-      .def_static(
-          "parse", [](const std::string& text) { return parseFlowProgram(text); }, py::arg("text"))
-      .def_property_readonly("nodes", &FlowProgram::nodes)
-      .def_property_readonly("hosts", &FlowProgram::hosts)
-      .def_property_readonly("flow_count", &FlowProgram::flowCount)
-      .def_property_readonly("task_count",
-                             [](const FlowProgram& program) { return program.graph().size(); })
-      .def_property_readonly("flow_tasks",
-                             [](const FlowProgram& program) {
-                               std::vector<int> flows;
-                               for (int task = 0; task < program.graph().size(); ++task) {
-                                 if (program.graph().tasks()[task].kind == TaskKind::kFlow) {
-                                   flows.push_back(task);
-                                 }
-                               }
-                               return flows;
-                             })
-      .def_property_readonly("links",
-                             [](const FlowProgram& program) {
-                               std::vector<std::tuple<int64_t, int, int, double, double>> links;
-                               for (const ProgramLink& link : program.links()) {
-                                 links.emplace_back(link.id, link.source, link.target,
-                                                    link.bits_per_s, link.latency_ns);
-                               }
-                               return links;
-                             })
-      .def(
-          "flow",
-          [](const FlowProgram& program, int task) {
-            const Task& flow = program.graph().tasks().at(task);
-            if (flow.kind != TaskKind::kFlow) {
-              throw std::invalid_argument("task " + std::to_string(task) + " is not a flow");
-            }
-            const auto links = program.route(flow.resource);
-            return py::make_tuple(program.taskId(task), program.links()[links.front()].source,
-                                  program.links()[links.back()].target, flow.amount,
-                                  std::vector<int>(links.begin(), links.end()));
-          },
-          "ID, source, target, size_bytes and links (indices) of the flow that is task `task`.",
-          py::arg("task"));
+  bindFlowProgram(module);
+  py::class_<Reconfigurer::Move>(module, "CircuitMove")
+      .def(py::init(&toMove), py::arg("rates"), py::arg("source"), py::arg("target"),
+           py::arg("latency_s"), py::arg("begin"), py::arg("link"), py::arg("load"));
+  py::class_<CircuitControl>(module, "CircuitControl")
+      .def(py::init<double, double, py::function>(), py::arg("window_s"), py::arg("delay_s"),
+           py::arg("choose"));
   module.def("run_flow_level", &runFlowLevel, py::arg("program"), py::arg("until_s"),
-             py::arg("keep_going"));
+             py::arg("keep_going"), py::arg("control") = py::none());
+  module.def("run_folded", &runFolded, py::arg("program"), py::arg("fold"));
 }
 
 }  // namespace topoopt

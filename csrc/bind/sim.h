@@ -19,6 +19,16 @@ void bindSim(pybind11::module_& module);
 pybind11::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                           const pybind11::object& keep_going);
 
+// Reconfigurer for Python: `choose(now_s, {(source, target): bytes})` gives a Move or None.
+struct __attribute__((visibility("hidden"))) CircuitControl {
+  double window_s, delay_s;
+  pybind11::function choose;
+};
+
+// Sets `options.control` to what moves the circuits of `network`; without `control` to nothing.
+void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableNetwork& network,
+                const CircuitControl* control);
+
 // Adds the packet level to the module (bind/packet.cc).
 void bindPacket(pybind11::module_& module);
 

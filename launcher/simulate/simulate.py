@@ -63,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="with PLAN: the same strategy on another kind of network for the same servers, such "
         "as fat-tree or torus (docs/architectures.md), or one of your own, FILE.py:NAME "
         "(docs/extending.md); every flow takes one shortest path; "
-        "circuits that move (ocs-reconfig) need --level packet",
+        "where circuits move (ocs-reconfig), they do so at both levels",
     )
     shared_options.add(
         options,
@@ -155,10 +155,12 @@ def _program(
     topology = architecture(arguments.architecture)(plan.cluster, plan.demand, seed=plan.seed)
     what = (topology, graph, plan.cluster, plan.strategy)
     parts = plan.micro_batches
-    if topology.reconfiguration is not None and arguments.level == "packet":
-        from torch_topoopt.comparison.packet_level import MovingCircuits
+    if topology.reconfiguration is not None:
+        from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
 
-        moving = MovingCircuits(*what, micro_batches=parts, seed=plan.seed, iterations=iterations)
+        moving = MovingCircuits(
+            *what, level=arguments.level, micro_batches=parts, seed=plan.seed, iterations=iterations
+        )
         return moving.program, moving.control, {}
     program = architecture_program(
         *what, micro_batches=parts, seed=plan.seed, iterations=iterations

@@ -6,7 +6,7 @@ import pytest
 from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt.architectures.topoopt import topology_of
-from torch_topoopt.comparison.flow_level import predict_architecture
+from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.sim import predict

@@ -187,23 +187,28 @@ def _searches() -> list[Call]:
 def _iterations() -> list[Call]:
     def job(*arguments: Any) -> Any:
         made = _core.Job(*arguments)
-        _core.iteration_steps(made, _STRATEGY)
+        _core.IterationTasks(made, _network(), _STRATEGY)
         return _core.simulate_iteration(made, _network(), _STRATEGY)
+
+    def iterations(paths: Any, path_of_flow: Any, count: Any) -> Any:
+        tasks = _core.IterationTasks(_job(), _network(), _STRATEGY)
+        program = _program()
+        ways = [[_core.WeightedPath(*path)] for path in paths]
+        added = tasks.add_to(program, ways, path_of_flow, count)
+        return _run_all(program), added.ends, added.cargo_of_task, tasks.cargoes
 
     def larger_job(strategy: Any) -> Any:
         """More servers than the network has."""
         made = _core.Job(3, *_JOB[1:])
         return _core.simulate_iteration(made, _network(), strategy)
 
-    tasks = [("compute", 0, 1.0, 0.0, 0, [], []), ("flow", 0, 8.0, 1e-6, 0, [0], [0]),
-             ("delay", 0, 1.0, 0.0, 0, [], [1])]  # fmt: skip
     return [
         Call("Job", job, _JOB),
         Call("simulate_iteration", _core.simulate_iteration, (_job(), _network(), _STRATEGY, True)),
         Call("simulate_iteration, larger job", larger_job, ([([2], 0, 1, 1), ([1], 0, 1, 1)],)),
-        Call("simulate_tasks", _core.simulate_tasks, ([1e9, 1e9], 2, tasks, True)),
         Call("memory_bytes", _core.memory_bytes, (_job(), _STRATEGY)),
-        Call("iteration_steps", _core.iteration_steps, (_job(), _STRATEGY)),
+        Call("IterationTasks", _core.IterationTasks, (_job(), _network(), _STRATEGY)),
+        Call("IterationTasks.add_to", iterations, ([([0], 1.0)], [0] * _flows(), 1)),
         Call("placement_transfers", _core.placement_transfers, (_BOTH, _FIRST, True, False)),
         Call("placement_sent", _core.placement_sent, (_BOTH, _FIRST, True, False)),
         Call("placement_need", _core.placement_need, (_BOTH, True, False)),
@@ -213,24 +218,48 @@ def _iterations() -> list[Call]:
     ]  # fmt: skip
 
 
-def _programs() -> list[Call]:
-    def program(*arguments: Any) -> Any:
-        return _run_all(_core.FlowProgram(*arguments))
+def _flows() -> int:
+    return len(_core.IterationTasks(_job(), _network(), _STRATEGY).source)
 
-    def of_tasks(*arguments: Any) -> Any:
-        return _run_all(_core.FlowProgram.of_tasks(*arguments))
+
+def _programs() -> list[Call]:
+    def built(links: Any, computes: Any, delays: Any, flows: Any, after: Any, changes: Any) -> Any:
+        program = _core.FlowProgram(3, 3)
+        for add, items in (
+            (program.add_link, links),
+            (program.add_compute, computes),
+            (program.add_delay, delays),
+            (program.add_flow, flows),
+            (program.add_dependency, after),
+            (program.add_change, changes),
+        ):
+            for item in items:
+                add(*item)
+        return _run_all(program)
 
     def packets(*arguments: Any) -> Any:
         return _core.run_packet_level(_program(), *arguments)
 
+    def moving(window_s: Any, delay_s: Any, *move: Any) -> Any:
+        for run in (_core.run_flow_level, packets_of):
+            control = _core.CircuitControl(
+                window_s, delay_s, lambda now_s, waiting: _core.CircuitMove(*move)
+            )
+            run(_program(), 1.0, None, control=control)
+        return None
+
+    def packets_of(*arguments: Any, control: Any) -> Any:
+        return _core.run_packet_level(*arguments, {}, [], [], control)
+
     links = [(0, 1, 1e9, 10.0), (1, 2, 1e9, 10.0), (0, 2, 1e9, 10.0)]
-    tasks = [("compute", 0, 0, 1e-3, 0, [], []), ("flow", 0, 2, 9e3, 0, [0, 1], [0]),
-             ("delay", 0, 0, 1e-6, 0, [], [1])]  # fmt: skip
-    control = (1e-6, 1e-6, lambda now_s, waiting: ([(0, 1e8)], [((0, 2), [2])]))
+    ints, reals = np.array, np.array
+    move = ({0: 1e8}, ints([0]), ints([2]), reals([1e-8]), ints([0, 1]), ints([2]), reals([1.0]))
     options = {"transport": "dctcp", "mtu_bytes": 1000, "seed": 1, "dctcp_gain": 0.1}
     return [
-        Call("FlowProgram", program, (3, 3, links, [(0, 2, 9e3, [0, 1], [])], [(1e-6, 0, 1e8)])),
-        Call("FlowProgram.of_tasks", of_tasks, (3, 3, links, tasks, [(1e-6, 0, 1e8)], True)),
+        Call("FlowProgram", _core.FlowProgram, (3, 3)),
+        Call("FlowProgram, built", built,
+             (links, [(0, 1e-3, 0)], [(1e-6,)], [(0, 2, 9e3, [0, 1])], [(0, 1), (1, 2)],
+              [(1e-6, 0, 1e8)])),
         Call("FlowProgram.parse", _core.FlowProgram.parse, ("nodes 2",)),
         Call("FlowProgram.read", _core.FlowProgram.read, ("/dev/null",)),
         Call("FlowProgram.flow", _program().flow, (0,)),
@@ -240,7 +269,8 @@ def _programs() -> list[Call]:
              (_program(), 1.0, lambda now_s, finished: True, {}, [(0, [[0, 1], [2]])],
               [(1e-6, 0, [2])], None)),
         Call("run_packet_level, options", packets, (1.0, None, options, [], [], None)),
-        Call("run_packet_level, control", packets, (1.0, None, {}, [], [], control)),
+        Call("Reconfigurer", moving, (1e-6, 1e-6, *move)),
+        Call("run_folded", _core.run_folded, (_program(), True)),
         *(
             Call(f"run_packet_level, {name}", packets, (1.0, None, {name: 1}, [], [], None))
             for name in _core.packet_options()
@@ -249,8 +279,11 @@ def _programs() -> list[Call]:
 
 
 def _program() -> _core.FlowProgram:
-    links = [(0, 1, 1e9, 10.0), (1, 2, 1e9, 10.0), (0, 2, 1e9, 10.0)]
-    return _core.FlowProgram(3, 3, links, [(0, 2, 9e3, [0, 1], [])], [])
+    program = _core.FlowProgram(3, 3)
+    for source, target in ((0, 1), (1, 2), (0, 2)):
+        program.add_link(source, target, 1e9, 10.0)
+    program.add_flow(0, 2, 9e3, [0, 1])
+    return program
 
 
 def _run_all(program: _core.FlowProgram) -> Any:

@@ -11,10 +11,9 @@ from support.small_op_graphs import graph, one_all_reduce, operator, random_grap
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.comparison.flow_level import predict_architecture
-from torch_topoopt.comparison.packet_level import MovingCircuits, predict_packets
+from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.reconfiguration.simulation import simulate_reconfiguring
+from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 
@@ -39,7 +38,9 @@ def test_a_transfer_waits_for_the_window_and_the_switch_and_then_has_every_circu
     """100 MB over both circuits of 10 GB/s, measured after 50 ms, moved in 10 ms."""
     op_graph, strategy = one_transfer(100 * MB)
     topology = ocs_reconfig.build_no_forwarding(cluster_of(8), seed=0)
-    moving = MovingCircuits(topology, op_graph, cluster_of(8), strategy, iterations=2)
+    moving = MovingCircuits(
+        topology, op_graph, cluster_of(8), strategy, level="packet", iterations=2
+    )
     result = moving.run(transport=transport)
     first, second = (float(result.finish_s[end]) for end in moving.ends)
     sent_s = 100 * MB * WIRE / PAYLOAD / 20e9
@@ -48,8 +49,8 @@ def test_a_transfer_waits_for_the_window_and_the_switch_and_then_has_every_circu
     assert second - first == pytest.approx(sent_s, abs=compute_s + 1e-5)  # circuits are in place
     assert moving.changes == 1
     assert result.link_bytes.sum() == 200 * MB
-    flow = simulate_reconfiguring(topology, op_graph, cluster_of(8), strategy, iterations=1)
-    assert first == pytest.approx(flow.iteration_s, rel=2e-3)
+    flow = MovingCircuits(topology, op_graph, cluster_of(8), strategy, iterations=1).run()
+    assert first == pytest.approx(flow.completion_s, rel=2e-3)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -64,21 +65,25 @@ def test_what_is_under_way_when_circuits_move_is_drained_not_lost(
     rng = random.Random(3)
     op_graph = random_graph(rng, 8)
     strategy = random_strategy(rng, op_graph, cluster.servers)
-    moving = MovingCircuits(topology, op_graph, cluster, strategy, seed=1, iterations=1)
+    moving = MovingCircuits(
+        topology, op_graph, cluster, strategy, level="packet", seed=1, iterations=1
+    )
     result = moving.run(transport=transport)
     assert moving.changes > 2
     assert result.complete
     assert not result.packet_counts["dropped"].any()
-    again = MovingCircuits(topology, op_graph, cluster, strategy, seed=1, iterations=1)
+    again = MovingCircuits(
+        topology, op_graph, cluster, strategy, level="packet", seed=1, iterations=1
+    )
     assert (again.run(transport=transport).finish_s == result.finish_s).all()
     if not forwarding and transport != "ndp":
         sizes = np.zeros(cluster.servers)
         for task in moving.program.flow_tasks:
-            _, source, _, size_bytes, _ = moving.program.flow(task)
-            sizes[source] += np.ceil(size_bytes)
+            flow = moving.program.flow(task)
+            sizes[flow.source] += np.ceil(flow.size_bytes)
         sent = np.zeros(cluster.servers)
-        for (_, source, _, _, _), size in zip(moving.program.links, result.link_bytes, strict=True):
-            sent[source] += size
+        for link, size in zip(moving.program.links, result.link_bytes, strict=True):
+            sent[link.source] += size
         assert (sent >= sizes).all()
         assert sent.sum() <= sizes.sum() * 1.05  # go-back-N may send a few packets again
 
@@ -88,7 +93,7 @@ def test_both_levels_agree_where_every_pair_has_its_own_circuits() -> None:
     op_graph = one_all_reduce(20 * MB)
     strategy = data_parallel(op_graph, 4)
     topology = sip_ml.build(cluster)
-    packets = predict_packets(topology, op_graph, cluster, strategy)
+    packets = predict_architecture(topology, op_graph, cluster, strategy, level="packet")
     flow = predict_architecture(topology, op_graph, cluster, strategy)
     assert packets.iteration_s == pytest.approx(flow.iteration_s * WIRE / PAYLOAD, rel=0.02)
     assert packets.compute_s == pytest.approx(flow.compute_s)
@@ -101,7 +106,9 @@ def test_a_static_network_is_that_of_the_flow_program() -> None:
     op_graph = random_graph(rng, 5)
     strategy = random_strategy(rng, op_graph, 6)
     topology = ARCHITECTURES["ideal-switch"](cluster)
-    packets = predict_packets(topology, op_graph, cluster, strategy, transport="roce")
+    packets = predict_architecture(
+        topology, op_graph, cluster, strategy, level="packet", transport="roce"
+    )
     flow = predict_architecture(topology, op_graph, cluster, strategy)
     assert packets.iteration_s == pytest.approx(flow.iteration_s, rel=0.05)
     assert packets.bandwidth_tax == pytest.approx(flow.bandwidth_tax, rel=1e-3)
@@ -116,7 +123,7 @@ def test_wrong_arguments_are_errors() -> None:
     with pytest.raises(ValueError, match="iterations: 0 is not at least 1"):
         MovingCircuits(topology, op_graph, cluster, strategy, iterations=0)
     with pytest.raises(ValueError, match="transport: 'tcp'"):
-        MovingCircuits(topology, op_graph, cluster, strategy).run(transport="tcp")
+        MovingCircuits(topology, op_graph, cluster, strategy, level="packet").run(transport="tcp")
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -127,7 +134,7 @@ def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -
     strategy = data_parallel(op_graph, 8)
     topology = ARCHITECTURES[name](cluster, demand(op_graph, strategy, 8))
     flow = predict_architecture(topology, op_graph, cluster, strategy)
-    packets = predict_packets(topology, op_graph, cluster, strategy)
+    packets = predict_architecture(topology, op_graph, cluster, strategy, level="packet")
     if topology.reconfiguration is None:
         routes = Routes(topology)
         hop_s = routes.path_latency_s

@@ -16,7 +16,7 @@ from support.small_op_graphs import (
 from torch_topoopt import _core
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree, ideal_switch, topoopt
 from torch_topoopt.architectures.routing import Routes
-from torch_topoopt.comparison.flow_level import demand_bytes, pairs_of, predict_on
+from torch_topoopt.comparison.estimate import demand_bytes, pairs_of, predict_on
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.pipelines import pipeline

@@ -8,11 +8,11 @@
 #include <set>
 
 #include "seed.h"
+#include "sim/core/reconfigurer.h"
 #include "sim/core/task_runner.h"
 #include "sim/packet/delay_lines.h"
 #include "sim/packet/packet_network.h"
 #include "sim/packet/received.h"
-#include "sim/packet/reconfigurer.h"
 
 namespace topoopt::packet {
 namespace {
@@ -276,16 +276,13 @@ TEST(PacketNetwork, NothingIsLostWhenCircuitsMove) {
     for (bool queue_at_sender : {true, false}) {
       FlowProgram program = ringProgram(4);
       for (int source = 0; source < 4; ++source) addFlow(program, source, 2, 4e6);
-      for (int link = 4; link < 8; ++link) {
-        program.addChange({0, link, 0}, [] { return std::string("change"); });
-      }
       Options given = optionsOf(transport);
       given.dctcp.queue_at_sender = queue_at_sender;
       PacketNetwork network(program, given);
       int moves = 0;
-      const auto choose = [&](double, const std::vector<Reconfigurer::Demand>& demand) {
+      const auto choose = [&](double, const Reconfigurer::Demand& demand) {
         EXPECT_LE(demand.size(), 4u);
-        for (const Reconfigurer::Demand& pair : demand) EXPECT_GT(pair.size_bytes, 0);
+        for (const auto& [pair, size_bytes] : demand) EXPECT_GT(size_bytes, 0);
         const bool clockwise = ++moves % 2 == 0;
         Reconfigurer::Move move;
         for (int link = 0; link < 8; ++link) {
@@ -293,21 +290,21 @@ TEST(PacketNetwork, NothingIsLostWhenCircuitsMove) {
         }
         for (int from = 0; from < 4; ++from) {
           const int to = (from + 2) % 4;
-          const std::vector<int> there{from, (from + 1) % 4};
-          const std::vector<int> back{4 + (from + 3) % 4, 4 + to};
-          move.paths.push_back({{from, to}, clockwise ? there : back});
+          const std::vector<LinkUse> there{{from, 1.0}, {(from + 1) % 4, 1.0}};
+          const std::vector<LinkUse> back{{4 + (from + 3) % 4, 1.0}, {4 + to, 1.0}};
+          move.paths.push_back({from, to, clockwise ? there : back, 0.0});
         }
         return std::optional(move);
       };
       TaskRunner runner(program.hosts());
       RunOptions options;
       options.changes = program.changes();
-      options.control_at_s = 1e-4;
-      options.control = Reconfigurer(network, program.routeCount(), 1e-4, 2e-5, choose);
+      options.control_at_s = 0;
+      options.control = Reconfigurer(network, program, 1e-4, 2e-5, choose);
       const Outcome outcome = runner.run(program.graph(), network, options);
       EXPECT_GT(moves, 3) << static_cast<int>(transport);
       EXPECT_EQ(network.dropped(), 0) << static_cast<int>(transport);
-      EXPECT_EQ(network.dataInside(), 0);
+      EXPECT_TRUE(network.drained());
       EXPECT_GT(outcome.link_bytes[0], 0);
       EXPECT_GT(outcome.link_bytes[4], 0);
     }

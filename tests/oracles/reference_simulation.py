@@ -7,18 +7,17 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
+from support.task_programs import ComputeTask, FlowTask, SimLink, Task, simulate_tasks
+
 from oracles.element_ownership import element_needs, element_transfers, shards
 from oracles.exact_max_min import exact_rates
 from torch_topoopt.search.accelerators import accelerator, operator_seconds
 from torch_topoopt.search.shards import shard_operator
-from torch_topoopt.sim import ComputeTask, FlowTask, SimLink, simulate_tasks
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import GradientBuckets, Operand, Operator, OpGraph
     from torch_topoopt.plan import Cluster, Network, Ring
     from torch_topoopt.search.strategies import Strategy
-
-Task = ComputeTask | FlowTask
 
 
 def reference_finish(

@@ -10,9 +10,9 @@ from support.small_op_graphs import graph, one_all_reduce, operator, random_grap
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
 from torch_topoopt.architectures.topology import Reconfiguration
-from torch_topoopt.comparison.flow_level import predict_architecture
+from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.reconfiguration.simulation import simulate_reconfiguring
+from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
 from torch_topoopt.search.strategies import data_parallel
 
 GB = 10**9
@@ -24,21 +24,22 @@ def cluster_of(servers: int, degree: int = 2) -> Cluster:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_without_changes_it_is_the_flow_level_on_the_first_circuits(seed: int) -> None:
-    """The engine in Python against the one in C++: same circuits, same routes, same sharing."""
+    """Circuits that stand still are a static network: same routes, same sharing."""
     rng = random.Random(seed)
     cluster = Cluster(6, 3, 25.0)
     op_graph = random_graph(rng, 8)
     strategy = random_strategy(rng, op_graph, 6)
     topology = ocs_reconfig.build(cluster, seed=seed, window_s=1e6)
-    changing = simulate_reconfiguring(topology, op_graph, cluster, strategy, iterations=1)
+    moving = MovingCircuits(topology, op_graph, cluster, strategy, iterations=1)
+    result = moving.run()
     still = predict_architecture(
         replace(topology, reconfiguration=None), op_graph, cluster, strategy
     )
-    # Every hop of a ring is a flow of its own here; in C++ a ring is one flow that moves in step
-    assert changing.compute_s == pytest.approx(still.compute_s, rel=1e-9)
-    assert changing.changes == 0
-    assert changing.sent_bytes == pytest.approx(sum(still.link_bytes), rel=1e-6)
-    assert changing.iteration_s <= still.iteration_s * (1 + 1e-2) + 1e-3
+    # Every hop of a ring is a flow of its own here; there a ring is one flow that moves in step
+    assert result.device_busy_s.max() == pytest.approx(still.compute_s, rel=1e-9)
+    assert moving.changes == 0
+    assert result.link_bytes.sum() == pytest.approx(sum(still.link_bytes), rel=1e-6)
+    assert result.completion_s <= still.iteration_s * (1 + 1e-2) + 1e-3
 
 
 def test_a_transfer_waits_for_the_window_and_the_switch_and_then_has_every_circuit() -> None:
@@ -48,14 +49,15 @@ def test_a_transfer_waits_for_the_window_and_the_switch_and_then_has_every_circu
     strategy = (Placement("a", (0,)), Placement("b", (1,)))
     topology = ocs_reconfig.build_no_forwarding(cluster, seed=0)
     assert (0, 1) not in {(link.source, link.target) for link in topology.links}
-    first = simulate_reconfiguring(topology, op_graph, cluster, strategy, iterations=1)
-    compute_s = first.compute_s
-    assert first.changes == 1
-    assert first.iteration_s == pytest.approx(0.06 + 0.5, abs=2 * compute_s + 1e-4)
-    assert first.sent_bytes == pytest.approx(10 * GB)
+    moving = MovingCircuits(topology, op_graph, cluster, strategy, iterations=2)
+    result = moving.run()
+    first, second = (float(result.finish_s[end]) for end in moving.ends)
+    compute_s = float(result.device_busy_s.max())
+    assert moving.changes == 1
+    assert first == pytest.approx(0.06 + 0.5, abs=compute_s + 1e-4)
+    assert result.link_bytes.sum() == pytest.approx(20 * GB)
     # the second finds the circuits in place
-    second = simulate_reconfiguring(topology, op_graph, cluster, strategy, iterations=2)
-    assert second.iteration_s == pytest.approx(0.5, abs=2 * compute_s + 1e-4)
+    assert second - first == pytest.approx(0.5, abs=compute_s + 1e-4)
 
 
 def test_discount_serves_two_demands_at_once_and_sip_ml_one_after_the_other() -> None:
@@ -69,9 +71,10 @@ def test_discount_serves_two_demands_at_once_and_sip_ml_one_after_the_other() ->
 
     def circuits_after(halve: bool) -> list[tuple[int, int]]:
         changed = replace(topology, reconfiguration=replace(policy, halve=halve))
-        result = simulate_reconfiguring(changed, op_graph, cluster, strategy, iterations=1)
-        assert len(result.phases) > 1
-        return [circuit for circuit in result.phases[1][0] if circuit[0] == 0]
+        moving = MovingCircuits(changed, op_graph, cluster, strategy, iterations=1)
+        moving.run()
+        assert moving.changes > 0
+        return [circuit for circuit in moving.phases[1] if circuit[0] == 0]
 
     assert circuits_after(True) == [(0, 1), (0, 2)]
     assert circuits_after(False) == [(0, 1), (0, 1)]
@@ -85,11 +88,9 @@ def test_an_all_reduce_ends_on_circuits_along_its_ring() -> None:
     least = 2 * (servers - 1) / servers * 4 * GB / (2 * cluster.link_bytes_per_s)
     for name in ("ocs-reconfig-no-forwarding", "sip-ml"):
         topology = ARCHITECTURES[name](cluster)
-        result = simulate_reconfiguring(topology, op_graph, cluster, strategy)
-        assert result.iteration_s == pytest.approx(least + result.compute_s, rel=1e-6)
-        assert predict_architecture(
-            topology, op_graph, cluster, strategy
-        ).bandwidth_tax == pytest.approx(1.0, rel=1e-6)
+        estimate = predict_architecture(topology, op_graph, cluster, strategy)
+        assert estimate.iteration_s == pytest.approx(least + estimate.compute_s, rel=1e-6)
+        assert estimate.bandwidth_tax == pytest.approx(1.0, rel=1e-6)
 
 
 def test_forwarding_pays_a_tax() -> None:
@@ -108,9 +109,9 @@ def test_what_cannot_be_simulated_is_named() -> None:
     op_graph = one_all_reduce(10)
     strategy = data_parallel(op_graph, 4)
     with pytest.raises(ValueError, match="torus does not change"):
-        simulate_reconfiguring(ARCHITECTURES["torus"](cluster), op_graph, cluster, strategy)
+        MovingCircuits(ARCHITECTURES["torus"](cluster), op_graph, cluster, strategy)
     with pytest.raises(ValueError, match="iterations: 0"):
-        simulate_reconfiguring(sip_ml.build(cluster), op_graph, cluster, strategy, iterations=0)
+        MovingCircuits(sip_ml.build(cluster), op_graph, cluster, strategy, iterations=0)
     with pytest.raises(ValueError, match="window_s: 0"):
         sip_ml.build(cluster, window_s=0)
     with pytest.raises(ValueError, match="delay_s: -1"):

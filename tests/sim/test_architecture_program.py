@@ -9,7 +9,7 @@ import pytest
 from support.small_op_graphs import one_all_reduce, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES
-from torch_topoopt.comparison.flow_level import demand_bytes, predict_on
+from torch_topoopt.comparison.estimate import demand_bytes, predict_on
 from torch_topoopt.op_graph import MeasuredStep
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.strategies import data_parallel

@@ -198,7 +198,9 @@ def test_ids_may_have_gaps_and_records_any_order(tmp_path: Path) -> None:
     program = read_flows(str(path))
     result = run_program(program)
     assert result.finish_s.tolist() == pytest.approx([2e-6, 1e-6])
-    assert program.flow(0) == (70, 1, 0, 1000.0, [0])
+    flow = program.flow(0)
+    assert (flow.id, flow.source, flow.target) == (70, 1, 0)
+    assert (flow.size_bytes, flow.links) == (1000.0, [0])
 
 
 def test_results_as_csv_and_trace(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 from support.small_op_graphs import chain, embeddings
 
-from torch_topoopt.plan import Cluster, Ring
+from torch_topoopt.plan import Cluster
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.strategies import data_parallel
@@ -28,14 +28,14 @@ def test_every_byte_of_an_all_reduce_has_its_operator_and_ring() -> None:
     for task, name in names.items():
         (operator,) = name.operators
         assert (name.what, name.steps) == ("AllReduce", 6)
-        sent[name.iteration, operator] += program.flow(task)[3]
+        sent[name.iteration, operator] += program.flow(task).size_bytes
     reduced = {o.name: o.parameter_bytes for o in graph.operators if o.parameter_bytes}
     for iteration in range(2):
         for operator, size_bytes in reduced.items():
             assert sent[iteration, operator] == pytest.approx(2 * 3 * size_bytes)
     assert len(sent) == 2 * len(reduced)
     assert {name.ring for name in names.values()} == {
-        ring_text(ring) for group in made.network.groups for ring in group.rings
+        ring_text(ring.servers) for group in made.network.groups for ring in group.rings
     }
 
 
@@ -75,5 +75,5 @@ def test_a_trace_shows_the_names() -> None:
 def test_the_text_of_a_name() -> None:
     name = FlowName("gradients", ("a", "b", "c", "d"))
     assert name.text(3, 0) == "gradients of a, b and 2 more: 3 -> 0"
-    assert ring_text(Ring((0, 4, 2), 1.0)) == "+2"
-    assert ring_text(Ring((0, 2, 1, 3), 1.0)) == "0-2-1-3"
+    assert ring_text((0, 4, 2)) == "+2"
+    assert ring_text((0, 2, 1, 3)) == "0-2-1-3"

@@ -207,13 +207,13 @@ def test_dctcp_hears_of_a_long_queue_when_and_how_it_is_asked_to() -> None:
 
 def test_first_come_is_first_served_if_a_program_says_so() -> None:
     """Task 1 is ready after 1 s and task 2 after 2 s, when task 0, which takes 3 s, still runs."""
-    compute = [("compute", 0, 0, 3.0, 0, [], [])]
-    late = ("compute", 0, 0, 1.0, 0, [], [4])
-    early = ("compute", 0, 0, 1.0, 0, [], [3])
-    delays = [("delay", 0, 0, 1.0, 0, [], []), ("delay", 0, 0, 2.0, 0, [], [])]
-    tasks = [*compute, late, early, *delays]
     for first_come, order in ((False, [4.0, 5.0]), (True, [5.0, 4.0])):
-        program = _core.FlowProgram.of_tasks(2, 1, [], tasks, [], first_come)
+        program = _core.FlowProgram(2, 1)
+        program.set_first_come(first_come)
+        for seconds in (3.0, 1.0, 1.0):
+            program.add_compute(0, seconds)
+        for late, task in ((1.0, 2), (2.0, 1)):
+            program.add_dependency(program.add_delay(late), task)
         for level in ("flow", "packet"):
             assert list(run_program(program, level=level).finish_s[1:3]) == order
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
+from dataclasses import fields, replace
 
 import pytest
 from support.small_op_graphs import (
@@ -12,6 +12,14 @@ from support.small_op_graphs import (
     operator,
     random_graph,
     random_hybrid_strategy,
+)
+from support.task_programs import (
+    ComputeTask,
+    FlowTask,
+    SimLink,
+    Task,
+    TaskTimes,
+    simulate_tasks,
 )
 
 from torch_topoopt import _core
@@ -26,50 +34,44 @@ from torch_topoopt.search.lowering import (
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.find_network import find_network
 
-Row = tuple[str, int, float, float, int, tuple[int, ...], tuple[int, ...]]
+LATENCY_S = 0.5
 
 
-def compute(device: int, seconds: float, after: tuple[int, ...] = (), priority: int = 0) -> Row:
-    return ("compute", device, seconds, 0.0, priority, (), after)
+def links_of(rates: list[float]) -> list[SimLink]:
+    return [SimLink(rate, LATENCY_S) for rate in rates]
 
 
-def flow(links: tuple[int, ...], size_bytes: float, after: tuple[int, ...] = ()) -> Row:
-    return ("flow", -1, size_bytes, 0.5, 0, links, after)
-
-
-def random_rows(rng: random.Random, links: int) -> list[Row]:
-    rows: list[Row] = []
+def random_tasks(rng: random.Random, links: int) -> list[Task]:
+    tasks: list[Task] = []
     for i in range(rng.randint(2, 20)):
         after = tuple(sorted(rng.sample(range(i), min(i, rng.choice([0, 1, 1, 2])))))
         if rng.random() < 0.4:
-            rows.append(compute(rng.randrange(3), rng.choice([0.0, 1.0]), after, i % 3))
+            tasks.append(ComputeTask(rng.randrange(3), rng.choice([0.0, 1.0]), after, i % 3))
         else:
             hops = tuple(rng.sample(range(links), rng.randint(1, min(3, links))))
-            rows.append(flow(hops, rng.choice([1.0, 4.0]), after))
-    return rows
+            tasks.append(FlowTask(hops, rng.choice([1.0, 4.0]), after))
+    return tasks
 
 
-def shifted(rows: list[Row], tasks: int, links: int, devices: int) -> list[Row]:
+def shifted(tasks: list[Task], links: int, devices: int) -> list[Task]:
     """The same tasks with other numbers, on links and devices of their own."""
-    return [
-        (
-            kind,
-            device + devices if device >= 0 else -1,
-            amount,
-            latency_s,
-            priority,
-            tuple(link + links for link in hops),
-            tuple(task + tasks for task in after),
-        )
-        for kind, device, amount, latency_s, priority, hops, after in rows
-    ]
+    moved: list[Task] = []
+    for task in tasks:
+        after = tuple(before + len(tasks) for before in task.after)
+        if isinstance(task, ComputeTask):
+            moved.append(replace(task, device=task.device + devices, after=after))
+        else:
+            hops = tuple(link + links for link in task.links)
+            moved.append(replace(task, links=hops, after=after))
+    return moved
 
 
-def assert_folding_changes_nothing(rates: list[float], devices: int, rows: list[Row]) -> Any:
-    whole = _core.simulate_tasks(rates, devices, rows, fold=False)
-    folded = _core.simulate_tasks(rates, devices, rows, fold=True)
-    for expected, found in zip(whole, folded, strict=True):
-        assert found == pytest.approx(expected, rel=1e-9)
+def assert_folding_changes_nothing(rates: list[float], tasks: list[Task]) -> TaskTimes:
+    whole = simulate_tasks(links_of(rates), tasks, fold=False)
+    folded = simulate_tasks(links_of(rates), tasks, fold=True)
+    for field in fields(TaskTimes):
+        expected = pytest.approx(getattr(whole, field.name), rel=1e-9)
+        assert getattr(folded, field.name) == expected
     return folded
 
 
@@ -77,55 +79,59 @@ def assert_folding_changes_nothing(rates: list[float], devices: int, rows: list[
 def test_any_graph_beside_a_copy_of_itself(seed: int) -> None:
     rng = random.Random(seed)
     rates = [float(rng.choice([1, 2, 5])) for _ in range(rng.randint(2, 6))]
-    rows = random_rows(rng, len(rates))
-    alone = _core.simulate_tasks(rates, 3, rows, fold=False)
-    both = rows + shifted(rows, len(rows), len(rates), 3)
-    end_s, finish_s, busy_s, link_bytes = assert_folding_changes_nothing([*rates, *rates], 6, both)
-    assert end_s == pytest.approx(alone[0], rel=1e-9)
+    tasks = [*random_tasks(rng, len(rates)), ComputeTask(2, 0.5)]
+    alone = simulate_tasks(links_of(rates), tasks)
+    both = tasks + shifted(tasks, len(rates), 3)
+    folded = assert_folding_changes_nothing([*rates, *rates], both)
+    assert folded.end_s == pytest.approx(alone.end_s, rel=1e-9)
     # equal to the last bit, as the copy is not simulated at all
-    assert finish_s[: len(rows)] == finish_s[len(rows) :]
-    assert busy_s[:3] == busy_s[3:]
-    assert link_bytes[: len(rates)] == link_bytes[len(rates) :]
+    assert folded.finish_s[: len(tasks)] == folded.finish_s[len(tasks) :]
+    assert folded.device_busy_s[:3] == folded.device_busy_s[3:]
+    assert folded.link_bytes[: len(rates)] == folded.link_bytes[len(rates) :]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_copy_that_differs_in_one_thing_is_told_apart(seed: int) -> None:
     rng = random.Random(seed)
     rates = [float(rng.choice([1, 2, 5])) for _ in range(rng.randint(2, 6))]
-    rows = random_rows(rng, len(rates))
-    copy = shifted(rows, len(rows), len(rates), 3)
+    tasks = random_tasks(rng, len(rates))
+    copy = shifted(tasks, len(rates), 3)
     slower = [*rates]
     if seed % 2:
         slower[rng.randrange(len(rates))] *= 0.75
     else:
-        i = rng.randrange(len(rows))
-        copy[i] = (*copy[i][:2], copy[i][2] * 1.5, *copy[i][3:])
-    assert_folding_changes_nothing([*rates, *slower], 6, rows + copy)
+        i = rng.randrange(len(tasks))
+        task = copy[i]
+        if isinstance(task, ComputeTask):
+            copy[i] = replace(task, seconds=task.seconds * 1.5)
+        else:
+            copy[i] = replace(task, size_bytes=task.size_bytes * 1.5)
+    assert_folding_changes_nothing([*rates, *slower], tasks + copy)
 
 
 def test_the_order_of_priorities_on_a_device_tells_devices_apart() -> None:
-    rows = [
-        compute(0, 1.0, priority=0),
-        compute(0, 2.0, priority=1),
-        compute(1, 1.0, priority=1),
-        compute(1, 2.0, priority=0),
-        compute(2, 1.0, priority=5),  # other numbers, the order of device 0
-        compute(2, 2.0, priority=9),
+    tasks: list[Task] = [
+        ComputeTask(0, 1.0, priority=0),
+        ComputeTask(0, 2.0, priority=1),
+        ComputeTask(1, 1.0, priority=1),
+        ComputeTask(1, 2.0, priority=0),
+        ComputeTask(2, 1.0, priority=5),  # other numbers, the order of device 0
+        ComputeTask(2, 2.0, priority=9),
     ]
-    _, finish_s, busy_s, _ = assert_folding_changes_nothing([], 3, rows)
-    assert finish_s == [1.0, 3.0, 3.0, 2.0, 1.0, 3.0]
-    assert busy_s == [3.0] * 3
+    times = assert_folding_changes_nothing([], tasks)
+    assert times.finish_s == (1.0, 3.0, 3.0, 2.0, 1.0, 3.0)
+    assert times.device_busy_s == (3.0,) * 3
 
 
 def test_an_all_to_all_on_a_switch_keeps_every_result() -> None:
     hosts = 24  # 552 flows: enough to be folded unasked
     rates = [10.0] * (2 * hosts)
     pairs = list(itertools.permutations(range(hosts), 2))
-    rows = [compute(host, 1.0 + host % 2) for host in range(hosts)]
-    rows += [flow((a, hosts + b), 5.0, (a,)) for a, b in pairs]
-    folded = assert_folding_changes_nothing(rates, hosts, rows)
-    assert _core.simulate_tasks(rates, hosts, rows) == folded
-    assert folded[3] == [5.0 * (hosts - 1)] * (2 * hosts)
+    tasks: list[Task] = [ComputeTask(host, 1.0 + host % 2) for host in range(hosts)]
+    tasks += [FlowTask((a, hosts + b), 5.0, (a,)) for a, b in pairs]
+    folded = assert_folding_changes_nothing(rates, tasks)
+    assert simulate_tasks(links_of(rates), tasks, fold=None) == folded
+    assert folded.link_bytes == (5.0 * (hosts - 1),) * (2 * hosts)
 
 
 @pytest.mark.parametrize("on_switch", [False, True])
@@ -156,6 +162,6 @@ def test_an_iteration_of_any_strategy(seed: int, on_switch: bool) -> None:
 
 
 def test_a_cycle_is_named_as_without_folding() -> None:
-    rows = [compute(0, 1.0, (1,)), compute(0, 1.0, (0,))]
+    tasks = [ComputeTask(0, 1.0, (1,)), ComputeTask(0, 1.0, (0,))]
     with pytest.raises(ValueError, match="form a cycle"):
-        _core.simulate_tasks([], 1, rows, fold=True)
+        simulate_tasks([], tasks, fold=True)

@@ -31,11 +31,14 @@ class PathPicker:
 
     def links(self, source: int, target: int) -> list[int]:
         """Indices of the links of a path between two servers; ValueError if there is none."""
+        return [self._rng.choice(self._links[hop]) for hop in pairwise(self.nodes(source, target))]
+
+    def nodes(self, source: int, target: int) -> list[int]:
+        """The nodes of a path between two servers; ValueError if there is none."""
         a, b = self._routes.router[source], self._routes.router[target]
-        nodes = [source] if a != source else []
-        nodes += self._between(a, b)
-        nodes += [target] if b != target else []
-        return [self._rng.choice(self._links[hop]) for hop in pairwise(nodes)]
+        before = [source] if a != source else []
+        behind = [target] if b != target else []
+        return [*before, *self._between(a, b), *behind]
 
     def _between(self, a: int, b: int) -> list[int]:
         if a == b:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, topoopt
 from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
-from torch_topoopt.comparison.flow_level import ArchitectureEstimate, predict_architecture
-from torch_topoopt.comparison.packet_level import predict_packets
+from torch_topoopt.comparison.estimate import ArchitectureEstimate, predict_architecture
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.options import DEFAULT_OPTIONS
 from torch_topoopt.search.problem import SearchProblem
@@ -175,7 +174,8 @@ def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., Ar
     """What prices a strategy on an architecture at `level`; raises ValueError for another."""
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
-    return partial(predict_packets, **packet_options) if level == "packet" else predict_architecture
+    options = packet_options if level == "packet" else {}
+    return partial(predict_architecture, level=level, **options)
 
 
 def _planned(

@@ -1,10 +1,10 @@
 """Python bindings of the C++ simulators.
 
-`predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `simulate_tasks`
-runs any graph of compute tasks and flows; `run_flows` and `run_flow_file` run flows with explicit
-paths, sizes and dependencies, at flow level (flows share links max-min fairly, a flow is delivered
-one path latency after its last byte was sent) or packet by packet; a server computes one task at a
-time.
+`predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `run_flows` and
+`run_flow_file` run flows with explicit paths, sizes and dependencies, and `run_program` any program
+of flows, computation and delays, at flow level (flows share links max-min fairly, a flow is
+delivered one path latency after its last byte was sent) or packet by packet; a server computes one
+task at a time.
 """
 
 from torch_topoopt.sim.flows import (
@@ -27,20 +27,15 @@ from torch_topoopt.sim.iteration import (
 )
 from torch_topoopt.sim.packet import Reroute, packet_options
 from torch_topoopt.sim.plan_program import named_plan_program, plan_program
-from torch_topoopt.sim.tasks import ComputeTask, FlowTask, SimLink, TaskTimes, simulate_tasks
 
 __all__ = [
     "LEVELS",
-    "ComputeTask",
     "Flow",
     "FlowLink",
-    "FlowTask",
     "FlowsResult",
     "IterationEstimate",
     "LinkChange",
     "Reroute",
-    "SimLink",
-    "TaskTimes",
     "complete_groups",
     "named_plan_program",
     "packet_options",
@@ -51,6 +46,5 @@ __all__ = [
     "run_flow_file",
     "run_flows",
     "run_program",
-    "simulate_tasks",
     "write_flows",
 ]

@@ -1,8 +1,8 @@
 """Iterations on an architecture as a flow program: every flow with one explicit path.
 
-What packets need, and single-path ECMP: where comparison.flow_level spreads a transfer over all
-shortest paths, here each flow takes one of them, chosen at random in proportion to the rates (or
-the weights of listed paths). A ring AllReduce is one flow per hop.
+What packets need, and single-path ECMP: where `predict_architecture` spreads a transfer over all
+shortest paths at flow level, here each flow takes one of them, chosen at random in proportion to
+the rates (or the weights of listed paths).
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.search.lowering import servers_at_once
 from torch_topoopt.search.strategy_space import check_strategy
-from torch_topoopt.sim.iteration_tasks import check_iterations, iteration_tasks, repeated_tasks
+from torch_topoopt.sim.iteration_program import IterationTasks
 
 if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
@@ -41,28 +42,26 @@ def architecture_program(
     """
     if topology.reconfiguration is not None:
         raise ValueError(
-            f"topology: the circuits of {topology.architecture} change during a run; as a program "
-            "they run at packet level only"
+            f"topology: the circuits of {topology.architecture} change during a run, and a program "
+            "has no circuits that move"
         )
-    check_iterations(iterations)
     if topology.servers != cluster.servers:
         raise ValueError(
             f"topology: has {topology.servers} servers, and the cluster {cluster.servers}"
         )
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
-    rings = lower_topology(routes, ()).network.rings
-    once = iteration_tasks(op_graph, cluster, strategy, rings, routes.path_latency_s, micro_batches)
+    rings = lower_topology(routes, ()).network
+    tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches)
+    program = _core.FlowProgram(topology.nodes, topology.servers)
+    for link in topology.links:
+        program.add_link(link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9)
     picker = PathPicker(routes, random.Random(seed))
-    tasks, _ = repeated_tasks(once, iterations, lambda task: picker.links(task.source, task.target))
-    links = [
-        (link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9) for link in topology.links
+    numbers: dict[tuple[int, ...], int] = {}
+    picked = [
+        numbers.setdefault(tuple(picker.links(*tasks.pairs[pair])), len(numbers))
+        for _ in range(iterations)
+        for pair in tasks.pair_of_flow.tolist()
     ]
-    return _core.FlowProgram.of_tasks(
-        topology.nodes,
-        topology.servers,
-        links,
-        tasks,
-        [],
-        hosts_at_once=servers_at_once(op_graph),
-    )
+    paths = [[_core.WeightedPath(links)] for links in numbers]
+    return tasks.add_to(program, paths, np.array(picked, dtype=np.int32), iterations).program

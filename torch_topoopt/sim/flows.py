@@ -95,9 +95,13 @@ class FlowsResult:
 
 
 def _run_flow_level(
-    program: _core.FlowProgram, until_s: float, keep_going: Callable[[float, int], bool] | None
+    program: _core.FlowProgram,
+    until_s: float,
+    keep_going: Callable[[float, int], bool] | None,
+    *,
+    control: _core.CircuitControl | None = None,
 ) -> dict[str, Any]:
-    return _core.run_flow_level(program, until_s, keep_going)
+    return _core.run_flow_level(program, until_s, keep_going, control)
 
 
 # Level -> what runs a program at it; further keywords are the level's own options.
@@ -134,13 +138,16 @@ def run_flows(
     if nodes is None:
         nodes = 1 + max((max(link.source, link.target) for link in links), default=0)
     limits.check_items(nodes, "nodes", nodes, "nodes")
-    program = _core.FlowProgram(
-        nodes,
-        nodes if hosts is None else hosts,
-        [(link.source, link.target, link.bits_per_s, link.latency_ns) for link in links],
-        [(flow.source, flow.target, flow.size_bytes, flow.path, flow.after) for flow in flows],
-        [(change.time_s, change.link, change.bits_per_s) for change in changes],
-    )
+    program = _core.FlowProgram(nodes, nodes if hosts is None else hosts)
+    for link in links:
+        program.add_link(link.source, link.target, link.bits_per_s, link.latency_ns)
+    for flow in flows:
+        program.add_flow(flow.source, flow.target, flow.size_bytes, flow.path)
+    for i, flow in enumerate(flows):
+        for before in flow.after:
+            program.add_dependency(before, i)
+    for change in changes:
+        program.add_change(change.time_s, change.link, change.bits_per_s)
     return run_program(program, level=level, until_s=until_s, keep_going=keep_going, **options)
 
 

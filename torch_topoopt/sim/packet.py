@@ -14,11 +14,6 @@ from torch_topoopt import _core
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    # (link, bits_per_s): 0 takes it away; ((source, target), links): the path from now on
-    CircuitChanges = tuple[list[tuple[int, float]], list[tuple[tuple[int, int], list[int]]]]
-    # Of the time and (source, target, bytes); None: nothing changes
-    ChooseCircuits = Callable[[float, list[tuple[int, int, float]]], CircuitChanges | None]
-
 TRANSPORTS = ("constant", "dctcp", "roce", "dcqcn", "ndp")
 ACKS = ("latency", "links", "instant")
 
@@ -41,15 +36,16 @@ def run_packet_level(
     *,
     paths: Mapping[int, Sequence[Sequence[int]]] | None = None,
     reroutes: Sequence[Reroute] = (),
-    control: tuple[float, float, ChooseCircuits] | None = None,
+    control: _core.CircuitControl | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Runs a program packet by packet.
 
     `paths[flow]` are the paths that the packets of a flow (and of all flows with the same path)
-    take in turn, or one of which each flow takes (`spread="ecmp"`). `control` is (window_s,
-    delay_s, choose): every window `choose` is called with the time and the bytes that wait, and if
-    it gives changes, senders are held until the network has drained and the delay is over.
+    take in turn, or one of which each flow takes (`spread="ecmp"`). `control` moves
+    circuits (csrc/sim/core/reconfigurer.h): every window its `choose` is called with the time and
+    the bytes that wait, and if it gives a move, senders are held until the network has drained and
+    the delay is over.
 
     Raises ValueError for an unknown option or one out of range, a path that does not lead from
     source to target, `acks="links"` where a link has none in the other direction, and a deadlock of

@@ -26,10 +26,10 @@ def write_flow_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(FLOW_COLUMNS)
     for task in program.flow_tasks:
-        flow, source, target, size_bytes, _ = program.flow(task)
+        flow = program.flow(task)
         times = (float(result.start_s[task]), float(result.finish_s[task]))
         shown = [repr(time) if math.isfinite(time) else "" for time in times]
-        rows.writerow((flow, source, target, _number(size_bytes), *shown))
+        rows.writerow((flow.id, flow.source, flow.target, _number(flow.size_bytes), *shown))
 
 
 def write_link_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
@@ -37,13 +37,12 @@ def write_link_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult
     until the end at the rate that it had at the beginning."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(LINK_COLUMNS)
-    for (link, source, target, bits_per_s, _), size_bytes in zip(
-        program.links, result.link_bytes.tolist(), strict=True
-    ):
-        possible = bits_per_s / 8 * result.completion_s
+    for link, size_bytes in zip(program.links, result.link_bytes.tolist(), strict=True):
+        possible = link.bits_per_s / 8 * result.completion_s
         rows.writerow(
             (
-                *(link, source, target, _number(bits_per_s), _number(size_bytes)),
+                *(link.id, link.source, link.target),
+                *(_number(link.bits_per_s), _number(size_bytes)),
                 f"{size_bytes / possible if possible else 0.0:.6f}",
             )
         )
@@ -68,13 +67,18 @@ def write_trace(
         start_s = float(result.start_s[task])
         if not math.isfinite(start_s):
             continue
-        flow, source, target, size_bytes, links = program.flow(task)
+        flow = program.flow(task)
+        source, target = flow.source, flow.target
         end_s = min(float(result.finish_s[task]), result.completion_s)
         ends = lanes.setdefault(source, [])
         lane = next((i for i, end in enumerate(ends) if end <= start_s), len(ends))
         ends[lane : lane + 1] = [end_s]
-        arguments: dict[str, Any] = {"flow": flow, "size_bytes": size_bytes, "hops": len(links)}
-        text = f"flow {flow}: {source} -> {target}"
+        arguments: dict[str, Any] = {
+            "flow": flow.id,
+            "size_bytes": flow.size_bytes,
+            "hops": len(flow.links),
+        }
+        text = f"flow {flow.id}: {source} -> {target}"
         if name := names.get(task):
             text = name.text(source, target)
             arguments |= {"operators": name.operators, "iteration": name.iteration}

@@ -75,6 +75,10 @@ int FlowProgram::addFlow(const ProgramFlow& flow, std::span<const int> links, co
   int at = flow.source;
   double latency_ns = 0;
   for (int link : links) {
+    if (link < 0 || link >= static_cast<int>(links_.size())) {
+      fail(where, "path: link " + std::to_string(link) + " is not in 0.." +
+                      std::to_string(static_cast<int64_t>(links_.size()) - 1));
+    }
     if (links_[link].source != at) {
       fail(where, "path: link " + std::to_string(links_[link].id) + " leaves node " +
                       std::to_string(links_[link].source) + ", but the path is at node " +

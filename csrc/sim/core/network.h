@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "sim/core/path_table.h"
 #include "sim/core/task_graph.h"
 
 namespace topoopt {
@@ -38,6 +40,20 @@ class Network {
   virtual std::vector<double> linkBytes() const = 0;
   virtual int64_t events() const = 0;
   virtual int64_t packetHops() const { return 0; }
+};
+
+// A network whose circuits move while flows wait for them (Reconfigurer).
+class ReconfigurableNetwork : public Network {
+ public:
+  // While it is held, flows send nothing new, and what is in the network goes on.
+  virtual void hold(bool held) = 0;
+  // Whether nothing is in the network that a link could lose.
+  virtual bool drained() const = 0;
+  // Per route, the bytes that its flows still have to send; above 0 as long as there are flows.
+  virtual std::vector<double> waitingBytes() const = 0;
+  // At once: flows on these routes take these paths. Throws std::invalid_argument for a path that
+  // is unknown to the level, or does not lead from source to target.
+  virtual void reroute(const std::vector<std::pair<int, const PairPath*>>& paths) = 0;
 };
 
 }  // namespace topoopt

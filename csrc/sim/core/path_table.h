@@ -14,6 +14,14 @@ struct LinkUse {
   double load;
 };
 
+// The transfers of one pair: what each of their bytes loads, and how long a byte travels.
+struct PairPath {
+  int source;
+  int target;
+  std::vector<LinkUse> uses;
+  double latency_s;
+};
+
 // Append-only list of paths, each a set of LinkUse with distinct links in ascending order.
 class PathTable {
  public:

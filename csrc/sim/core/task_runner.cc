@@ -60,11 +60,12 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
   first_come_ = options.first_come;
   network.reset();
   takeChanges();  // those at time 0 come before any flow
+  double control_at_s = options.control ? options.control_at_s : kNever;
+  if (control_at_s <= 0) control_at_s = options.control(0);
   for (int i = 0; i < graph.size(); ++i) {
     if (dependents_.isFree(i)) start(i);
   }
   bool cut_short = false;
-  double control_at_s = options.control ? options.control_at_s : kNever;
   for (int turn = 1; !cut_short && outcome_.finished < graph.size(); ++turn) {
     dispatchDevices();
     double limit = options.until_s;

@@ -32,8 +32,8 @@ struct RunOptions {
   std::span<const LinkChange> changes = {};
   // Whether devices take, of ready tasks with equal priority, the one that was ready first.
   bool first_come = false;
-  // Called at `control_at_s`, and then at every time that it returns (infinity: no more); it may
-  // change the network.
+  // Called at `control_at_s` (0: before anything starts), and then at every time that it returns
+  // (infinity: no more); it may change the network.
   double control_at_s = std::numeric_limits<double>::infinity();
   std::function<double(double now_s)> control = nullptr;
   // Called now and then with the time reached and the tasks finished; false ends the run.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace topoopt {
@@ -16,24 +18,32 @@ constexpr size_t kFewTurns = 32;  // that are out of date
 }  // namespace
 
 FlowNetwork::FlowNetwork(const std::vector<double>& capacity, const PathTable& paths)
-    : planned_capacity_(capacity), paths_(paths), capacity_(capacity), rates_(capacity_, paths) {}
+    : planned_capacity_(capacity),
+      planned_paths_(paths),
+      paths_(&paths),
+      capacity_(capacity),
+      rates_(capacity_, paths) {}
 
 void FlowNetwork::reset() {
   capacity_.assign(planned_capacity_.begin(), planned_capacity_.end());
+  held_ = false;
+  paths_ = &planned_paths_;
+  path_latency_s_.clear();
+  link_bytes_.assign(capacity_.size(), 0.0);
   for (int path : used_paths_) {
     path_state_[path] = {.flows = std::move(path_state_[path].flows)};
     path_state_[path].flows.clear();
     path_bytes_[path] = 0;
   }
   used_paths_.clear();
-  path_state_.resize(paths_.size());
-  path_bytes_.resize(paths_.size(), 0.0);
+  path_state_.resize(paths_->size());
+  path_bytes_.resize(paths_->size(), 0.0);
   groups_.resize(capacity_.size());
   for (Group& group : groups_) {
     group = {.next = std::move(group.next)};
     group.next.clear();
   }
-  rates_.reset();
+  rates_.reset(*paths_);
   touched_paths_.clear();
   touched_groups_.clear();
   deliveries_.clear();
@@ -128,8 +138,10 @@ void FlowNetwork::completeFlows(int path, double reach, std::vector<int>& delive
   do {
     const Pending& flow = state.flows.front();
     ++done;
-    if (flow.latency_s > 0) {
-      deliveries_.push(now_ + flow.latency_s, flow.flow);
+    const bool moved = !path_latency_s_.empty() && path_latency_s_[path] >= 0;
+    const double latency_s = moved ? path_latency_s_[path] : flow.latency_s;
+    if (latency_s > 0) {
+      deliveries_.push(now_ + latency_s, flow.flow);
     } else {
       delivered.push_back(flow.flow);
     }
@@ -142,8 +154,94 @@ void FlowNetwork::completeFlows(int path, double reach, std::vector<int>& delive
 
 void FlowNetwork::changeLink(int link, double bits_per_s, double now_s) {
   now_ = std::max(now_, now_s);
+  if (held_) {
+    held_capacity_[link] = bits_per_s / kBitsPerByte;
+    return;
+  }
   capacity_[link] = bits_per_s / kBitsPerByte;
   rates_.changeCapacity(link);
+}
+
+void FlowNetwork::hold(bool held) {
+  if (held == held_) return;
+  held_ = held;
+  if (held) held_capacity_ = capacity_;
+  for (size_t link = 0; link < capacity_.size(); ++link) {
+    const double now = held ? 0.0 : held_capacity_[link];
+    if (capacity_[link] == now) continue;
+    capacity_[link] = now;
+    rates_.changeCapacity(static_cast<int>(link));
+  }
+}
+
+double FlowNetwork::PathFlows::targets() const {
+  double sum = any_ ? first_.target : 0.0;
+  for (const Pending& flow : later_) sum += flow.target;
+  return sum;
+}
+
+double FlowNetwork::waitingOf(int path) const {
+  const PathFlows& flows = path_state_[path].flows;
+  if (flows.empty()) return 0;
+  return std::max(0.0, flows.targets() - flows.size() * servedNow(path_state_[path]));
+}
+
+// A flow that has less than a byte left, by rounding or not, still needs its circuit.
+std::vector<double> FlowNetwork::waitingBytes() const {
+  std::vector<double> bytes(path_state_.size(), 0.0);
+  for (int path : used_paths_) {
+    if (!path_state_[path].flows.empty()) bytes[path] = std::max(1.0, waitingOf(path));
+  }
+  return bytes;
+}
+
+// All flows count from here on what they send, and the solver begins anew.
+void FlowNetwork::reroute(const std::vector<std::pair<int, const PairPath*>>& paths) {
+  for (int path : used_paths_) {
+    PathState& state = path_state_[path];
+    const double waiting = waitingOf(path);
+    for (const LinkUse& use : paths_->uses(path)) {
+      link_bytes_[use.link] += use.load * (path_bytes_[path] - waiting);
+    }
+    path_bytes_[path] = waiting;
+    state = {.served = servedNow(state), .flows = std::move(state.flows)};
+  }
+  std::erase_if(used_paths_, [this](int path) { return path_state_[path].flows.empty(); });
+  replacePaths(paths);
+  for (Group& group : groups_) {
+    group.served = group.rate = 0;
+    group.updated_at = now_;
+    group.next.clear();
+  }
+  group_ends_.reset(static_cast<int>(groups_.size()));
+  rates_.reset(*paths_);
+  touched_paths_.clear();
+  for (int path : used_paths_) {
+    rates_.change(path, path_state_[path].flows.size());
+    touchPath(path);
+  }
+}
+
+void FlowNetwork::replacePaths(const std::vector<std::pair<int, const PairPath*>>& paths) {
+  std::vector<const PairPath*> moved(paths_->size(), nullptr);
+  path_latency_s_.resize(paths_->size(), -1.0);
+  for (const auto& [path, to] : paths) {
+    for (const LinkUse& use : to->uses) {
+      if (use.link >= 0 && use.link < static_cast<int>(capacity_.size())) continue;
+      throw std::invalid_argument("paths: link " + std::to_string(use.link) + " is not in 0.." +
+                                  std::to_string(static_cast<int64_t>(capacity_.size()) - 1));
+    }
+    moved[path] = to;
+    path_latency_s_[path] = to->latency_s;
+  }
+  PathTable table;
+  for (int path = 0; path < paths_->size(); ++path) {
+    const auto kept = paths_->uses(path);
+    table.add(moved[path] != nullptr ? moved[path]->uses
+                                     : std::vector<LinkUse>(kept.begin(), kept.end()));
+  }
+  moved_paths_ = std::move(table);
+  paths_ = &moved_paths_;
 }
 
 void FlowNetwork::updateRates() {
@@ -237,11 +335,12 @@ ProgramFlowNetwork::ProgramFlowNetwork(const FlowProgram& program) {
 }
 
 std::vector<double> FlowNetwork::linkBytes() const {
-  std::vector<double> bytes(capacity_.size(), 0.0);
+  std::vector<double> bytes = link_bytes_;
+  bytes.resize(capacity_.size(), 0.0);
   std::vector<int> used(used_paths_);
   std::ranges::sort(used);  // so that sums do not depend on the order of events
   for (int path : used) {
-    for (const LinkUse& use : paths_.uses(path)) bytes[use.link] += use.load * path_bytes_[path];
+    for (const LinkUse& use : paths_->uses(path)) bytes[use.link] += use.load * path_bytes_[path];
   }
   return bytes;
 }

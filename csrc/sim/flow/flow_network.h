@@ -17,11 +17,13 @@ namespace topoopt {
 // A flow is delivered its path's latency after its last byte was sent. Flows that the same link
 // holds back have the same rate, so they share a clock that counts the bytes that each of them has
 // sent; a change of their rate is a change of that clock, not a visit to every flow.
-class FlowNetwork : public Network {
+class FlowNetwork : public ReconfigurableNetwork {
  public:
   // `capacity` (bytes per second per link) and `paths` must outlive the network; paths may be
   // added before reset(). A flow's `resource` is a path.
   FlowNetwork(const std::vector<double>& capacity, const PathTable& paths);
+  FlowNetwork(const FlowNetwork&) = delete;
+  FlowNetwork& operator=(const FlowNetwork&) = delete;
 
   void reset() override;
   void start(int flow, const Task& task, double now_s) override;
@@ -29,6 +31,11 @@ class FlowNetwork : public Network {
   void changeLink(int link, double bits_per_s, double now_s) override;
   std::vector<double> linkBytes() const override;
   int64_t events() const override { return events_; }
+
+  void hold(bool held) override;
+  bool drained() const override { return true; }  // what is sent is on no link
+  std::vector<double> waitingBytes() const override;
+  void reroute(const std::vector<std::pair<int, const PairPath*>>& paths) override;
 
  private:
   struct Pending {  // a flow in progress: sent when its path has served `target` bytes
@@ -45,6 +52,9 @@ class FlowNetwork : public Network {
    public:
     bool empty() const { return !any_; }
     const Pending& front() const { return first_; }
+    int size() const { return any_ ? 1 + static_cast<int>(later_.size()) : 0; }
+    // Sum of their targets.
+    double targets() const;
     void push(Pending flow);
     void pop();
     void clear() {
@@ -96,18 +106,26 @@ class FlowNetwork : public Network {
     return state.group < 0 ? state.served
                            : state.served + (servedNow(groups_[state.group]) - state.joined);
   }
+  double waitingOf(int path) const;
+  void replacePaths(const std::vector<std::pair<int, const PairPath*>>& paths);
   void touchPath(int path);
   void touchGroup(int link);
 
   const std::vector<double>& planned_capacity_;
-  const PathTable& paths_;
-  std::vector<double> capacity_;  // now
+  const PathTable& planned_paths_;
+  const PathTable* paths_;              // now: those, or..
+  PathTable moved_paths_;               // ..after reroute() these, with their latencies
+  std::vector<double> path_latency_s_;  // (below 0: that of the flow)
+  std::vector<double> capacity_;        // now; 0 while it is held
+  std::vector<double> held_capacity_;   // what it will be when it is held no more
+  bool held_ = false;
   MaxMinRates rates_;
   double now_ = 0;
   int64_t events_ = 0;
   std::vector<PathState> path_state_;
   std::vector<Group> groups_;       // per link
-  std::vector<double> path_bytes_;  // of flows that have started
+  std::vector<double> path_bytes_;  // of flows that have started, on the paths of now
+  std::vector<double> link_bytes_;  // that flows sent over paths which others have replaced
   std::vector<int> touched_paths_, touched_groups_, used_paths_, ended_groups_;
   std::vector<EventQueue::Event> arrived_;
   EventQueue deliveries_;  // per flow that is sent and on its way

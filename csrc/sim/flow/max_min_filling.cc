@@ -173,7 +173,7 @@ void MaxMinRates::gather(int link, double level) {
 void MaxMinRates::move(int path, int to) {
   PathState& state = path_[path];
   const int from = state.bottleneck;
-  for (const LinkUse& u : paths_.uses(path)) {
+  for (const LinkUse& u : paths_->uses(path)) {
     LinkState& link = link_[u.link];
     const double load = state.held_count * u.load;
     if (from < 0) {

@@ -15,16 +15,17 @@ constexpr double kRounding = 1e-14;
 }  // namespace
 
 MaxMinRates::MaxMinRates(const std::vector<double>& capacity, const PathTable& paths)
-    : capacity_(capacity), paths_(paths) {
-  reset();
+    : capacity_(capacity), paths_(&paths) {
+  reset(paths);
 }
 
-void MaxMinRates::reset() {
+void MaxMinRates::reset(const PathTable& paths) {
+  paths_ = &paths;
   const size_t links = capacity_.size();
   for (int path : used_paths_) path_[path] = PathState();
   used_paths_.clear();
-  path_.resize(paths_.size());
-  slot_.resize(paths_.useCount());
+  path_.resize(paths_->size());
+  slot_.resize(paths_->useCount());
   members_.resize(links);
   for (auto& members : members_) members.clear();
   known_capacity_.assign(capacity_.begin(), capacity_.end());
@@ -63,9 +64,9 @@ void MaxMinRates::change(int path, int delta) {
 
 // Whether it has its links for itself.
 bool MaxMinRates::attach(int path) {
-  int use = paths_.firstUse(path);
+  int use = paths_->firstUse(path);
   bool alone = true;
-  for (const LinkUse& u : paths_.uses(path)) {
+  for (const LinkUse& u : paths_->uses(path)) {
     auto& members = members_[u.link];
     alone = alone && members.empty();
     slot_[use] = static_cast<int>(members.size());
@@ -75,8 +76,8 @@ bool MaxMinRates::attach(int path) {
 }
 
 void MaxMinRates::detach(int path) {
-  int use = paths_.firstUse(path);
-  for (const LinkUse& u : paths_.uses(path)) {
+  int use = paths_->firstUse(path);
+  for (const LinkUse& u : paths_->uses(path)) {
     auto& members = members_[u.link];
     const Member last = members.back();
     members[slot_[use]] = last;
@@ -104,7 +105,7 @@ void MaxMinRates::apply(int path) {
 }
 
 bool MaxMinRates::isAlone(int path) const {
-  return std::ranges::all_of(paths_.uses(path),
+  return std::ranges::all_of(paths_->uses(path),
                              [this](const LinkUse& use) { return members_[use.link].size() == 1; });
 }
 
@@ -120,7 +121,7 @@ void MaxMinRates::setCount(int path, int count) {
     }
   }
   const int holder = state.bottleneck;
-  for (const LinkUse& u : paths_.uses(path)) {
+  for (const LinkUse& u : paths_->uses(path)) {
     LinkState& link = link_[u.link];
     const double load = (count - before) * u.load;
     touch(u.link);
@@ -160,7 +161,7 @@ void MaxMinRates::moved(PathState& state, int path) {
 
 // Takes paths without flows off the links of `path`.
 void MaxMinRates::makeRoom(int path) {
-  for (const LinkUse& u : paths_.uses(path)) {
+  for (const LinkUse& u : paths_->uses(path)) {
     if (members_[u.link].size() != 1) continue;
     const int other = members_[u.link].front().path;
     if (path_[other].count == 0) setCount(other, 0);
@@ -171,13 +172,13 @@ void MaxMinRates::makeRoom(int path) {
 void MaxMinRates::holdAlone(int path) {
   PathState& state = path_[path];
   double level = kNever;
-  for (const LinkUse& u : paths_.uses(path)) {
+  for (const LinkUse& u : paths_->uses(path)) {
     const double full = known_capacity_[u.link] / (state.held_count * u.load);
     if (full >= level) continue;
     level = full;
     state.bottleneck = u.link;
   }
-  for (const LinkUse& u : paths_.uses(path)) {
+  for (const LinkUse& u : paths_->uses(path)) {
     LinkState& link = link_[u.link];
     const double load = state.held_count * u.load;
     if (u.link == state.bottleneck) {

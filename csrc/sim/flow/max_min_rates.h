@@ -33,12 +33,12 @@ namespace topoopt {
 // bottlenecks.
 class MaxMinRates {
  public:
-  // `capacity[l]` is in bytes per second. Both arguments must outlive this object; paths may be
-  // added to the table before reset(), and after a change of capacity comes changeCapacity().
+  // `capacity[l]` is in bytes per second. Both arguments must outlive this object; after a
+  // change of capacity comes changeCapacity().
   MaxMinRates(const std::vector<double>& capacity, const PathTable& paths);
 
-  // Forgets all flows and picks up paths that were added to the table.
-  void reset();
+  // Forgets all flows; these are the paths from now on, which must outlive this object.
+  void reset(const PathTable& paths);
 
   // Adds (+1) or removes (-1) flows on `path`; takes effect at the next solve().
   void change(int path, int delta);
@@ -137,7 +137,7 @@ class MaxMinRates {
   }
 
   const std::vector<double>& capacity_;
-  const PathTable& paths_;
+  const PathTable* paths_;
 
   std::vector<PathState> path_;
   std::vector<int> slot_;                     // per use: position in members_[link]

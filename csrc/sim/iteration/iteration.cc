@@ -22,11 +22,11 @@ class NetworkSink {
     return graph_.addCompute(server, seconds, priority);
   }
   int delay(double seconds) { return graph_.addDelay(seconds); }
-  int transfer(int source, int target, double size_bytes) {
+  int transfer(int source, int target, double size_bytes, const Cargo&) {
     const FlowPath& route = network_.pair(source, target);
     return graph_.addFlow(route.path, size_bytes, route.latency_s);
   }
-  void allReduce(const std::vector<int>& servers, double size_bytes, int after) {
+  void allReduce(const std::vector<int>& servers, double size_bytes, int after, const Cargo&) {
     const double k = static_cast<double>(servers.size());
     for (const FlowPath& ring : network_.group(servers)) {
       const int flow =

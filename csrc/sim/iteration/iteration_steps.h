@@ -1,10 +1,11 @@
-// One training iteration as steps that wait for each other, told to a sink. Every simulator of an
+// One training iteration as steps that wait for each other, handed to a sink. Every simulator of an
 // iteration takes its steps from here, so that all of them price the same thing.
 
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -13,13 +14,23 @@
 
 namespace topoopt {
 
+// What is sent, and the operators that made it: activations forward, gradients back to who made the
+// activations, or the gradients of a bucket.
+enum class CargoKind : uint8_t { kActivations, kGradients, kAllReduce };
+struct Cargo {
+  CargoKind kind;
+  std::vector<int> operators;  // ascending
+
+  bool operator==(const Cargo&) const = default;
+};
+
 // A sink makes tasks and returns their numbers:
-//   int compute(int server, double seconds, int priority)   one at a time per server, least
-//   priority
-//                                                           first, of those that are ready
+//   int compute(int server, double seconds, int priority)   one at a time per server, of those that
+//                                                           are ready the one of least priority
 //   int delay(double seconds)                               occupies nothing
-//   int transfer(int source, int target, double size_bytes)
-//   void allReduce(const std::vector<int>& servers, double size_bytes, int after)
+//   int transfer(int source, int target, double size_bytes, const Cargo& cargo)
+//   void allReduce(const std::vector<int>& servers, double size_bytes, int after,
+//                  const Cargo& cargo)
 //   void dependency(int before, int after)
 //
 // Forward and backward pass of every operator on the servers of its placement, activations and
@@ -77,6 +88,7 @@ class IterationSteps {
   struct Bucket {
     double size_bytes = 0;
     std::vector<int> gradients;  // tasks
+    std::vector<int> operators;  // descending
     int before = -1;             // when the last one started; -1: this is the first
   };
 
@@ -177,6 +189,15 @@ class IterationSteps {
     const std::vector<int>& tasks = is_backward ? backward_[batch] : forward_;
     const double size_bytes =
         (is_backward ? read.tensor->gradient_bytes : read.tensor->size_bytes) / job_.micro_batches;
+    Cargo cargo{is_backward ? CargoKind::kGradients : CargoKind::kActivations, {}};
+    if (is_backward) {
+      for (const Reader& reader : readers) {
+        const bool again = !cargo.operators.empty() && cargo.operators.back() == reader.op;
+        if (!again) cargo.operators.push_back(reader.op);
+      }
+    } else {
+      cargo.operators.push_back(producer);
+    }
     const auto wait = [&](int before, int after) {
       is_backward ? sink_.dependency(after, before) : sink_.dependency(before, after);
     };
@@ -188,8 +209,9 @@ class IterationSteps {
       int made = tasks[first_shard_[producer] + transfer.producer_shard];
       const double moved = transfer.fraction * size_bytes;
       if (transfer.source != transfer.target && moved > 0) {
-        const int flow = is_backward ? sink_.transfer(transfer.target, transfer.source, moved)
-                                     : sink_.transfer(transfer.source, transfer.target, moved);
+        const int flow = is_backward
+                             ? sink_.transfer(transfer.target, transfer.source, moved, cargo)
+                             : sink_.transfer(transfer.source, transfer.target, moved, cargo);
         wait(made, flow);
         if (job_.micro_batches > 1) {
           const auto [last, is_first] =
@@ -219,6 +241,7 @@ class IterationSteps {
       bucket.size_bytes += size_bytes;
       const auto made = gradientsOf(op, placement.degrees, static_cast<int>(part));
       bucket.gradients.insert(bucket.gradients.end(), made.begin(), made.end());
+      bucket.operators.push_back(op);
       const double cap_bytes = bucket.before < 0 ? rule.first_bytes : rule.cap_bytes;
       if (rule.perOperator() || bucket.size_bytes >= cap_bytes) start(groups[part], bucket);
     }
@@ -228,8 +251,12 @@ class IterationSteps {
     const int ready = sink_.delay(bucket.size_bytes * job_.local_reduce_s_per_byte);
     for (int gradient : bucket.gradients) sink_.dependency(gradient, ready);
     if (bucket.before >= 0) sink_.dependency(bucket.before, ready);
-    if (group.size() > 1) sink_.allReduce(group, bucket.size_bytes, ready);
-    bucket = {0, {}, ready};
+    if (group.size() > 1) {
+      std::reverse(bucket.operators.begin(), bucket.operators.end());
+      sink_.allReduce(group, bucket.size_bytes, ready,
+                      {CargoKind::kAllReduce, std::move(bucket.operators)});
+    }
+    bucket = {0, {}, {}, ready};
   }
 
   std::vector<int> gradientsOf(int op, const Degrees& degrees, int part) const {

@@ -96,6 +96,16 @@ PlacementCosts::PlacementCosts(std::shared_ptr<const Job> job)
   }
 }
 
+std::vector<int> PlacementCosts::intern(const std::vector<Placement>& strategy) {
+  if (strategy.size() != job_->operators.size()) {
+    throw std::invalid_argument("strategy: places " + std::to_string(strategy.size()) + " of " +
+                                std::to_string(job_->operators.size()) + " operators");
+  }
+  std::vector<int> ids;
+  for (const Placement& placement : strategy) ids.push_back(placements_.intern(placement));
+  return ids;
+}
+
 int PlacementCosts::column(int id) {
   if (id >= static_cast<int>(column_.size())) column_.resize(placements_.size(), kUnknown);
   int& known = column_[id];

@@ -92,6 +92,9 @@ class PlacementCosts {
   const Job& job() const { return *job_; }
   Placements& placements() { return placements_; }
   const Placements& placements() const { return placements_; }
+  // The numbers of a strategy's placements. Throws std::invalid_argument unless it is one for each
+  // operator, and as Placements::intern.
+  std::vector<int> intern(const std::vector<Placement>& strategy);
 
   // Whether operator `op` has costs for placement `id`.
   bool allowed(int op, int id);

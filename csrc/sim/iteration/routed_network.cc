@@ -266,23 +266,28 @@ const FlowPath& RoutedNetwork::pair(int source, int target) {
   return known;
 }
 
-// Data travels 2(k-1) consecutive hops of a ring of k, each of which adds its latency; the slowest
-// start leaves out the two cheapest neighbouring hops of two rounds.
+double ringLatency(std::span<const double> hop_s) {
+  const size_t k = hop_s.size();
+  double round_s = 0;
+  double skipped_s = hop_s[k - 1] + hop_s[0];
+  for (size_t i = 0; i < k; ++i) {
+    round_s += hop_s[i];
+    if (i > 0) skipped_s = std::min(skipped_s, hop_s[i - 1] + hop_s[i]);
+  }
+  return 2 * round_s - skipped_s;
+}
+
 FlowPath RoutedNetwork::makeRing(const Ring& ring) {
   const size_t k = ring.servers.size();
   std::vector<LinkUse> uses;
   std::vector<double> hop_s(k);
-  double round_s = 0;
   for (size_t i = 0; i < k; ++i) {
     const FlowPath hop = pair(ring.servers[i], ring.servers[(i + 1) % k]);
     const auto hop_uses = paths_.uses(hop.path);
     uses.insert(uses.end(), hop_uses.begin(), hop_uses.end());
     hop_s[i] = hop.latency_s;
-    round_s += hop.latency_s;
   }
-  double skipped_s = hop_s[k - 1] + hop_s[0];
-  for (size_t i = 1; i < k; ++i) skipped_s = std::min(skipped_s, hop_s[i - 1] + hop_s[i]);
-  return {paths_.add(std::move(uses)), ring.share, 2 * round_s - skipped_s};
+  return {paths_.add(std::move(uses)), ring.share, ringLatency(hop_s)};
 }
 
 const std::vector<FlowPath>& RoutedNetwork::group(const std::vector<int>& servers) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -48,14 +49,10 @@ struct FlowPath {
   double latency_s;
 };
 
-// One transfer's way through a network: what it loads for each of its bytes, and how long a byte
-// travels.
-struct PairPath {
-  int source;
-  int target;
-  std::vector<LinkUse> uses;
-  double latency_s;
-};
+// Of a ring AllReduce whose hops take `hop_s`: data travels 2 (k - 1) consecutive hops of a ring of
+// k, each of which adds its latency; the slowest start leaves out the two cheapest neighbouring
+// hops of two rounds.
+double ringLatency(std::span<const double> hop_s);
 
 // Parallel links between the same two servers are one edge with their summed capacity. The
 // transfer of a pair is one flow that loads every link of its routes by the routes' weights. All

@@ -54,9 +54,7 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
   hosts_ = program.hosts();
   full_bytes_ = static_cast<uint32_t>(options_.payload_bytes + options_.header_bytes);
   trims_ = options_.transport == TransportKind::kNdp;
-  queue_at_sender_ =
-      trims_ ? hostsRelay(program)
-             : options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
+  hosts_relay_ = hostsRelay(program);
   marks_on_departure_ =
       options_.transport == TransportKind::kDctcp && options_.dctcp.mark_on_departure;
   scan_interval_ =
@@ -88,6 +86,9 @@ void PacketNetwork::reset() {
   events_ = packet_hops_ = dropped_ = data_inside_ = 0;
   down_links_ = 0;
   scanning_ = watching_ = held_ = false;
+  queue_at_sender_ =
+      trims_ ? hosts_relay_
+             : options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
   random_ = options_.seed;
   prepareLines();
   addPorts();
@@ -265,7 +266,7 @@ void PacketNetwork::runTimer() {
       scan();
       break;
     case kReroute:
-      reroute(reroutes_[argument]);
+      takeReroute(reroutes_[argument]);
       break;
     case kDeadlock:
       watching_ = false;

@@ -28,7 +28,7 @@ namespace topoopt::packet {
 // the port or timer; flows that start in the same instant begin in the order of their keys
 // (flow_keys.h). So a run depends on nothing but its input and its seed, and not on the order in
 // which flows are given.
-class PacketNetwork final : public Network {
+class PacketNetwork final : public ReconfigurableNetwork {
  public:
   // Takes links, routes and keys of `program`, which may be gone afterwards. Throws
   // std::invalid_argument for options that are wrong, and for acks over links where a route has no
@@ -42,14 +42,11 @@ class PacketNetwork final : public Network {
   void spread(int route, const std::vector<std::vector<int>>& paths);
   void planReroute(double time_s, int route, std::vector<int> path);
 
-  // While it is held, flows send nothing new, and what is in the network goes on.
-  void hold(bool held);
-  // Packets of data that have been made and neither arrived nor got lost.
-  int64_t dataInside() const { return data_inside_; }
-  // Per route of the program, the bytes that its flows still have to send; 0 without flows.
-  std::vector<double> waitingBytes() const;
-  // At once: flows on these routes send over these paths (links). Throws as planReroute().
-  void rerouteNow(const std::vector<std::pair<int, std::vector<int>>>& paths);
+  void hold(bool held) override;
+  bool drained() const override { return data_inside_ == 0; }
+  std::vector<double> waitingBytes() const override;
+  // The links of a path stand in the order in which they are crossed, each with load 1.
+  void reroute(const std::vector<std::pair<int, const PairPath*>>& paths) override;
   int sourceOf(int route) const { return links_[planned_routes_[route].front()].source; }
   int targetOf(int route) const { return links_[planned_routes_[route].back()].target; }
 
@@ -118,7 +115,7 @@ class PacketNetwork final : public Network {
     int route;
     std::vector<int> path;
   };
-  void reroute(const Reroute& change);
+  void takeReroute(const Reroute& change);
   void unlist(uint32_t number);
   void restartAll();
   void startScanning();
@@ -168,12 +165,14 @@ class PacketNetwork final : public Network {
   Picoseconds scan_interval_ = 0;
   bool scanning_ = false, watching_ = false, held_ = false;
   bool trims_ = false;
+  bool hosts_relay_ = false;  // on the routes of the program
   bool queue_at_sender_ = false;
   bool marks_on_departure_ = false;
   int hosts_ = 0;
   uint32_t down_links_ = 0;
   uint32_t full_bytes_ = 0;
   uint64_t random_ = 0;
+  // Packets of data inside have been made and neither arrived nor got lost.
   int64_t events_ = 0, packet_hops_ = 0, dropped_ = 0, data_inside_ = 0;
 };
 

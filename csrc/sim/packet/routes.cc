@@ -106,17 +106,26 @@ bool PacketNetwork::routeIsUp(const Flow& flow) const {
 }
 
 // Flows from now on; what is in the network goes on along the old path.
-void PacketNetwork::reroute(const Reroute& change) {
+void PacketNetwork::takeReroute(const Reroute& change) {
   const uint32_t before = hops_[route_begin_[change.route]];
   setRoute(change.route, change.path);
   unlist(before);
   restartAll();
 }
 
-void PacketNetwork::rerouteNow(const std::vector<std::pair<int, std::vector<int>>>& paths) {
+void PacketNetwork::reroute(const std::vector<std::pair<int, const PairPath*>>& paths) {
+  std::vector<int> links;
   for (const auto& [route, path] : paths) {
-    checkEnds(route, path, "paths");
-    setRoute(route, path);
+    links.clear();
+    for (const LinkUse& use : path->uses) {
+      if (use.load != 1) throw std::invalid_argument("paths: a packet takes one path");
+      links.push_back(use.link);
+    }
+    checkEnds(route, links, "paths");
+    queue_at_sender_ |= trims_ && std::any_of(links.begin() + 1, links.end(), [this](int link) {
+                          return links_[link].source < hosts_;
+                        });
+    setRoute(route, links);
   }
   for (uint32_t number = 0; number < ports_.size(); ++number) unlist(number);
   restartAll();

@@ -1,16 +1,23 @@
-"""One training iteration on any architecture: the front of the flow level for a Topology."""
+"""One training iteration on any architecture, at flow level or packet by packet.
+
+At flow level a transfer is spread over all shortest paths; at packet level every flow has one
+(`sim.architecture_program`). Where circuits move during an iteration, both levels run the same
+program (`reconfiguration.moving_circuits`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology, ring_hops
-from torch_topoopt.reconfiguration.simulation import simulate_reconfiguring
+from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
 from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
+from torch_topoopt.sim import run_program
+from torch_topoopt.sim.architecture_program import architecture_program
 
 if TYPE_CHECKING:
     from torch_topoopt.architectures.routing import Pair
@@ -88,30 +95,52 @@ def demand_bytes(asked: Demand) -> float:
     return float(reduced + sum(pair.size_bytes for pair in asked.pairs))
 
 
+# parameters: as `predict_on`; `options` are the level's own
 def predict_architecture(
     topology: Topology,
     op_graph: OpGraph,
     cluster: Cluster,
     strategy: Strategy,
     *,
+    level: str = "flow",
     micro_batches: int = 1,
     seed: int = 0,
+    **options: Any,
 ) -> ArchitectureEstimate:
     """One iteration on what an entry of ARCHITECTURES built, also where circuits move during it.
 
-    As `predict_on`, and then with `link_bytes` empty: the links are not the same throughout. `seed`
-    is for circuits that no demand asks for.
+    As `predict_on`; `options` are those of the packet level. Where circuits move, two iterations
+    run one after the other: the time is that of the second, the bytes are the mean, and
+    `link_bytes` is empty, for the links are not the same throughout. `seed` is for paths that flows
+    take and for circuits that no demand asks for. Raises ValueError also as `run_flows`.
     """
-    if topology.reconfiguration is None:
+    if topology.reconfiguration is None and level == "flow" and not options:
         return predict_on(topology, op_graph, cluster, strategy, micro_batches=micro_batches)
-    check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
-    changing = simulate_reconfiguring(
-        topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed
-    )
+    link_bytes: tuple[int, ...] = ()
+    iterations = 1
+    if topology.reconfiguration is None:
+        program = architecture_program(
+            topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed
+        )
+        result = run_program(program, level=level, **options)
+        iteration_s = result.completion_s
+        by_servers = [link.source < topology.servers for link in topology.links]
+        sent_bytes = float(result.link_bytes[by_servers].sum())
+        link_bytes = tuple(round(size) for size in result.link_bytes.tolist())
+    else:
+        moving = MovingCircuits(
+            topology, op_graph, cluster, strategy, level=level, micro_batches=micro_batches,
+            seed=seed,
+        )  # fmt: skip
+        iterations = len(moving.ends)
+        result = moving.run(**options)
+        first, last = result.finish_s[moving.ends[0]], result.finish_s[moving.ends[-1]]
+        iteration_s = float(last - first) / (iterations - 1)
+        sent_bytes = float(result.link_bytes.sum()) / iterations
     needed = demand_bytes(demand(op_graph, strategy, cluster.servers))
     return ArchitectureEstimate(
-        changing.iteration_s,
-        changing.compute_s,
-        (),
-        changing.sent_bytes / needed if needed else 1.0,
+        iteration_s,
+        float(result.device_busy_s.max()) / iterations,
+        link_bytes,
+        sent_bytes / needed if needed else 1.0,
     )

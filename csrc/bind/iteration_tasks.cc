@@ -1,0 +1,79 @@
+// Bindings of an iteration as tasks of a flow program: torch_topoopt.sim.iteration_program is their
+// front.
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <vector>
+
+#include "bind/architectures.h"
+#include "bind/iteration.h"
+#include "sim/iteration/iteration_program.h"
+
+namespace py = pybind11;
+
+namespace topoopt {
+
+void bindIterationTasks(py::module_& module);
+
+namespace {
+
+const char* nameOf(CargoKind kind) {
+  switch (kind) {
+    case CargoKind::kActivations:
+      return "activations";
+    case CargoKind::kGradients:
+      return "gradients";
+    case CargoKind::kAllReduce:
+      break;
+  }
+  return "AllReduce";
+}
+
+py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::Flow::* field) {
+  py::array_t<int> values(static_cast<py::ssize_t>(tasks.flows().size()));
+  int* at = values.mutable_data();
+  for (const IterationTasks::Flow& flow : tasks.flows()) *at++ = flow.*field;
+  return values;
+}
+
+AddedIterations addTo(const IterationTasks& tasks, FlowProgram& program,
+                      const std::vector<std::vector<WeightedPath>>& paths,
+                      const Array<int>& path_of_flow, int iterations) {
+  const std::span<const int> numbers(path_of_flow.data(), path_of_flow.size());
+  return tasks.addTo(program, paths, numbers, iterations);
+}
+
+}  // namespace
+
+void bindIterationTasks(py::module_& module) {
+  py::class_<WeightedPath>(module, "WeightedPath")
+      .def(py::init<std::vector<int>, double>(), py::arg("links"), py::arg("weight") = 1.0);
+  py::class_<IterationTasks::RingCargo>(module, "Cargo")
+      .def_property_readonly(
+          "kind", [](const IterationTasks::RingCargo& cargo) { return nameOf(cargo.cargo.kind); })
+      .def_property_readonly(
+          "operators", [](const IterationTasks::RingCargo& cargo) { return cargo.cargo.operators; })
+      .def_readonly("ring", &IterationTasks::RingCargo::ring);
+  py::class_<AddedIterations>(module, "AddedIterations")
+      .def_readonly("ends", &AddedIterations::ends)
+      .def_readonly("cargo_of_task", &AddedIterations::cargo_of_task);
+  py::class_<IterationTasks>(module, "IterationTasks")
+      .def(py::init([](std::shared_ptr<Job> job, const RoutedNetwork& network,
+                       const std::vector<PyPlacement>& strategy) {
+             return IterationTasks(std::move(job), network, toStrategy(strategy));
+           }),
+           py::arg("job").none(false), py::arg("network"), py::arg("strategy"))
+      .def_property_readonly(
+          "source",
+          [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::source); })
+      .def_property_readonly(
+          "target",
+          [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::target); })
+      .def_property_readonly("cargoes", &IterationTasks::cargoes)
+      .def("add_to", &addTo, py::arg("program"), py::arg("paths"), py::arg("path_of_flow"),
+           py::arg("iterations"));
+}
+
+}  // namespace topoopt

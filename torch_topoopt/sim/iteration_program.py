@@ -1,0 +1,97 @@
+"""Training iterations as a flow program, which every level runs.
+
+The tasks are those of `predict`: forward and backward pass of every operator on every server that
+shares it, activations and gradients between placements, and one AllReduce per bucket of gradients
+(per operator, if the OpGraph has no buckets); csrc/sim/iteration/iteration_program.h makes them.
+What `predict` treats as one flow is taken apart, so that a packet has one path: a transfer is one
+flow for each of its paths, and a ring one for each of its hops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torch_topoopt import _core
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.sim.flow_names import FlowName, flow_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.strategies import Strategy
+
+    Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class IterationTasks:
+    """The tasks of one iteration, whose flows have no paths yet: flow i goes from server
+    `pairs[pair_of_flow[i]][0]` to [1]. Pairs are distinct and ascending."""
+
+    op_graph: OpGraph
+    core: _core.IterationTasks
+    pairs: list[Pair]
+    pair_of_flow: NDArray[np.int32]
+
+    @classmethod
+    def of(
+        cls,
+        op_graph: OpGraph,
+        cluster: Cluster,
+        rings: _core.RoutedNetwork,
+        strategy: Strategy,
+        micro_batches: int,
+    ) -> IterationTasks:
+        """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator."""
+        job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
+        core = _core.IterationTasks(job, rings, [lower_placement(p) for p in strategy])
+        ends = core.source.astype(np.int64) * cluster.servers + core.target
+        distinct, pair_of_flow = np.unique(ends, return_inverse=True)
+        pairs = [divmod(number, cluster.servers) for number in distinct.tolist()]
+        return cls(op_graph, core, pairs, pair_of_flow.astype(np.int32))
+
+    def add_to(
+        self,
+        program: _core.FlowProgram,
+        paths: Sequence[Sequence[_core.WeightedPath]],
+        path_of_flow: NDArray[np.int32],
+        iterations: int,
+    ) -> IterationProgram:
+        """Adds `iterations` of them to `program`, one after another.
+
+        Flow f of iteration i takes all of `paths[path_of_flow[i * flows + f]]`, which hold
+        fractions of its bytes. Raises ValueError for iterations below 1.
+        """
+        added = self.core.add_to(program, paths, path_of_flow, iterations)
+        return IterationProgram(program, added.ends, self, added.cargo_of_task)
+
+
+@dataclass(frozen=True)
+class IterationProgram:
+    """Iterations in a program: `ends` are the tasks that end each."""
+
+    program: _core.FlowProgram
+    ends: list[int]
+    tasks: IterationTasks
+    cargo_of_task: list[int]
+
+    def names(self) -> dict[int, FlowName]:
+        """What every flow carries, by the number of its task."""
+        operators = [operator.name for operator in self.tasks.op_graph.operators]
+        cargoes = self.tasks.core.cargoes
+        names: dict[int, FlowName] = {}
+        first = 0
+        for iteration, end in enumerate(self.ends):
+            known = [flow_name(cargo, operators, iteration) for cargo in cargoes]
+            for task in range(first, end):
+                if (cargo := self.cargo_of_task[task]) >= 0:
+                    names[task] = known[cargo]
+            first = end
+        return names
