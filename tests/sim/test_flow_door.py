@@ -315,7 +315,7 @@ ONE = [FlowLink(0, 1, 8.0)]
     [
         ([Flow(0, 1, 0.0, (0,))], {}, r"flows\[0\]: bytes 0 is not"),
         ([Flow(0, 1, math.nan, (0,))], {}, r"flows\[0\]: bytes nan is not"),
-        ([Flow(0, 1, 1.0, (3,))], {}, r"flows\[0\].path: link 3 is not in 0..0"),
+        ([Flow(0, 1, 1.0, (3,))], {}, r"flows\[0\]: path: link 3 is not in 0..0"),
         ([Flow(0, 1, 1.0, (0,), (2,))], {}, r"flows\[0\].after: flow 2 is not in 0..0"),
         ([Flow(1, 0, 1.0, (0,))], {}, r"flows\[0\]: path: link 0 leaves node 0"),
         ([Flow(0, 1, 1.0, (0,), (0,))], {}, "form a cycle: 0 after 0"),

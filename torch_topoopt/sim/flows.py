@@ -145,6 +145,9 @@ def run_flows(
         program.add_flow(flow.source, flow.target, flow.size_bytes, flow.path)
     for i, flow in enumerate(flows):
         for before in flow.after:
+            if not 0 <= before < len(flows):
+                last = len(flows) - 1
+                raise ValueError(f"flows[{i}].after: flow {before} is not in 0..{last}")
             program.add_dependency(before, i)
     for change in changes:
         program.add_change(change.time_s, change.link, change.bits_per_s)
