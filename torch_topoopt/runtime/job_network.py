@@ -118,8 +118,8 @@ def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: flo
         with failure_broadcast(meeting, "servers"):
             texts = meeting.collect("server", range(len(place.ranks)), deadline)
             known_of = [json.loads(text) for _, text in sorted(texts.items())]
-            broadcast(meeting, "servers", lay_out(known_of, servers))
-    return RankLayout(tuple(receive(meeting, "servers", deadline)))
+            broadcast(meeting, "servers", known_of)
+    return RankLayout(tuple(lay_out(receive(meeting, "servers", deadline), servers)))
 
 
 def lay_out(known: Sequence[int | None], servers: int) -> list[int]:
