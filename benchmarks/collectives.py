@@ -44,8 +44,8 @@ from settings import Setting, direct_fabric, loopback, shared_memory
 
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.units import parse_gbps
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.units import parse_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, direct_fabric, loopback
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_topoopt.launcher.units import parse_gbps
+from torch_topoopt.plan.units import parse_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -49,7 +49,7 @@ def whole_parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="topoopt")
     whole.add_argument("-V", "--version", action="store_true", help="print the version")
     verbs = whole.add_subparsers(dest="verb")
-    for verb, does in VERBS.items():
+    for verb, (does, _) in VERBS.items():
         groups = {"fabric": fabric.SUB_VERBS, "cluster": cluster.SUB_VERBS}
         if verb in groups:
             below = verbs.add_parser(verb, help=does).add_subparsers(dest="sub_verb")

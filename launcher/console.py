@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from torch_topoopt.launcher import signals
-from torch_topoopt.launcher.units import format_seconds
+from torch_topoopt.plan.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

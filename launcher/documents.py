@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.signals import Interrupted
-from torch_topoopt.launcher.units import format_seconds
 from torch_topoopt.plan.codec import Document
+from torch_topoopt.plan.units import format_seconds
 from torch_topoopt.user_functions import is_file
 
 if TYPE_CHECKING:
@@ -157,11 +156,10 @@ class StoppedEarly(BaseException):
 
 def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
     """`plan` with how to go on after the loss of any one link or server."""
-    from torch_topoopt.topology.failures.failure_plans import plan_failures
+    from torch_topoopt.topology.failures import failure_plans
 
     progress(None, "failures")
-    failures = plan_failures(plan.cluster, plan.network, plan.demand)
-    return replace(plan, failures=failures).validate()
+    return failure_plans.with_failures(plan)
 
 
 def make_plan(
@@ -180,7 +178,7 @@ def make_plan(
     from torch_topoopt.planner.alternation import Planning
 
     try:
-        planning = Planning(graph, cluster, options, _shown(progress))
+        planning = Planning(graph, cluster, options, shown(progress))
         try:
             return planning.run()
         except Interrupted as interrupted:
@@ -192,7 +190,7 @@ def make_plan(
         raise InputError(str(error)) from None
 
 
-def _shown(progress: Callable[[float | None, str], None]) -> Callable[[PlanProgress], None]:
+def shown(progress: Callable[[float | None, str], None]) -> Callable[[PlanProgress], None]:
     """Reports to `progress` the state of planning, and the proposals judged per second."""
     round_began = (0, 0.0)
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 OK = 0
 SCRIPT_FAILED = 1
 CHECK_FAILED = 1
@@ -10,3 +16,12 @@ BAD_INPUT = 2
 
 class InputError(Exception):
     """Something that the user gave cannot work; the message says what, and what would be right."""
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """A ValueError of the library, which names what was given, becomes an InputError."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from None

@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import console, signals
@@ -19,34 +19,40 @@ from torch_topoopt.runtime.versions import BuildMismatchError, versions_text
 if TYPE_CHECKING:
     from types import ModuleType
 
-VERBS = {
-    "profile": "what one training iteration of a model computes and communicates",
-    "plan": "how to split a model, wire the servers and route the bytes",
-    "diff": "what two plans do differently",
-    "compare": "a model on many kinds of network: time, cost, bandwidth tax",
-    "simulate": "how long flows with given paths, sizes and dependencies take",
-    "run": "profile, plan, wire and train: a drop-in for torchrun",
-    "report": "the report page of a run",
-    "topology": "how to wire servers for a demand, and what the network is worth",
-    "discover": "which port is cabled to which: writes a cluster file",
-    "fabric": "what servers are wired with: make, check, change and remove it",
-    "cluster": "share a cluster among jobs: a queue, and a daemon that wires and starts them",
-    "doctor": "what is wrong with a host or a cluster, and how to repair it",
-}
 
-# The folder of each verb that is not a module of launcher/ itself.
-_FAMILIES = {
-    "profile": "profile.",
-    "plan": "plan.",
-    "diff": "plan.",
-    "topology": "plan.",
-    "compare": "simulate.",
-    "simulate": "simulate.",
-    "run": "run.",
-    "discover": "fabric.",
-    "fabric": "fabric.",
-    "doctor": "fabric.",
-    "cluster": "cluster.",
+class Verb(NamedTuple):
+    """What a verb does, and the module of launcher/ whose `main` runs it."""
+
+    does: str
+    module: str
+
+
+VERBS = {
+    "profile": Verb(
+        "what one training iteration of a model computes and communicates", "profile.profile"
+    ),
+    "plan": Verb("how to split a model, wire the servers and route the bytes", "plan.plan"),
+    "diff": Verb("what two plans do differently", "plan.diff"),
+    "compare": Verb(
+        "a model on many kinds of network: time, cost, bandwidth tax", "simulate.compare"
+    ),
+    "simulate": Verb(
+        "how long flows with given paths, sizes and dependencies take", "simulate.simulate"
+    ),
+    "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "run.run"),
+    "report": Verb("the report page of a run", "report"),
+    "topology": Verb(
+        "how to wire servers for a demand, and what the network is worth", "plan.topology"
+    ),
+    "discover": Verb("which port is cabled to which: writes a cluster file", "fabric.discover"),
+    "fabric": Verb(
+        "what servers are wired with: make, check, change and remove it", "fabric.fabric"
+    ),
+    "cluster": Verb(
+        "share a cluster among jobs: a queue, and a daemon that wires and starts them",
+        "cluster.cluster",
+    ),
+    "doctor": Verb("what is wrong with a host or a cluster, and how to repair it", "fabric.doctor"),
 }
 
 TOOLS = {
@@ -98,13 +104,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def module_of(verb: str) -> ModuleType:
     """The module whose `main` runs a verb; imports it."""
-    return importlib.import_module(f"torch_topoopt.launcher.{_FAMILIES.get(verb, '')}{verb}")
+    module = VERBS[verb].module if verb in VERBS else verb
+    return importlib.import_module(f"torch_topoopt.launcher.{module}")
 
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments in (["-h"], ["--help"], ["help"]):
-        every = (VERBS | TOOLS).items()
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in every)))
+        every = {verb: about.does for verb, about in VERBS.items()} | TOOLS
+        print(_HELP.format(verbs="\n".join(f"  {verb:<11}{does}" for verb, does in every.items())))
         return OK if arguments else BAD_INPUT
     verb, *rest = arguments
     if verb == "help":

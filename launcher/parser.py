@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.units import parse_gbps
+from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.user_functions import UserFunction, UserFunctionError, is_file
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def rate(text: str) -> float:
         raise argparse.ArgumentTypeError(f"bandwidth: {text} is negative; write a rate, as 25Gbps")
     try:
         return parse_gbps(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"bandwidth: {error}") from None
 
 
 def micro_batches(text: str) -> MicroBatches:

@@ -18,7 +18,7 @@ from torch_topoopt.launcher import (
     trace_options,
 )
 from torch_topoopt.launcher.cluster import state as cluster_state
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
 
 if TYPE_CHECKING:
     import argparse
@@ -204,6 +204,7 @@ def _own_model(arguments: argparse.Namespace) -> str:
 
 def _plan_for_script(arguments: argparse.Namespace, shape: Cluster, terminal: Terminal) -> Plan:
     """As `topoopt run` plans without a model: for a trace of the script, or rings alone."""
+    from torch_topoopt.planner.demand_plan import plan_for_demand
     from torch_topoopt.profile.script import TrainingScript
 
     script, why = None, "--model none"
@@ -218,7 +219,8 @@ def _plan_for_script(arguments: argparse.Namespace, shape: Cluster, terminal: Te
         if trace is None:
             terminal.line(f"rings for an unknown demand, nothing predicted: {failed or why}")
         name = script_plan.name_of(arguments.script, module=False)
-        plan = script_plan.plan_for_demand(shape, demand, trace, name=name, seed=arguments.seed)
+        with input_errors():
+            plan = plan_for_demand(shape, demand, trace, name=name, seed=arguments.seed)
         return documents.with_failures(plan, progress)
 
 

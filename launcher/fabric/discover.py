@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
 from torch_topoopt.launcher.fabric import discover_agents
-from torch_topoopt.launcher.units import counted, format_gbps
+from torch_topoopt.plan.units import counted, format_gbps
 
 if TYPE_CHECKING:
     import argparse

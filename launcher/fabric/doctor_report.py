@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.units import counted
+from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
     from torch_topoopt.doctor.findings import Finding, Site

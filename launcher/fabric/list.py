@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK
-from torch_topoopt.launcher.units import format_gbps
+from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
     import argparse

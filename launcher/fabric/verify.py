@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK
-from torch_topoopt.launcher.units import counted, format_gbps, format_seconds
+from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK
 from torch_topoopt.launcher.plan.placement_text import placement_text
-from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
+from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher.plan.placement_text import placement_text
-from torch_topoopt.launcher.units import format_seconds
+from torch_topoopt.plan.units import format_seconds
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal

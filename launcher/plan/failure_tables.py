@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.units import format_seconds
+from torch_topoopt.plan.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher.units import counted
+from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Placement

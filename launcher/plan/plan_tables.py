@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
+from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal

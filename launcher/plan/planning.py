@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.plan import hybrid, strategy_files
-from torch_topoopt.launcher.units import counted, format_gbps
+from torch_topoopt.launcher.plan import programs, strategy_files
+from torch_topoopt.plan.units import counted, format_gbps
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
     from torch_topoopt.planner.options import MicroBatches, PlanningOptions
+    from torch_topoopt.search.strategies import Strategy
 
 Space = Literal["full", "samples", "data-parallel", "pipeline"]
 _CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize", "full"))
@@ -99,19 +100,52 @@ class PlanningChoice:
         if self.space == "pipeline" and self.strategy is None:
             asked = "auto" if self.micro_batches is None else self.micro_batches
             options = replace(options, micro_batches=asked)
-            return hybrid.plan_pipeline(graph, program, cluster, options, self.stages, progress)
+            return self._plan_pipeline(graph, program, cluster, options, progress)
         micro_batches = self.micro_batches
         if program is not None and self.space != "data-parallel":
-            options = replace(options, executable=hybrid.executable(program, cluster))
+            from torch_topoopt.parallel.executable import executable
+
+            options = replace(options, executable=executable(program, cluster))
         if self.strategy is not None:
             count = micro_batches if isinstance(micro_batches, int) else None
             given = strategy_files.load_strategy(self.strategy, graph, cluster.servers, count)
             micro_batches = given.micro_batches if micro_batches is None else micro_batches
             options = replace(options, strategy=given.strategy)
             if program is not None:
-                hybrid.check_strategy(given, program, cluster, self.strategy)
+                programs.check_strategy(given, program, cluster, self.strategy)
         options = replace(options, micro_batches=1 if micro_batches is None else micro_batches)
         return documents.make_plan(graph, cluster, options, progress, keep_best=keep_best)
+
+    def _plan_pipeline(
+        self,
+        graph: OpGraph,
+        program: Program | None,
+        cluster: Cluster,
+        options: PlanningOptions,
+        progress: Callable[[float | None, str], None],
+    ) -> Plan:
+        from torch_topoopt.parallel import StrategyError, stages_of
+        from torch_topoopt.planner.pipeline_plan import plan_pipeline
+
+        def why_not(strategy: Strategy) -> str:
+            assert program is not None
+            try:
+                stages_of(program, strategy)
+            except StrategyError as error:
+                return str(error).removeprefix("strategy: ")
+            return ""
+
+        try:
+            return plan_pipeline(
+                graph,
+                cluster,
+                options,
+                stages=self.stages,
+                why_not=None if program is None else why_not,
+                on_progress=documents.shown(progress),
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from None
 
     def options_from(self, plan: Plan) -> PlanningOptions:
         """To go on searching at the strategy of `plan`, if only that was asked for."""

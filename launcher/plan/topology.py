@@ -15,8 +15,8 @@ from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.plan import failure_tables, plan_tables
 from torch_topoopt.launcher.signals import Interrupted
-from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.plan.codec import json_text
+from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse

@@ -8,7 +8,7 @@ from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.profile import measure as profile_measure
 from torch_topoopt.launcher.profile import script as profile_script
-from torch_topoopt.launcher.units import counted, format_bytes, format_flops, format_seconds
+from torch_topoopt.plan.units import counted, format_bytes, format_flops, format_seconds
 
 if TYPE_CHECKING:
     import argparse

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, documents, parser
 from torch_topoopt.launcher.errors import OK, InputError
-from torch_topoopt.launcher.units import counted, format_bytes
 from torch_topoopt.plan import limits
+from torch_topoopt.plan.units import counted, format_bytes
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.units import counted
+from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch_topoopt.launcher.units import format_bytes, format_seconds
 from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.plan.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

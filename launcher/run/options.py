@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from torch_topoopt.launcher import documents, parser, script_syntax, shared_options, trace_options
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.plan import hybrid, planning
+from torch_topoopt.launcher.plan import planning, programs
 from torch_topoopt.launcher.plan.planning import PlanningChoice
 from torch_topoopt.launcher.run import cluster_options, fabrics
 from torch_topoopt.plan import Plan
-from torch_topoopt.plan.rates import format_gbps
+from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -350,8 +350,8 @@ def _planning(
             raise InputError(
                 f"{given[0]}: --{given[0]} and --plan exclude each other; the plan is made"
             )
-        if not hybrid.is_data_parallel(plan):
-            hybrid.check_plan(plan, arguments.plan, arguments.training_script)
+        if not plan.is_data_parallel:
+            programs.check_plan(plan, arguments.plan, arguments.training_script)
     elif not model:
         for name in given:
             data_parallel = name == "strategy-space" and arguments.strategy_space == "data-parallel"

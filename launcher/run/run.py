@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.fabric.cluster import static_plan, switched_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.launcher import console, documents, report, script_plan, signals
-from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
+from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError, input_errors
 from torch_topoopt.launcher.fabric import switch_verbs
-from torch_topoopt.launcher.plan import hybrid, plan_tables, planning
+from torch_topoopt.launcher.plan import plan_tables, planning, programs
 from torch_topoopt.launcher.profile import profile
 from torch_topoopt.launcher.run import (
     asked_groups,
@@ -31,7 +31,7 @@ from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import steps as run_steps
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
-from torch_topoopt.launcher.units import counted, format_bytes, format_gbps, format_seconds
+from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
@@ -164,6 +164,8 @@ class RunInProgress:
 
     def _plan_for_script(self) -> Plan:
         """For what a trace of the script finds, else for an unknown demand."""
+        from torch_topoopt.planner import demand_plan
+
         cluster = self.options.cluster
         demand, trace, why = self._demand_of_script()
         if trace is None:
@@ -174,16 +176,17 @@ class RunInProgress:
         with self.stage("co-optimise") as stage:
             stage.progress(None, "TopologyFinder")
             arguments = self.options.torchrun
-            plan = script_plan.plan_for_demand(
-                cluster,
-                demand,
-                trace,
-                name=script_plan.name_of(arguments.training_script, module=arguments.module),
-                seed=self.options.seed,
-                network=self._given_network(),
-                mode=self.options.planning.options.mode,
-                routing=self.options.planning.options.routing,
-            )
+            with input_errors():
+                plan = demand_plan.plan_for_demand(
+                    cluster,
+                    demand,
+                    trace,
+                    name=script_plan.name_of(arguments.training_script, module=arguments.module),
+                    seed=self.options.seed,
+                    network=self._given_network(),
+                    mode=self.options.planning.options.mode,
+                    routing=self.options.planning.options.routing,
+                )
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"network for this demand, plan {plan.digest()}"
         return plan
@@ -192,7 +195,9 @@ class RunInProgress:
         """With the trace that found it, or without one and why."""
         script, cluster = self.options.script, self.options.cluster
         if script is None:
-            return script_plan.unknown_demand(cluster), None, self.options.unknown
+            from torch_topoopt.planner.demand_plan import unknown_demand
+
+            return unknown_demand(cluster), None, self.options.unknown
         self.terminal.line(
             f"      tracing {script.name}: its first iterations are run without a network, to see "
             f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
@@ -218,7 +223,7 @@ class RunInProgress:
             choice, cluster = self.options.planning, self.options.cluster
             if choice.space != "data-parallel":
                 # a pipeline's first stage has its input, and its last its output, already
-                graph, program = hybrid.graph_and_program(
+                graph, program = programs.graph_and_program(
                     self.options.model,
                     boundary=choice.space != "pipeline",
                     batch_size=choice.batch_size,
@@ -249,7 +254,7 @@ class RunInProgress:
         cluster = self.options.cluster
         space = self.options.planning.space
         if program is not None and space != "pipeline":
-            hybrid.show(self.terminal, program)
+            programs.show(self.terminal, program)
         elif space == "data-parallel":
             self.terminal.line(
                 f"      data parallelism over all {cluster.servers} servers; --strategy-space full "
@@ -286,7 +291,7 @@ class RunInProgress:
         self, graph: OpGraph, plan: Plan, stage: StageProgress
     ) -> tuple[Plan, str]:
         """A plan that is more than data parallel, priced by its own steps; what was measured."""
-        if not run_steps.measures(self.options) or hybrid.is_data_parallel(plan):
+        if not run_steps.measures(self.options) or plan.is_data_parallel:
             return plan, ""
         graph, plan, steps = run_steps.measured_plan(
             graph, plan, self.options, stage.progress, self.server

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import documents
-from torch_topoopt.launcher.units import counted, format_seconds
 from torch_topoopt.op_graph import DEFAULT_BUCKETS
+from torch_topoopt.plan.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

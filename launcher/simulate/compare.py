@@ -9,7 +9,7 @@ from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.plan import plan_tables, planning
 from torch_topoopt.launcher.simulate import packet_options
-from torch_topoopt.launcher.units import format_gbps, format_seconds
+from torch_topoopt.plan.units import format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse

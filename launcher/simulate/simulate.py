@@ -10,7 +10,7 @@ from torch_topoopt.launcher import console, documents, parser, shared_options, s
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.plan import planning
 from torch_topoopt.launcher.simulate import packet_options
-from torch_topoopt.launcher.units import counted, format_bytes, format_seconds
+from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import argparse

@@ -111,7 +111,7 @@ def options_by_verb() -> dict[str, dict[str, argparse.Action]]:
 def page() -> str:
     """The whole text."""
     lines = [_HEAD, "## Verbs", "", "| verb | what it is for |", "| --- | --- |"]
-    for verb, does in (VERBS | TOOLS).items():
+    for verb, does in ({verb: about.does for verb, about in VERBS.items()} | TOOLS).items():
         lines.append(f"| `{verb}` | {does} |")
         below = {"fabric": FABRIC_VERBS, "cluster": CLUSTER_VERBS}.get(verb, {})
         lines += [f"| `{verb} {name}` | {what} |" for name, what in below.items()]

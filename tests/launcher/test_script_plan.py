@@ -14,6 +14,7 @@ from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.plan import Cluster, Plan
+from torch_topoopt.planner import demand_plan
 from torch_topoopt.profile.script import CollectiveCall, CommunicationTrace, ScriptError
 from torch_topoopt.runtime.metrics import MetricsWriter
 
@@ -29,8 +30,8 @@ def trace_of(*calls: CollectiveCall) -> CommunicationTrace:
 
 
 def plan_of(trace: CommunicationTrace) -> Plan:
-    demand = script_plan.demand_of_trace(trace, CLUSTER)
-    return script_plan.plan_for_demand(CLUSTER, demand, trace, name="train.py", seed=0)
+    demand = demand_plan.demand_of_trace(trace, CLUSTER)
+    return demand_plan.plan_for_demand(CLUSTER, demand, trace, name="train.py", seed=0)
 
 
 def test_an_allreduce_loads_all_links_of_two_rings_alike() -> None:
@@ -58,8 +59,8 @@ def test_nothing_is_sent_to_the_root_of_a_broadcast_nor_by_that_of_a_reduce() ->
 def test_cables_that_are_plugged_get_rings_for_the_groups_of_the_demand() -> None:
     whole = plan_of(trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE)))
     some = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 3000, (0, 1, 3)))
-    demand = script_plan.demand_of_trace(some, CLUSTER)
-    plan = script_plan.plan_for_demand(
+    demand = demand_plan.demand_of_trace(some, CLUSTER)
+    plan = demand_plan.plan_for_demand(
         CLUSTER, demand, some, name="train.py", seed=0, network=whole.network
     )
     assert plan.network.links == whole.network.links
@@ -72,8 +73,8 @@ def test_cables_that_are_plugged_get_rings_for_the_groups_of_the_demand() -> Non
 @pytest.mark.parametrize("servers", [1, 2, 4, 5])
 def test_an_unknown_demand_gets_rings_and_predicts_nothing(servers: int) -> None:
     cluster = Cluster(servers, min(2, max(1, servers - 1)), 10.0)
-    demand = script_plan.unknown_demand(cluster)
-    plan = script_plan.plan_for_demand(cluster, demand, None, name="x", seed=0)
+    demand = demand_plan.unknown_demand(cluster)
+    plan = demand_plan.plan_for_demand(cluster, demand, None, name="x", seed=0)
     assert (plan.predicts_bytes, plan.predicts_time) == (False, False)
     assert len(plan.network.groups[0].rings) > 0 or servers == 1
     assert documents.with_failures(plan, lambda *_: None).failures is not None

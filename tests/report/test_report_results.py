@@ -18,9 +18,10 @@ from report_runs import (
 )
 
 from torch_topoopt.plan import Cluster, Group, Link, Network, Ring, Route
+from torch_topoopt.plan.units import prefix
 from torch_topoopt.report import summary
 from torch_topoopt.report.figures import cell_text
-from torch_topoopt.report.html import prefix, seconds, significant, size
+from torch_topoopt.report.html import seconds, significant, size
 from torch_topoopt.report.network_sections import server_list
 from torch_topoopt.report.results import (
     compare_traffic,
@@ -163,7 +164,7 @@ def test_numbers_are_rounded_and_prefixed_without_surprises() -> None:
         "k",
         "k",
         "G",
-        "P",
+        "E",
     ]
     assert ">999 B<" in size(999)
     assert ">51.8 MB<" in size(51_800_123)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.doctor.findings import Finding, Site, set_sysctl
 from torch_topoopt.doctor.firewall import accept_rule
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes
-from torch_topoopt.plan.rates import rate_text
+from torch_topoopt.plan.units import rate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

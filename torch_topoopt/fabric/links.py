@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.handshake import Ends, Expected, Kind
 from torch_topoopt.plan import BYTES_PER_GBPS, Link
-from torch_topoopt.plan.rates import format_gbps
+from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -185,6 +185,12 @@ class Plan(Document):
         return self
 
     @property
+    def is_data_parallel(self) -> bool:
+        """Whether every operator is on all servers, in their order."""
+        everyone = tuple(range(self.cluster.servers))
+        return all(p.servers == everyone and p.sample == len(everyone) for p in self.strategy)
+
+    @property
     def predicts_time(self) -> bool:
         """Whether the time of an iteration was predicted: there was a model to price."""
         return self.prediction.iteration_s > 0

@@ -8,6 +8,7 @@ a few bytes that names a billion servers, from taking the memory of the whole ma
 from __future__ import annotations
 
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.units import format_bytes
 
 # What one request may need before anything is computed: half of a machine of 8 GB, the smallest on
 # which people plan.
@@ -27,31 +28,23 @@ MOST_ITEMS = MOST_BYTES // BYTES_PER_ITEM
 def check_servers(servers: int, field: str = "servers") -> None:
     """Raises DocumentError for more than MOST_SERVERS."""
     if servers > MOST_SERVERS:
-        needed = shortened_bytes(servers * servers * BYTES_PER_PAIR)
+        needed = format_bytes(servers * servers * BYTES_PER_PAIR)
         raise DocumentError(
             f"{field}: {brief_number(servers)} is more than {MOST_SERVERS}: tables over all pairs "
-            f"would take {needed} of memory, and at most {shortened_bytes(MOST_BYTES)} is allowed"
+            f"would take {needed} of memory, and at most {format_bytes(MOST_BYTES)} is allowed"
         )
 
 
 def check_items(count: int, field: str, value: int, what: str) -> None:
     """Raises DocumentError for more than MOST_ITEMS of `what`, which `field: value` asks for."""
     if count > MOST_ITEMS:
-        needed = shortened_bytes(count * BYTES_PER_ITEM)
+        needed = format_bytes(count * BYTES_PER_ITEM)
         raise DocumentError(
             f"{field}: {brief_number(value)} asks for more than {MOST_ITEMS} {what}: they would "
-            f"take {needed} of memory, and at most {shortened_bytes(MOST_BYTES)} is allowed"
+            f"take {needed} of memory, and at most {format_bytes(MOST_BYTES)} is allowed"
         )
 
 
 def brief_number(value: int) -> str:
     """The number itself, or its size where it has more digits than anybody reads."""
     return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"
-
-
-def shortened_bytes(count: int) -> str:
-    """`4.3 GB`, `64 TB`."""
-    for unit, size in (("EB", 10**18), ("PB", 10**15), ("TB", 10**12), ("GB", 10**9)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}" if count < 10**21 else f"more than 1000 {unit}"
-    return f"{count / 10**6:.3g} MB"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from torch_topoopt.plan.units import prefix
 from torch_topoopt.report.svg import LINE_COLOURS, THEME
 
 if TYPE_CHECKING:
@@ -46,16 +47,6 @@ def significant(value: float, digits: int = 3) -> str:
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = int(f"{rounded:.1e}".split("e")[1])
     return f"{rounded:.{max(0, digits - 1 - exponent)}f}"
-
-
-def prefix(value: float, prefixes: str = " kMGTP") -> tuple[float, str]:
-    """(factor, prefix) of the SI prefix that shows `value` below 1000, after rounding."""
-    factor = 1.0
-    for letter in prefixes:
-        if float(f"{abs(value) / factor:.2e}") < 1000 or letter == prefixes[-1]:
-            return factor, letter.strip()
-        factor *= 1000.0
-    raise ValueError("prefixes: empty")
 
 
 def _data(value: float, text: str) -> Markup:

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan.rates import format_gbps
+from torch_topoopt.plan.units import format_gbps, prefix
 from torch_topoopt.report import figures
 from torch_topoopt.report.html import (
     MISSING,
@@ -16,7 +16,6 @@ from torch_topoopt.report.html import (
     named_line,
     paragraph,
     percent,
-    prefix,
     ratio,
     section,
     size,

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torch_topoopt import __version__
-from torch_topoopt.plan.rates import format_gbps
+from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.report import figures
 from torch_topoopt.report.failure_section import failure_section
 from torch_topoopt.report.html import (

@@ -35,7 +35,7 @@ from torch_topoopt.fabric.cluster_file.rules import check_cluster
 from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.plan.codec import DocumentError, write_text_atomically
-from torch_topoopt.plan.rates import parse_gbps, rate_text
+from torch_topoopt.plan.units import parse_gbps, rate_text
 
 if TYPE_CHECKING:
     import os

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.kernel import scratch_interface
 from torch_topoopt.plan import BYTES_PER_GBPS
-from torch_topoopt.plan.rates import format_gbps
+from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

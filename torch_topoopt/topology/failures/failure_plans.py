@@ -8,7 +8,7 @@ detour. Which of the two is better is judged by the demand of the plan. Nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import (
@@ -43,6 +43,12 @@ class FailureFigures:
     is_server: bool
     all_reduce_s: float | None
     busiest_s: float | None
+
+
+def with_failures(plan: Plan) -> Plan:
+    """`plan` with how to go on after the loss of any one link or server."""
+    failures = plan_failures(plan.cluster, plan.network, plan.demand)
+    return replace(plan, failures=failures).validate()
 
 
 def plan_failures(cluster: Cluster, network: Network, demand: Demand) -> FailurePlan:

@@ -1,4 +1,4 @@
-"""Rates as people write them: "25Gbps", "200 Mb/s"."""
+"""Rates as people write them ("25Gbps", "200 Mb/s"), and figures with units as people read them."""
 
 from __future__ import annotations
 
@@ -37,3 +37,42 @@ def rate_text(gbps: float) -> str:
 def format_gbps(gbps: float) -> str:
     """25.0 -> "25 Gb/s", 0.15 -> "150 Mb/s": the one form in which people see a rate."""
     return f"{gbps:g} Gb/s" if gbps >= 1 else f"{gbps * 1000:g} Mb/s"
+
+
+def prefix(value: float, prefixes: str = " kMGTPE") -> tuple[float, str]:
+    """(factor, prefix) of the SI prefix that shows `value` below 1000, in three digits."""
+    factor = 1.0
+    for letter in prefixes:
+        if float(f"{abs(value) / factor:.2e}") < 1000 or letter == prefixes[-1]:
+            return factor, letter.strip()
+        factor *= 1000.0
+    raise ValueError("prefixes: empty")
+
+
+def format_bytes(size_bytes: float) -> str:
+    """1536 -> "1.54 kB" (powers of 1000, as link rates are)."""
+    return _prefixed(size_bytes, "B") if size_bytes < 1e21 else "more than 1000 EB"
+
+
+def format_flops(flops: float) -> str:
+    """2e9 -> "2 GFLOP"."""
+    return _prefixed(flops, "FLOP")
+
+
+def _prefixed(value: float, unit: str) -> str:
+    factor, letter = prefix(value)
+    return f"{value / factor:.3g} {letter}{unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.0123 -> "12.3 ms"."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def counted(count: int, noun: str) -> str:
+    """1, "round" -> "1 round"; 2, "round" -> "2 rounds"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,96 @@
+"""The plan of a script without a model: for what its trace found, else for rings alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
+from torch_topoopt.profile.script import demand_of, on_servers, rooted_demands
+from torch_topoopt.sim import complete_groups
+from torch_topoopt.topology.best.network_search import NetworkSearch
+from torch_topoopt.topology.find_network import find_network
+from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from torch_topoopt.plan import Cluster, Network, Policy
+    from torch_topoopt.profile.script import CommunicationTrace
+    from torch_topoopt.user_functions import UserFunction
+
+
+def demand_of_trace(trace: CommunicationTrace, cluster: Cluster) -> Demand:
+    """The demand of one iteration between servers; raises DocumentError if there is none."""
+    demand, _ = demand_of(trace)
+    return on_servers(demand, cluster.accelerators_per_server)
+
+
+def unknown_demand(cluster: Cluster) -> Demand:
+    """One AllReduce among all servers, of an unknown number of bytes."""
+    return Demand((GroupDemand(tuple(range(cluster.servers)), 0),), ())
+
+
+def plan_for_demand(
+    cluster: Cluster,
+    demand: Demand,
+    trace: CommunicationTrace | None,
+    *,
+    name: str,
+    seed: int,
+    network: Network | None = None,
+    mode: Literal["paper", "best"] | UserFunction = "paper",
+    routing: Policy | UserFunction = "shortest",
+) -> Plan:
+    """Links, rings and routes for `demand`, and the bytes that it puts on each link.
+
+    `trace` is what the demand comes from; None where it is not known. A `network` that is there
+    already gets rings for the groups of the demand; another is found by `mode` and `routing`. The
+    time of an iteration is not predicted. Raises ValueError where no network can be found.
+    """
+    found = network
+    if found is None:
+        found = find_network(
+            cluster, demand, mode=mode, routing=routing, search=NetworkSearch(seed=seed)
+        )
+    reducing = tuple(Placement("group", group.servers) for group in demand.groups)
+    found = complete_groups(cluster, found, reducing)
+    plan = Plan.of_network(
+        cluster, found, demand, model=name, mode=str(mode) if network is None else "fixed"
+    )
+    return replace(
+        plan,
+        seed=seed,
+        routing=str(routing) if network is None else "shortest",
+        prediction=predicted(cluster, found, demand, trace),
+    ).validate()
+
+
+def predicted(
+    cluster: Cluster, network: Network, demand: Demand, trace: CommunicationTrace | None
+) -> Prediction:
+    """The bytes of one iteration on the links of `network`; times are not known (0)."""
+    if not network.links or trace is None:
+        return Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(network.links))
+    traffic = traffic_matrix(network, demand, cluster.servers)
+    _to_and_from_roots(traffic, network, trace, cluster.accelerators_per_server)
+    loads = link_bytes(network, traffic.clip(min=0.0))
+    return Prediction(0.0, 0.0, 0.0, 0.0, tuple(round(load) for load in loads.tolist()))
+
+
+def _to_and_from_roots(
+    traffic: NDArray[np.float64], network: Network, trace: CommunicationTrace, per_server: int
+) -> None:
+    """Moves the bytes of Broadcasts and Reduces, spread evenly in `traffic`, to where they are:
+    nothing is sent to the root of a Broadcast, and nothing by that of a Reduce."""
+    rings = {frozenset(group.servers): group.rings for group in network.groups}
+    for rooted in rooted_demands(trace, per_server):
+        count = len(rooted.servers)
+        for ring in rings[frozenset(rooted.servers)]:
+            share_bytes = ring.share * rooted.size_bytes
+            following = (*ring.servers[1:], ring.servers[0])
+            for source, target in zip(ring.servers, following, strict=True):
+                is_left_out = rooted.root == (source if rooted.is_reduce else target)
+                even = share_bytes * (count - 1) / count
+                traffic[source, target] += (0.0 if is_left_out else share_bytes) - even
