@@ -8,7 +8,7 @@ import pytest
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.rank_links import job_secret
-from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
+from torch_topoopt.fabric.secret import SECRET_VARIABLE, sign, verified, write_secret
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,3 +68,24 @@ def test_a_bad_file_of_a_secret_is_one_line(
     with pytest.raises(FabricError, match=rf"TOPOOPT_SECRET_FILE: .*{wrong}") as caught:
         job_secret(OneMeeting(), 0, 0.0)
     assert "ab" * 5 not in str(caught.value)
+
+
+def test_a_text_that_was_signed_is_read_and_no_other_is() -> None:
+    mine, other = bytes(32), bytes(range(32))
+    signed = sign(mine, "plan/1/0", "a plan")
+    assert verified(mine, "plan/1/0", signed) == "a plan"
+    for secret, topic, text in (
+        (other, "plan/1/0", signed),
+        (mine, "plan/1/1", signed),  # said by another rank
+        (mine, "plan/1/0", signed.replace("a plan", "a plot")),
+        (mine, "plan/1/0", "a plan"),
+        (mine, "plan/1/0", ""),
+    ):
+        with pytest.raises(FabricError, match=f"^{topic}: not signed with the secret of TOPOOPT_"):
+            verified(secret, topic, text)
+
+
+def test_without_a_secret_nothing_is_signed_and_what_is_signed_is_an_error() -> None:
+    assert verified(None, "plan/1/0", sign(None, "plan/1/0", "a plan")) == "a plan"
+    with pytest.raises(FabricError, match="others have a TOPOOPT_SECRET_FILE, this process none"):
+        verified(None, "plan/1/0", sign(bytes(32), "plan/1/0", "a plan"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.handshake import SECRET_BYTES
 
 SECRET_VARIABLE = "TOPOOPT_SECRET_FILE"
+_SIGNED = "hmac-sha256 "
 
 
 def write_secret(folder: Path) -> Path:
@@ -33,6 +35,33 @@ def given_secret() -> bytes | None:
 def new_secret() -> str:
     """As it stands in a file: hexadecimal digits."""
     return secrets.token_hex(SECRET_BYTES)
+
+
+def sign(secret: bytes | None, topic: str, text: str) -> str:
+    """`text` as it is published under `topic` by those that share `secret`; None: as it is."""
+    if secret is None:
+        return text
+    return f"{_SIGNED}{_signature(secret, topic, text)} {text}"
+
+
+def verified(secret: bytes | None, topic: str, published: str) -> str:
+    """The text that was signed; raises FabricError for one that was not, or with another secret."""
+    if secret is None:
+        if published.startswith(_SIGNED):
+            raise FabricError(f"{topic}: others have a {SECRET_VARIABLE}, this process none")
+        return published
+    signature, _, text = published.removeprefix(_SIGNED).partition(" ")
+    expected = _signature(secret, topic, text)
+    if not hmac.compare_digest(signature.encode(), expected.encode()):
+        raise FabricError(
+            f"{topic}: not signed with the secret of {SECRET_VARIABLE}; give all ranks and hosts "
+            "the same file"
+        )
+    return text
+
+
+def _signature(secret: bytes, topic: str, text: str) -> str:
+    return hmac.digest(secret, f"publish {topic}\0{text}".encode(), "sha256").hex()
 
 
 def _read_secret(path: Path) -> bytes:

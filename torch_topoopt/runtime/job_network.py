@@ -19,6 +19,7 @@ from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import OpenLink, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
+from torch_topoopt.fabric.secret import given_secret, sign, verified
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.codec import DocumentError
@@ -34,7 +35,11 @@ log = logging.getLogger("torch_topoopt")
 
 
 class StoreMeeting:
-    """Ranks meet in torch.distributed's store; `who` describes one in an error."""
+    """Ranks meet in torch.distributed's store; `who` describes one in an error.
+
+    Where TOPOOPT_SECRET_FILE is set, all that is published is signed with its secret, and nothing
+    else is believed: the store itself lets anybody in.
+    """
 
     def __init__(
         self, store: Any, rank: int, who: Callable[[int], str] = lambda rank: f"rank {rank}"
@@ -42,11 +47,13 @@ class StoreMeeting:
         self._store = store
         self._rank = rank
         self._who = who
+        self._secret = given_secret()
         # A group that is created again after its end finds the keys of its first life in the store.
         self.life = store.add(f"lives/{rank}", 1)
 
     def publish(self, topic: str, text: str) -> None:
-        self._store.set(self._key(topic, self._rank), text)
+        key = self._key(topic, self._rank)
+        self._store.set(key, sign(self._secret, key, text))
 
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
         ranks = list(ranks)
@@ -61,8 +68,11 @@ class StoreMeeting:
             raise FabricError(
                 f"{self._who(self._rank)}: no sign of {missing} in time ({topic})"
             ) from None
-        texts = self._store.multi_get(keys)
-        return {rank: text.decode() for rank, text in zip(ranks, texts, strict=True)}
+        texts = [text.decode("utf-8", "replace") for text in self._store.multi_get(keys)]
+        return {
+            rank: verified(self._secret, key, text)
+            for rank, key, text in zip(ranks, keys, texts, strict=True)
+        }
 
     def _key(self, topic: str, rank: int) -> str:
         return f"{topic}/{self.life}/{rank}"
