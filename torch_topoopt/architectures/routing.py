@@ -16,6 +16,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -214,19 +215,7 @@ class Routes:
             self._into: list[list[int]] = [[] for _ in range(self.topology.nodes)]
             for a, b in self.index:
                 self._into[b].append(a)
-        distance = np.full(self.topology.nodes, -1, dtype=np.int64)
-        distance[target] = 0
-        frontier, hops = [target], 0
-        while frontier:
-            hops += 1
-            reached = []
-            for node in frontier:
-                for before in self._into[node]:
-                    if distance[before] < 0:
-                        distance[before] = hops
-                        reached.append(before)
-            frontier = reached
-        return distance
+        return np.array(hop_distances(self._into, target), dtype=np.int64)
 
     def link_bytes(self, edge_bytes: Sequence[float]) -> tuple[int, ...]:
         """Bytes of every link of the topology; parallel ones share in proportion to their rates."""

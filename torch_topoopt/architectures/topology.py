@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_topoopt.plan import Ring
+from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
@@ -98,30 +99,13 @@ class Topology:
         """
         _check_links(self)
         _check_ports(self)
-        lost = self.unreachable()
+        adjacent = {(link.source, link.target) for link in self.links}
+        lost = unreachable(range(self.servers), adjacent)
         if lost is not None:
             raise DocumentError(f"links: server 0 and node {lost} do not reach each other")
         _check_rings(self)
         _check_paths(self)
         return self
-
-    def unreachable(self) -> int | None:
-        """A server that server 0 cannot reach, or that cannot reach it; None if there is none."""
-        for forward in (True, False):
-            table = defaultdict(list)
-            for link in self.links:
-                a, b = (link.source, link.target) if forward else (link.target, link.source)
-                table[a].append(b)
-            seen, stack = {0}, [0]
-            while stack:
-                for node in table[stack.pop()]:
-                    if node not in seen:
-                        seen.add(node)
-                        stack.append(node)
-            for server in range(self.servers):
-                if server not in seen:
-                    return server
-        return None
 
     @property
     def switches(self) -> int:

@@ -11,6 +11,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from torch_topoopt.topology.routing.shortest_paths import hop_distances
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -72,21 +74,12 @@ def shortest_last_coins(size: int, coins: Iterable[int]) -> list[list[tuple[int,
     Ascending by the offset before; none for offset 0 and for offsets that coins do not reach.
     """
     coins = sorted(set(coins))
-    distance = [-1] * size
-    distance[0] = 0
-    frontier = [0]
-    ways: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-    while frontier:
-        reached = []
-        for before in sorted(frontier):
-            for coin in coins:
-                offset = (before + coin) % size
-                if distance[offset] < 0:
-                    distance[offset] = distance[before] + 1
-                    reached.append(offset)
-                if distance[offset] == distance[before] + 1:
-                    ways[offset].append((coin, before))
-        frontier = reached
+    distance = hop_distances([[(o + c) % size for c in coins] for o in range(size)], 0)
+    ways: list[list[tuple[int, int]]] = []
+    for offset in range(size):
+        before = [(coin, (offset - coin) % size) for coin in coins]
+        last = [(c, o) for c, o in before if 0 <= distance[o] == distance[offset] - 1]
+        ways.append(sorted(last, key=lambda way: way[1]))
     return ways
 
 

@@ -16,12 +16,12 @@ from torch_topoopt.topology.routing.coin_change import (
     shortest_last_coins,
     translate,
 )
+from torch_topoopt.topology.routing.hop_counts import hop_matrix
 from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.routing.pair_bytes import bytes_by_offset, matrix_of, pairs_of
 from torch_topoopt.topology.routing.port_rates import LoadWithBytes, path_weights
 from torch_topoopt.topology.routing.shortest_paths import (
     Pair,
-    hop_distances,
     least_loaded_paths,
     neighbours,
 )
@@ -40,12 +40,8 @@ def circulant_offsets(servers: int, adjacent: set[Pair]) -> tuple[int, ...]:
 
 def all_hop_distances(servers: int, links: Sequence[Link]) -> list[list[int]]:
     """Least hops between all ordered pairs, [source][target]; -1 where there is no path."""
-    adjacent = {(link.source, link.target) for link in links}
-    table = neighbours(servers, adjacent)
-    if circulant_offsets(servers, adjacent):
-        first = hop_distances(table, 0)
-        return [first[servers - s :] + first[: servers - s] for s in range(servers)]
-    return [hop_distances(table, source) for source in range(servers)]
+    distances: list[list[int]] = hop_matrix(servers, links).tolist()
+    return distances
 
 
 def group_bytes(demand: Demand) -> dict[frozenset[int], int]:
