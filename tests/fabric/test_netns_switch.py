@@ -13,8 +13,8 @@ from support.fabric.netns_fixtures import a_name, require_namespaces
 from support.fabric.switch_contract import Bench, SwitchContract, ports_of
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
-from torch_topoopt.fabric.netns.layout import NetnsLayout
-from torch_topoopt.fabric.netns.switch import NetnsSwitch, socket_interface
+from torch_topoopt.fabric.netns.layout import NetnsLayout, socket_interface
+from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.switch import SwitchUnreachable, cable_circuits

@@ -118,7 +118,7 @@ def test_an_interrupted_question_does_not_shift_the_answers(
         patch.setattr("socket.socket.recv", lambda *given: interrupt(0, 0, ""))
         with pytest.raises(KeyboardInterrupt):
             switch.circuits()
-    assert switch.power_dbm("10") == pytest.approx(-4.25)
+    assert switch.circuits() == set(wanted)
     with pytest.raises(KeyboardInterrupt):
         configure(switch, (), fence, timeout_s=LIMIT_S, progress=interrupt)
     assert server.device.circuits() == set(wanted)

@@ -81,21 +81,13 @@ class PolatisContract(SwitchContract):
             ignore=partial(setattr, device, "ignores", True),
         )
 
-    def test_its_ports_and_what_a_restart_does_are_the_device_s(
-        self, device: PolatisDevice, server: PolatisServer, connect: Connect
-    ) -> None:
+    def test_its_ports_are_the_device_s(self, server: PolatisServer, connect: Connect) -> None:
         switch = connect(server)
         capabilities = switch.capabilities()
         assert capabilities.ingress == {str(port) for port in range(1, 9)}
         assert capabilities.egress == {str(port) for port in range(9, 17)}
         assert switch.fibres("3") == ("3", "11")
-        assert capabilities.persistent
-        assert capabilities.power
         assert capabilities.bulk == self.bulk
-        device.preserves = device.monitors = False
-        capabilities = connect(server).capabilities()
-        assert not capabilities.persistent
-        assert not capabilities.power
 
     def test_a_switch_with_fewer_outputs_has_fewer_sockets(
         self, device: PolatisDevice, switch: PolatisSwitch
@@ -152,9 +144,7 @@ class PolatisContract(SwitchContract):
         self, device: PolatisDevice, switch: PolatisSwitch
     ) -> None:
         device.monitors = False
-        assert not switch.capabilities().power
         fence, _, wanted = wired(switch)
-        assert switch.power_dbm("10") is None
         device.status[11] = "FAILED"
         with pytest.raises(NotSettled, match="port 11 is FAILED"):
             configure(switch, wanted, fence, timeout_s=0.3)
@@ -230,7 +220,6 @@ class PolatisYangContract(PolatisContract):
         device.old_yang = True
         fence, before, wanted = wired(switch)
         assert device.circuits() == before
-        assert switch.power_dbm("10") == pytest.approx(-4.25)
         device.status[11] = "FAILED"
         with pytest.raises(NotSettled, match=r"port 11 is FAILED.*are restored"):
             configure(switch, wanted, fence, timeout_s=0.3)

@@ -245,7 +245,6 @@ def data_tree(device: PolatisDevice, user: str) -> dict[str, Any]:
             "model-name": device.model,
             "software-version": "6.7.1.6",
         },
-        "system-config": {"startup-mode": "MODE_PRESERVE" if device.preserves else "MODE_VOLATILE"},
         "subswitches": {
             "subswitch": [
                 {"sname": name, "username": sorted(s.users), "port-id": sorted(s.ports)}

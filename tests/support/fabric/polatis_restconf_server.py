@@ -126,8 +126,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if tag is not None and self.headers.get("If-None-Match") == tag:
             self._answer(304, MEDIA_TYPE, b"", tag)
             return
-        module = "polatis-switch" if names[-1] == "startup-mode" else "optical-switch"
-        body = json.dumps({f"{module}:{names[-1]}": node}).encode()
+        body = json.dumps({f"optical-switch:{names[-1]}": node}).encode()
         self._answer(200, MEDIA_TYPE, body, tag)
 
     def _write(self, names: list[str], key: str | None, content: bytes) -> None:

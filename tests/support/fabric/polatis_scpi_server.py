@@ -116,9 +116,6 @@ class _Session:
     def _size(self, argument: str) -> str:
         return f"{self._device.size},{self._device.outputs}"
 
-    def _boot_mode(self, argument: str) -> str:
-        return "AUT" if self._device.preserves else "DARK"
-
     def _state(self, argument: str) -> str:
         pairs = self._device.pairs(None)
         ins, outs = (",".join(str(port) for port in side) for side in (pairs, pairs.values()))
@@ -175,7 +172,6 @@ _COMMANDS: list[tuple[str, Callable[[_Session, str], str | None]]] = [
     ("*RST", _Session._disconnect_all),
     ("SYSTem:ERRor:ALL?", _Session._all_errors),
     ("OXC:SWITch:SIZE?", _Session._size),
-    ("OXC:BOOT:MODE?", _Session._boot_mode),
     ("OXC:SWITch:CONNect:STATe?", _Session._state),
     ("OXC:SWITch:CONNect:PORT?", _Session._connected_port),
     ("OXC:SWITch:CONNect:ADD", _Session._add),

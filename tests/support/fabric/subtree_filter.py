@@ -7,16 +7,14 @@ from typing import Any
 from lxml import etree
 
 OPSW = "http://www.polatis.com/yang/optical-switch"
-PLTS = "http://www.polatis.com/yang/polatis-switch"
 
 
 def elements(tree: dict[str, Any]) -> list[Any]:
     """A data tree as XML: leaf-lists and lists are repeated elements."""
     found: list[Any] = []
     for name, value in tree.items():
-        namespace = PLTS if name == "startup-mode" else OPSW
         for entry in value if isinstance(value, list) else [value]:
-            element = etree.Element(f"{{{namespace}}}{name}", nsmap={None: namespace})
+            element = etree.Element(f"{{{OPSW}}}{name}", nsmap={None: OPSW})
             if isinstance(entry, dict):
                 element.extend(elements(entry))
             else:

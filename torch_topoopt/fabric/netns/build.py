@@ -19,6 +19,7 @@ from torch_topoopt.fabric.netns.layout import (
     LAUNCHER,
     NetnsLayout,
     port_interface,
+    socket_interface,
     socket_name,
 )
 
@@ -117,8 +118,8 @@ class Builder:
                 far = self._end(link.source, link.source_port)
                 far["net_ns_fd"] = self._layout.namespace(link.source)
                 mtu = self._record.mtu
-                route.link("add", ifname=f"socket{socket}", kind="veth", mtu=mtu, peer=far)
-                (index,) = route.link_lookup(ifname=f"socket{socket}")
+                route.link("add", ifname=socket_interface(socket), kind="veth", mtu=mtu, peer=far)
+                (index,) = route.link_lookup(ifname=socket_interface(socket))
                 route.link("set", index=index, state="up")
                 route.tc("add", "clsact", index=index)
 

@@ -107,6 +107,11 @@ def socket_name(server: int, port: int, degree: int) -> str:
     return str(server * degree + port + 1)
 
 
+def socket_interface(socket: str) -> str:
+    """The interface of a socket in the switch's namespace."""
+    return f"socket{socket}"
+
+
 def check_name(name: str) -> str:
     """Returns `name`; raises FabricError if a fabric cannot be called that."""
     if not _NAME.fullmatch(name):

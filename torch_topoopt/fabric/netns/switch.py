@@ -37,11 +37,6 @@ _UP = 1  # IFF_UP
 _SOCKET = re.compile(r"socket(\d+)")
 
 
-def socket_interface(socket: str) -> str:
-    """The interface of a socket in the switch's namespace."""
-    return f"socket{socket}"
-
-
 class NetnsSwitch:
     """The switch in `namespace`; it has the sockets whose interfaces are there.
 
@@ -74,9 +69,6 @@ class NetnsSwitch:
             egress=frozenset(egress),
             duplex=False,
             bulk=False,
-            atomic=False,
-            persistent=False,
-            power=False,
             settle_s=self.delay_s,
         )
 
@@ -121,9 +113,6 @@ class NetnsSwitch:
                 names = ", ".join(str(c) for c in sorted(dark, key=circuit_order))
                 raise NotSettled(f"{self.name}: no light on {names} after {timeout_s:g} s", dark)
             self._clock.sleep(_POLL_S)
-
-    def power_dbm(self, port: str) -> float | None:
-        return None
 
     def close(self) -> None:
         """Lets mirrors that are moving arrive first."""

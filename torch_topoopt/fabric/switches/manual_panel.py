@@ -105,11 +105,7 @@ class ManualPanel:
             egress=frozenset(self._sockets),
             duplex=True,
             bulk=True,
-            atomic=False,
-            persistent=True,
-            power=False,
             settle_s=60.0,
-            reads_back=False,
         )
 
     def fibres(self, port: str) -> tuple[str, str]:
@@ -166,9 +162,6 @@ class ManualPanel:
             progress(len(wanted) - len(missing), len(wanted), "confirmed")
         if missing:
             raise NotSettled(f"{self.name}: not confirmed: {_names(missing)}", missing)
-
-    def power_dbm(self, port: str) -> float | None:
-        return None
 
     def close(self) -> None:
         pass

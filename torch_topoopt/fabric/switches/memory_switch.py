@@ -1,4 +1,4 @@
-"""A circuit switch in memory, with a settle time, power and faults: for tests and dry runs."""
+"""A circuit switch in memory, with a settle time and faults: for tests and dry runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.switch import Progress
 
 _POLL_S = 0.01
-_POWER_DBM = -3.0
 
 
 class MemorySwitch:
@@ -59,9 +58,6 @@ class MemorySwitch:
             egress=self._egress,
             duplex=self._duplex,
             bulk=True,
-            atomic=False,
-            persistent=False,
-            power=True,
             settle_s=self._settle_s,
         )
 
@@ -104,11 +100,6 @@ class MemorySwitch:
                 names = ", ".join(str(c) for c in sorted(dark, key=circuit_order))
                 raise NotSettled(f"{self.name}: no light on {names} after {timeout_s:g} s", dark)
             self.clock.sleep(_POLL_S)
-
-    def power_dbm(self, port: str) -> float | None:
-        self._answer()
-        lit = any(port in c.ports and self._settled(c) for c in self._ready_at)
-        return _POWER_DBM if lit else None
 
     def close(self) -> None:
         pass

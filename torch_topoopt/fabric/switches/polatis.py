@@ -61,10 +61,6 @@ class PolatisDevice(Protocol):
         """The ports that this user may see and control; None: all."""
         ...
 
-    def persistent(self) -> bool:
-        """Whether circuits survive a restart."""
-        ...
-
     def pairs(self) -> dict[int, int]:
         """Input -> output of all circuits that this user may see."""
         ...
@@ -95,7 +91,6 @@ class _Layout:
     inputs: int
     outputs: int
     allowed: frozenset[int]
-    persistent: bool
     measured: bool
 
 
@@ -132,9 +127,6 @@ class PolatisSwitch:
             egress=egress,
             duplex=False,
             bulk=self._device.batch > 1,
-            atomic=False,  # removals and additions are separate requests at best
-            persistent=layout.persistent,
-            power=layout.measured,
             settle_s=_SETTLE_S,
         )
 
@@ -192,16 +184,6 @@ class PolatisSwitch:
             self._clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
-    def power_dbm(self, port: str) -> float | None:
-        layout = self._laid_out()
-        number = self._number(port)
-        if not 1 <= number <= layout.inputs + layout.outputs:
-            raise SwitchError(f"{self.name}: port {port!r} is not one of its ports")
-        if not layout.measured:
-            return None
-        power = self._ask(lambda: self._device.powers([number])).get(number)
-        return None if power is None or power <= NO_LIGHT_DBM else power
-
     def close(self) -> None:
         self._layout = None
         self._device.close()
@@ -222,7 +204,7 @@ class PolatisSwitch:
             )
         watched = sorted(port for port in allowed if port > inputs)
         measured = bool(watched and self._device.powers(watched))
-        return _Layout(inputs, outputs, allowed, self._device.persistent(), measured)
+        return _Layout(inputs, outputs, allowed, measured)
 
     def _ask(self, question: Callable[[], _Answer], until: float | None = None) -> _Answer:
         """The answer; while the switch is away after having answered once, asks again."""

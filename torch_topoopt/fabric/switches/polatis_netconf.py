@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 TCP_PORT = 830
 _NAMESPACE = "http://www.polatis.com/yang/optical-switch"
-_PLTS_NAMESPACE = "http://www.polatis.com/yang/polatis-switch"
 _RENAMED = "2017-08-04"  # the revision in which `pairs` became `pair`
 _LOCK_S = 10.0
 _RETRY_S = 0.1
@@ -116,11 +115,6 @@ class NetconfDevice:
         if not own:
             return shown
         return shown & {int(port) for s in own for port in _texts(s, "port-id")}
-
-    def persistent(self) -> bool:
-        found = self._get("system-config", {f"{{{_PLTS_NAMESPACE}}}startup-mode": None})
-        modes = () if found is None else found.iterdescendants(f"{{{_PLTS_NAMESPACE}}}startup-mode")
-        return any(mode.text == "MODE_PRESERVE" for mode in modes)
 
     def pairs(self) -> dict[int, int]:
         found = self._get("cross-connects", {})

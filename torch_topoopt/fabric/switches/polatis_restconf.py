@@ -125,10 +125,6 @@ class RestconfDevice:
             return shown
         return shown & {int(port) for s in own for port in s.get("port-id", ())}
 
-    def persistent(self) -> bool:
-        found = self._session.get(f"{_DATA}system-config/polatis-switch:startup-mode")
-        return isinstance(found, dict) and "MODE_PRESERVE" in found.values()
-
     def pairs(self) -> dict[int, int]:
         container = self._container("cross-connects")
         for spelling in ("pair", "pairs"):

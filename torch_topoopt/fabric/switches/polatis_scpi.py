@@ -5,7 +5,6 @@
     :OXC:SWIT:CONN:ADD (@1),(@17)       no reply; SUB removes
     :OXC:SWIT:PORT:STAT? (@1,17)        (E,D)              enabled, disabled, failed
     :PMON:POW? (@17,18)                 (-3.20,-61.00)     dBm, where ports have monitors
-    :OXC:BOOT:MODE?                     AUT                what a restart does: AUT keeps circuits
     :SYST:ERR:ALL?                      0,"No error"
 
 A command has no reply, so each is followed by *OPC? (it has finished) and by the error queue. They
@@ -93,11 +92,6 @@ class ScpiDevice:
 
     def allowed_ports(self) -> frozenset[int] | None:
         return None
-
-    def persistent(self) -> bool:
-        self._drain_errors()
-        answer = self._query_optional(":OXC:BOOT:MODE?")
-        return answer is not None and answer.strip('" ').upper().startswith("AUT")
 
     def pairs(self) -> dict[int, int]:
         question = ":OXC:SWIT:CONN:STAT?"

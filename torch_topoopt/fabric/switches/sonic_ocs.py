@@ -95,10 +95,6 @@ class SonicOcs:
         self._known: frozenset[str] = frozenset()
 
     def capabilities(self) -> Capabilities:
-        """Not `atomic`: the configuration changes as a whole, the hardware circuit by circuit.
-
-        Not `persistent`: a restart brings back what `config save` last saved.
-        """
         ports = self._all_ports()
         return Capabilities(
             ports=ports,
@@ -106,9 +102,6 @@ class SonicOcs:
             egress=frozenset(port for port in ports if port.endswith("B")),
             duplex=False,
             bulk=True,
-            atomic=False,
-            persistent=False,
-            power=False,
             settle_s=_SETTLE_S,
         )
 
@@ -167,10 +160,6 @@ class SonicOcs:
             if late:
                 raise self._not_settled(dark, timeout_s)
             clock.sleep(self._poll_s)
-
-    def power_dbm(self, port: str) -> float | None:
-        """None: the model has insertion losses, but no power."""
-        return None
 
     def close(self) -> None:
         self._session.close()

@@ -41,9 +41,7 @@ class Capabilities:
 
     `ports` are the names of all its ports; on a simplex switch `ingress` and `egress` say which
     end of a circuit each may be, on a duplex one both hold all ports. `bulk`: one request changes
-    many circuits; `atomic`: all of them or none. `persistent`: circuits survive a restart.
-    `power`: it measures light at its ports. `reads_back`: `circuits` and `wait_settled` ask the
-    device; otherwise they repeat what a person confirmed, and only the hosts can prove it.
+    many circuits.
     """
 
     ports: tuple[str, ...]
@@ -51,11 +49,7 @@ class Capabilities:
     egress: frozenset[str]
     duplex: bool
     bulk: bool
-    atomic: bool
-    persistent: bool
-    power: bool
     settle_s: float
-    reads_back: bool = True
 
 
 # done circuits, of how many, and what is happening
@@ -100,10 +94,6 @@ class CircuitSwitch(Protocol):
 
         Always asks the device: one that answers "done" and did nothing is found here.
         """
-        ...
-
-    def power_dbm(self, port: str) -> float | None:
-        """Light that arrives at `port`; None if the device does not measure it or sees none."""
         ...
 
     def close(self) -> None:

@@ -89,9 +89,6 @@ class TelescentPanel:
             egress=frozenset(ports),
             duplex=True,
             bulk=False,
-            atomic=False,
-            persistent=True,
-            power=False,
             settle_s=180.0,
         )
 
@@ -143,9 +140,6 @@ class TelescentPanel:
             lambda left: steps.at(len(wanted) - len(left), f"the robot moves, {len(left)} to go"),
             "not connected",
         )
-
-    def power_dbm(self, port: str) -> float | None:
-        return None  # a panel of fibres: it sees no light
 
     def close(self) -> None:
         self._shell.close()

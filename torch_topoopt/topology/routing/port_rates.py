@@ -10,14 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    from torch_topoopt.plan import Cluster, Link
+    from torch_topoopt.plan import Cluster
 
 Pair = tuple[int, int]
-
-
-def uneven_rates(cluster: Cluster, links: Sequence[Link]) -> dict[Pair, float] | None:
-    """`cluster.pair_gbps(links)`, or None if all ports are alike: no link needs weighing then."""
-    return None if cluster.port_gbps is None else cluster.pair_gbps(links)
 
 
 def ports_for(cluster: Cluster, share: Fraction) -> int:
