@@ -1,36 +1,15 @@
 #include "backend/process_group.h"
 
-#include <mutex>
+#include <algorithm>
 #include <utility>
 
+#include "backend/process_group_call.h"
 #include "backend/tensors.h"
 #include "backend/without_gil.h"
 #include "common/errors.h"
 
 namespace topoopt {
 namespace {
-
-// Calls `done` when `count` operations are over, with the first error if there was one.
-Done joint(size_t count, Done done) {
-  if (count == 1) return done;
-  struct State {
-    std::mutex mutex;
-    size_t left;
-    std::exception_ptr error;
-    Done done;
-  };
-  auto state = std::make_shared<State>();
-  state->left = count;
-  state->done = std::move(done);
-  return [state](std::exception_ptr error) {
-    {
-      std::lock_guard lock(state->mutex);
-      if (error && !state->error) state->error = error;
-      if (--state->left > 0) return;
-    }
-    state->done(state->error);
-  };
-}
 
 // Divides the reduced elements by the size of the group, if the reduction is an average.
 Done averaging(const Reduction& reduction, void* data, size_t count, int size, Done done) {
@@ -92,45 +71,47 @@ void ProcessGroupTopoopt::abort() {
 }
 
 void ProcessGroupTopoopt::shutdown() {
-  if (session_->inherited() || shut_down_.exchange(true)) return;
+  if (session_->inherited()) {
+    // There is no thread to stop; the copy of its state goes with the process.
+    if (staging_) new std::shared_ptr<Staging>(staging_);
+    return;
+  }
   const WithoutGil without_gil;
-  if (companion_) companion_->shutdown();
-  {
-    std::lock_guard lock(store_mutex_);
-    store_.reset();
+  if (!shut_down_.exchange(true)) {
+    if (companion_) companion_->shutdown();
+    {
+      std::lock_guard lock(store_mutex_);
+      store_.reset();
+    }
+    group_->shutdown();
+    if (!left_session_.exchange(true)) {
+      session_->groupClosed(std::chrono::milliseconds(timeout_ms_.load()));
+    }
   }
-  group_->shutdown();
-  if (!left_session_.exchange(true)) {
-    session_->groupClosed(std::chrono::milliseconds(timeout_ms_.load()));
-  }
+  if (const auto staged = staging(false)) staged->stop();
 }
 
-ProcessGroupTopoopt::Call ProcessGroupTopoopt::begin(c10d::OpType type, const char* title,
-                                                     Tensors inputs, Tensors outputs,
-                                                     CallTerms asked, size_t operations) {
-  checkNotInherited();
-  Call call;
-  call.work =
-      c10::make_intrusive<TopooptWork>(session_->pool(), getRank(), type, title, std::move(inputs),
-                                       std::move(outputs), group_->sequenceNumber());
-  call.finishers = std::make_shared<Finishers>();
-  call.terms = asked;
-  if (asked.limit == c10d::kUnsetTimeout) {
-    call.terms.limit = std::chrono::milliseconds(timeout_ms_.load());
+std::shared_ptr<Staging> ProcessGroupTopoopt::staging(bool create) {
+  std::lock_guard lock(staging_mutex_);
+  if (!staging_ && create) {
+    staging_ = std::make_shared<Staging>([this](const std::string& why) { group_->abort(why); },
+                                         [this] { return group_->error(); });
   }
-  call.done =
-      joint(operations, [work = call.work, finishers = call.finishers](std::exception_ptr error) {
-        if (finishers->empty()) return work->complete(error, nullptr);
-        work->complete(error, [finishers] {
-          for (const auto& finisher : *finishers) finisher();
-        });
-      });
-  return call;
+  return staging_;
+}
+
+void ProcessGroupTopoopt::awaitStaged() {
+  if (const auto staged = staging(false)) staged->awaitStarted();
 }
 
 void ProcessGroupTopoopt::checkRank(int64_t rank, const char* what) const {
   TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "topoopt: ", what, ": rank ", rank,
                     " is not in 0..", getSize() - 1);
+}
+
+void ProcessGroupTopoopt::checkOther(int64_t rank, const char* what) const {
+  checkRank(rank, what);
+  TORCH_CHECK_VALUE(rank != getRank(), "topoopt: ", what, ": rank ", rank, " is this rank");
 }
 
 void ProcessGroupTopoopt::checkNotInherited() const {
@@ -141,85 +122,91 @@ void ProcessGroupTopoopt::checkNotInherited() const {
 
 // ---- reductions --------------------------------------------------------------------------------
 
-void ProcessGroupTopoopt::startAllReduce(const Call& call, const at::Tensor& tensor,
+void ProcessGroupTopoopt::startAllReduce(const HostCall& call, const at::Tensor& data,
                                          const c10d::ReduceOp& op) {
-  // Memory is written whether or not the tensor is a leaf that requires a gradient.
-  const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  checkTensor(tensor, "all_reduce");
-  const at::Tensor real = asReal(tensor, op);
+  const at::Tensor real = asReal(data, op);
   const Reduction reduction = reductionOf(real, op);
-  at::Tensor data = real;
-  if (!real.is_contiguous()) {
-    data = real.contiguous();
-    call.work->keep(data);
-    call.finishers->push_back([real, data] { real.copy_(data); });
-  }
-  if (reduction.factor) data.mul_(*reduction.factor);
-  const size_t count = data.numel();
-  group_->allReduce(bytesOf(data), count, reduction.type, reduction.op, call.terms,
-                    averaging(reduction, bytesOf(data), count, getSize(), call.done));
+  if (reduction.factor) real.mul_(*reduction.factor);
+  const size_t count = real.numel();
+  group_->allReduce(bytesOf(real), count, reduction.type, reduction.op, call.terms,
+                    averaging(reduction, bytesOf(real), count, getSize(), call.done));
+}
+
+void ProcessGroupTopoopt::addAllReduce(Call& call, const at::Tensor& tensor, c10d::ReduceOp op) {
+  const at::Tensor to = call.update(tensor);
+  const at::Tensor from = call.premultiplied(to, op);
+  call.add(Call::Cut::kPieces, {{from, to}}, [this, op](const HostCall& on, at::TensorList host) {
+    startAllReduce(on, host[0], op);
+  });
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce(Tensors& tensors,
                                                             const c10d::AllreduceOptions& options) {
-  if (tensors.size() == 1 && tensors[0].layout() == at::kSparse) {
-    return sparseAllReduce(tensors, options);
-  }
-  checkSingle(tensors, "all_reduce");
-  const Call call =
-      begin(c10d::OpType::ALLREDUCE, "topoopt:all_reduce", tensors, tensors, asked(options));
-  startAllReduce(call, tensors[0], options.reduceOp);
-  return call.work;
+  checkOne(tensors, "all_reduce");
+  if (tensors[0].layout() == at::kSparse) return sparseAllReduce(tensors, options);
+  Call call(*this, {c10d::OpType::ALLREDUCE, "topoopt:all_reduce", "all_reduce"}, tensors, tensors,
+            asked(options));
+  addAllReduce(call, tensors[0], options.reduceOp);
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!tensors.empty(), "topoopt: all_reduce_coalesced: no tensors");
-  for (const at::Tensor& tensor : tensors) {
-    checkTensor(tensor, "all_reduce_coalesced");
-    reductionOf(asReal(tensor, options.reduceOp), options.reduceOp);
+  Call call(
+      *this,
+      {c10d::OpType::ALLREDUCE_COALESCED, "topoopt:all_reduce_coalesced", "all_reduce_coalesced"},
+      tensors, tensors, asked(options), tensors.size());
+  if (!call.staged()) {  // which starts the first before it looks at the next
+    for (const at::Tensor& tensor : tensors) {
+      reductionOf(asReal(tensor, options.reduceOp), options.reduceOp);
+    }
   }
-  const Call call = begin(c10d::OpType::ALLREDUCE_COALESCED, "topoopt:all_reduce_coalesced",
-                          tensors, tensors, asked(options), tensors.size());
-  for (const at::Tensor& tensor : tensors) startAllReduce(call, tensor, options.reduceOp);
-  return call.work;
+  for (const at::Tensor& tensor : tensors) addAllReduce(call, tensor, options.reduceOp);
+  return call.submit();
+}
+
+// The root receives in `data`; the others leave it as it is.
+void ProcessGroupTopoopt::startReduce(const HostCall& call, const at::Tensor& data, int root,
+                                      const c10d::ReduceOp& op) {
+  const at::Tensor real = asReal(data, op);
+  const Reduction reduction = reductionOf(real, op);
+  const at::Tensor input = reduction.factor ? real.mul(*reduction.factor) : real;
+  call.work->keep(input);
+  void* memory = nullptr;
+  const size_t count = input.numel();
+  Done done = call.done;
+  if (isRoot(root)) {
+    const at::Tensor output = getSize() == 1 ? input.clone() : at::empty_like(input);
+    memory = bytesOf(output);
+    call.finishers->push_back([real, output] { real.copy_(output); });
+    done = averaging(reduction, memory, count, getSize(), call.done);
+  }
+  group_->reduce(bytesOf(input), memory, count, reduction.type, reduction.op, root, call.terms,
+                 std::move(done));
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
                                                          const c10d::ReduceOptions& options) {
-  checkSingle(tensors, "reduce");
+  checkOne(tensors, "reduce");
   checkRank(options.rootRank, "reduce");
-  const at::Tensor real = asReal(tensors[0], options.reduceOp);
-  const Reduction reduction = reductionOf(real, options.reduceOp);
-  const Call call = begin(c10d::OpType::REDUCE, "topoopt:reduce", tensors, tensors, asked(options));
-  at::Tensor input = real.contiguous();
-  if (reduction.factor) input = input.mul(*reduction.factor);
-  call.work->keep(input);
-  at::Tensor output;
-  void* memory = nullptr;
-  const size_t count = input.numel();
-  Done done = call.done;
-  if (isRoot(options.rootRank)) {
-    output = getSize() == 1 ? input.clone() : at::empty_like(input);
-    memory = bytesOf(output);
-    call.work->keep(output);
-    call.finishers->push_back([real, output] { real.copy_(output); });
-    done = averaging(reduction, memory, count, getSize(), call.done);
-  }
-  group_->reduce(bytesOf(input), memory, count, reduction.type, reduction.op,
-                 static_cast<int>(options.rootRank), call.terms, std::move(done));
-  return call.work;
+  const int root = static_cast<int>(options.rootRank);
+  Call call(*this, {c10d::OpType::REDUCE, "topoopt:reduce", "reduce"}, tensors, tensors,
+            asked(options));
+  c10d::ReduceOp op = options.reduceOp;
+  const at::Tensor to = isRoot(root) ? call.update(tensors[0]) : call.read(tensors[0]);
+  const at::Tensor from = call.premultiplied(to, op);
+  call.add(Call::Cut::kPieces, {{from, isRoot(root) ? at::TensorList(to) : at::TensorList()}},
+           [this, root, op](const HostCall& on, at::TensorList host) {
+             startReduce(on, host[0], root, op);
+           });
+  return call.submit();
 }
 
-// `input` is contiguous; `counts` elements of it are for each member.
-void ProcessGroupTopoopt::startReduceScatter(const Call& call, const at::Tensor& output,
+// `counts` elements of the input are for each member.
+void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Tensor& output,
                                              const at::Tensor& input, std::vector<size_t> counts,
                                              const c10d::ReduceOp& op) {
-  checkTensor(output, "reduce_scatter");
-  checkSameType(output, input, "reduce_scatter");
-  TORCH_CHECK_VALUE(counts[getRank()] == static_cast<size_t>(output.numel()),
-                    "topoopt: reduce_scatter: the output has ", output.numel(), " elements, block ",
-                    getRank(), " of the input ", counts[getRank()]);
   at::Tensor from = asReal(input, op);
   const at::Tensor to = asReal(output, op);
   if (input.is_complex()) {
@@ -228,8 +215,8 @@ void ProcessGroupTopoopt::startReduceScatter(const Call& call, const at::Tensor&
   const Reduction reduction = reductionOf(from, op);
   if (reduction.factor) from = from.mul(*reduction.factor);
   // The result may lie inside the input (FSDP does that), which other members still need.
-  const bool direct = to.is_contiguous() && !to.is_alias_of(from);
-  at::Tensor data = direct ? to : at::empty(to.sizes(), to.options());
+  const bool direct = !to.is_alias_of(from);
+  const at::Tensor data = direct ? to : at::empty(to.sizes(), to.options());
   if (!direct) call.finishers->push_back([to, data] { to.copy_(data); });
   call.work->keep(from);
   call.work->keep(data);
@@ -240,38 +227,58 @@ void ProcessGroupTopoopt::startReduceScatter(const Call& call, const at::Tensor&
                         averaging(reduction, bytesOf(data), count, getSize(), call.done));
 }
 
-void ProcessGroupTopoopt::startReduceScatter(const Call& call, const at::Tensor& output,
-                                             const at::Tensor& input, const c10d::ReduceOp& op) {
-  checkTensor(input, "reduce_scatter");
+void ProcessGroupTopoopt::addReduceScatter(Call& call, const at::Tensor& output,
+                                           const at::Tensor& input, c10d::ReduceOp op) {
+  checkSameType(output, input, "reduce_scatter");
   TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
                     "topoopt: reduce_scatter_tensor: the input has ", input.numel(),
                     " elements, not the output's ", output.numel(), " times ", getSize(), " ranks");
-  startReduceScatter(call, output, input.contiguous(),
-                     std::vector<size_t>(getSize(), output.numel()), op);
+  const at::Tensor from = call.premultiplied(call.read(input), op);
+  const at::Tensor to = call.write(output);
+  call.add(Call::Cut::kPieces, {{from, {}, getSize()}, {{}, to}},
+           [this, op](const HostCall& on, at::TensorList host) {
+             const auto count = static_cast<size_t>(host[1].numel());
+             startReduceScatter(on, host[1], host[0], std::vector<size_t>(getSize(), count), op);
+           });
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
-  checkSingle(outputs, "reduce_scatter");
+  checkOne(outputs, "reduce_scatter");
   TORCH_CHECK_VALUE(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize(),
                     "topoopt: reduce_scatter takes one input tensor per rank");
-  for (const at::Tensor& input : inputs[0]) {
-    checkTensor(input, "reduce_scatter");
-    checkSameType(outputs[0], input, "reduce_scatter");
+  for (const at::Tensor& input : inputs[0]) checkSameType(outputs[0], input, "reduce_scatter");
+  TORCH_CHECK_VALUE(inputs[0][getRank()].numel() == outputs[0].numel(),
+                    "topoopt: reduce_scatter: the output has ", outputs[0].numel(),
+                    " elements, input ", getRank(), " has ", inputs[0][getRank()].numel());
+  Call call(*this, {c10d::OpType::REDUCE_SCATTER, "topoopt:reduce_scatter", "reduce_scatter"},
+            inputs[0], outputs, asked(options));
+  Tensors from = call.readAll(inputs[0]);
+  c10d::ReduceOp op = options.reduceOp;
+  for (at::Tensor& tensor : from) {
+    op = options.reduceOp;
+    tensor = call.premultiplied(tensor, op);
   }
-  const Call call = begin(c10d::OpType::REDUCE_SCATTER, "topoopt:reduce_scatter", inputs[0],
-                          outputs, asked(options));
-  startReduceScatter(call, outputs[0], flatten(inputs[0]), sizesInElements(inputs[0]),
-                     options.reduceOp);
-  return call.work;
+  const at::Tensor to = call.write(outputs[0]);
+  const bool even = sameSizes(inputs[0]);
+  call.add(even ? Call::Cut::kPieces : Call::Cut::kWhole, {{from, {}}, {{}, to}},
+           [this, op, sizes = even ? std::vector<size_t>() : sizesInElements(inputs[0])](
+               const HostCall& on, at::TensorList host) {
+             const auto count = static_cast<size_t>(host[1].numel());
+             startReduceScatter(on, host[1], host[0],
+                                sizes.empty() ? std::vector<size_t>(getSize(), count) : sizes, op);
+           });
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  const Call call = begin(c10d::OpType::_REDUCE_SCATTER_BASE, "topoopt:_reduce_scatter_base",
-                          {input}, {output}, asked(options));
-  startReduceScatter(call, output, input, options.reduceOp);
-  return call.work;
+  Call call(
+      *this,
+      {c10d::OpType::_REDUCE_SCATTER_BASE, "topoopt:_reduce_scatter_base", "reduce_scatter_tensor"},
+      {input}, {output}, asked(options));
+  addReduceScatter(call, output, input, options.reduceOp);
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesced(
@@ -279,12 +286,14 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesce
   TORCH_CHECK_VALUE(!outputs.empty() && outputs.size() == inputs.size(),
                     "topoopt: reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs and ",
                     inputs.size(), " inputs");
-  const Call call = begin(c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
-                          inputs, outputs, asked(options), outputs.size());
+  Call call(*this,
+            {c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
+             "reduce_scatter_tensor_coalesced"},
+            inputs, outputs, asked(options), outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
-    startReduceScatter(call, outputs[i], inputs[i], options.reduceOp);
+    addReduceScatter(call, outputs[i], inputs[i], options.reduceOp);
   }
-  return call.work;
+  return call.submit();
 }
 
 }  // namespace topoopt

@@ -1,7 +1,11 @@
-// The c10d backend "topoopt": tensors in, operations of a Group out.
+// The c10d backend "topoopt": tensors in, operations of a Group out. Each operation stands here
+// once; process_group_call.h brings its tensors to host memory and back.
 //
-// Tensors must be on the CPU, and dense except in all_reduce. One that is not contiguous is copied
-// and, if it receives data, written back when the operation is over.
+// All tensors of a call are on one device: the CPU, or an accelerator. They are dense except in
+// all_reduce on the CPU. One that is not contiguous is copied and, if it receives data, written
+// back when the operation is over. The ranks of a group call with tensors of the same kind of
+// device, for large collectives on accelerators are cut into pieces. Messages are never cut: sender
+// and receiver may differ in that.
 
 #pragma once
 
@@ -15,12 +19,13 @@
 #include <vector>
 
 #include "backend/session.h"
+#include "backend/staging.h"
 #include "backend/work.h"
 #include "collectives/group.h"
 
 namespace topoopt {
 
-class ProcessGroupTopoopt : public c10d::Backend {
+class ProcessGroupTopoopt final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -42,7 +47,7 @@ class ProcessGroupTopoopt : public c10d::Backend {
   ~ProcessGroupTopoopt() override;
 
   const std::string getBackendName() const override { return "topoopt"; }
-  // A copy: who splits a group changes what it got.
+  // A copy: the caller that splits a group changes what it got.
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // every group starts at 0
@@ -97,51 +102,49 @@ class ProcessGroupTopoopt : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
-  // Rank 0 waits for all others through the store and tells them, so a rank that does not come is
+  // Rank 0 waits for all others through the store and notifies them, so a rank that is missing is
   // named and the group stays usable.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
- protected:
-  void checkRank(int64_t rank, const char* what) const;
-  void checkNotInherited() const;
-  bool isRoot(int64_t root) const { return root == getRank(); }
-
-  const std::shared_ptr<Session> session_;
-  const std::shared_ptr<Group> group_;
-  std::atomic<int64_t> timeout_ms_;
+  // One call of an operation (process_group_call.h).
+  struct CallKind;
+  struct HostCall;
+  class Call;
 
  private:
-  using Finishers = std::vector<std::function<void()>>;
-
-  // One call: its work, what to do with the results before the work is complete, and the callback
-  // for each of the operations that it consists of. Finishers are added before their operation is
-  // started, and run when all operations are over.
-  struct Call {
-    c10::intrusive_ptr<TopooptWork> work;
-    std::shared_ptr<Finishers> finishers;
-    Done done;
-    CallTerms terms{c10d::kUnsetTimeout};
-  };
-
-  Call begin(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs, CallTerms asked,
-             size_t operations = 1);
   template <typename Options>
   static CallTerms asked(const Options& options) {
     return {options.timeout, !options.asyncOp};
   }
+  void checkRank(int64_t rank, const char* what) const;
+  void checkOther(int64_t rank, const char* what) const;  // not this one
+  void checkNotInherited() const;
+  bool isRoot(int64_t root) const { return root == getRank(); }
 
-  // Each starts one operation of a call.
-  void startAllReduce(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op);
-  void startAllGather(const Call& call, const at::Tensor& output, const at::Tensor& input);
-  void startAllGather(const Call& call, const Tensors& outputs, const at::Tensor& input);
-  void startReduceScatter(const Call& call, const at::Tensor& output, const at::Tensor& input,
+  // Made when the first tensors on an accelerator come, or nullptr.
+  std::shared_ptr<Staging> staging(bool create);
+  // Before a collective of CPU tensors: those staged earlier come first on all ranks.
+  void awaitStaged();
+
+  // Each adds one operation to a call.
+  void addAllReduce(Call& call, const at::Tensor& tensor, c10d::ReduceOp op);
+  void addAllGather(Call& call, const at::Tensor& output, const at::Tensor& input);
+  void addAllGather(Call& call, const Tensors& outputs, const at::Tensor& input);
+  void addReduceScatter(Call& call, const at::Tensor& output, const at::Tensor& input,
+                        c10d::ReduceOp op);
+  void addExchange(Call& call, const char* name, const Tensors& from,
+                   std::vector<size_t> send_bytes, const Tensors& to,
+                   std::vector<size_t> receive_bytes);
+
+  // Each starts an operation on contiguous host tensors.
+  void startAllReduce(const HostCall& call, const at::Tensor& data, const c10d::ReduceOp& op);
+  void startReduce(const HostCall& call, const at::Tensor& data, int root,
+                   const c10d::ReduceOp& op);
+  void startReduceScatter(const HostCall& call, const at::Tensor& output, const at::Tensor& input,
                           std::vector<size_t> counts, const c10d::ReduceOp& op);
-  void startReduceScatter(const Call& call, const at::Tensor& output, const at::Tensor& input,
-                          const c10d::ReduceOp& op);
-  void startExchange(const Call& call, const char* name, const at::Tensor& input,
-                     std::vector<size_t> send_bytes, const at::Tensor& output,
-                     std::vector<size_t> receive_bytes);
-  WorkPtr receive(Tensors& tensors, int source, int tag);
+  void startAllGather(const HostCall& call, const at::Tensor& output, const at::Tensor& input,
+                      std::vector<size_t> bytes);
+
   WorkPtr sparseAllReduce(Tensors& tensors, const c10d::AllreduceOptions& options);
   std::vector<int64_t> shareSparseSizes(const at::Tensor& tensor, std::chrono::milliseconds asked);
 
@@ -150,6 +153,9 @@ class ProcessGroupTopoopt : public c10d::Backend {
   void awaitVerdict(c10d::Store& store, const std::string& prefix,
                     std::chrono::milliseconds limit) const;
 
+  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<Group> group_;
+  std::atomic<int64_t> timeout_ms_;
   const c10::intrusive_ptr<Options> options_;
   const Splitter splitter_;
   std::atomic<bool> shut_down_{false};
@@ -158,6 +164,8 @@ class ProcessGroupTopoopt : public c10d::Backend {
   std::mutex store_mutex_;
   c10::intrusive_ptr<c10d::Store> store_;  // until shutdown: it may be a server, and hold a port
   uint64_t monitored_barriers_ = 0;
+  std::mutex staging_mutex_;
+  std::shared_ptr<Staging> staging_;  // guarded by staging_mutex_
 };
 
 }  // namespace topoopt

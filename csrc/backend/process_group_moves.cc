@@ -1,9 +1,12 @@
 // The part of the process group that moves data without reducing it.
 
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <numeric>
 #include <utility>
 
-#include "backend/process_group.h"
+#include "backend/process_group_call.h"
 #include "backend/tensors.h"
 
 namespace topoopt {
@@ -13,82 +16,103 @@ size_t sum(const std::vector<size_t>& values, size_t count) {
   return std::accumulate(values.begin(), values.begin() + static_cast<ptrdiff_t>(count), size_t{0});
 }
 
+// The accelerator of a barrier: PyTorch names it by its number, or not at all; and the kind of
+// device that it was built for has none where there is no driver, so that there is no stream to
+// wait for either.
+std::optional<c10::Device> barrierDevice(const c10d::BarrierOptions& options) {
+  c10::Device device = options.device.value_or(c10::kCPU);
+  const auto accelerator = at::accelerator::getAccelerator();
+  if (device.is_cpu() && accelerator && !options.device_ids.empty()) device = *accelerator;
+  if (accelerator == device.type() && at::accelerator::deviceCount() == 0) return std::nullopt;
+  if (device.is_cpu()) return std::nullopt;
+  if (!options.device_ids.empty()) {
+    device.set_index(static_cast<c10::DeviceIndex>(options.device_ids[0]));
+  } else if (!device.has_index()) {
+    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  }
+  return device;
+}
+
 }  // namespace
 
 // ---- broadcast and gathers ---------------------------------------------------------------------
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
                                                             const c10d::BroadcastOptions& options) {
-  checkSingle(tensors, "broadcast");
+  checkOne(tensors, "broadcast");
   checkRank(options.rootRank, "broadcast");
-  const Call call =
-      begin(c10d::OpType::BROADCAST, "topoopt:broadcast", tensors, tensors, asked(options));
-  const bool root = isRoot(options.rootRank);
-  const at::Tensor data = root ? tensors[0].contiguous() : destination(tensors[0], *call.finishers);
-  call.work->keep(data);
-  group_->broadcast(bytesOf(data), data.nbytes(), static_cast<int>(options.rootRank), call.terms,
-                    call.done);
-  return call.work;
+  const int root = static_cast<int>(options.rootRank);
+  Call call(*this, {c10d::OpType::BROADCAST, "topoopt:broadcast", "broadcast"}, tensors, tensors,
+            asked(options));
+  const at::Tensor data = isRoot(root) ? call.read(tensors[0]) : call.write(tensors[0]);
+  const Call::Side side = isRoot(root) ? Call::Side{data, {}} : Call::Side{{}, data};
+  call.add(Call::Cut::kPieces, {side}, [this, root](const HostCall& on, at::TensorList host) {
+    group_->broadcast(bytesOf(host[0]), host[0].nbytes(), root, on.terms, on.done);
+  });
+  return call.submit();
 }
 
-// `outputs` may differ in size; this rank's is as large as `input`.
-void ProcessGroupTopoopt::startAllGather(const Call& call, const Tensors& outputs,
-                                         const at::Tensor& input) {
-  checkTensor(input, "all_gather");
-  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == getSize(),
-                    "topoopt: all_gather takes one output per rank, got ", outputs.size(), " for ",
-                    getSize(), " ranks");
-  int64_t elements = 0;
-  for (const at::Tensor& output : outputs) {
-    checkTensor(output, "all_gather");
-    checkSameType(output, input, "all_gather");
-    elements += output.numel();
-  }
-  TORCH_CHECK_VALUE(outputs[getRank()].numel() == input.numel(), "topoopt: all_gather: output ",
-                    getRank(), " has ", outputs[getRank()].numel(), " elements, the input ",
-                    input.numel());
-  const at::Tensor flat = flatLike(input, elements);
-  const std::vector<size_t> bytes = sizesInBytes(outputs);
-  const at::Tensor own = input.contiguous();
-  copyBytes(bytesOf(flat) + sum(bytes, getRank()), bytesOf(own), own.nbytes());
-  call.work->keep(flat);
-  call.finishers->push_back([flat, outputs] { unflatten(flat, outputs); });
-  group_->allGather(bytesOf(flat), bytes, call.terms, call.done);
+// Member i contributes bytes[i], this one the input.
+void ProcessGroupTopoopt::startAllGather(const HostCall& call, const at::Tensor& output,
+                                         const at::Tensor& input, std::vector<size_t> bytes) {
+  copyBytes(bytesOf(output) + sum(bytes, getRank()), bytesOf(input), input.nbytes());
+  group_->allGather(bytesOf(output), std::move(bytes), call.terms, call.done);
 }
 
-void ProcessGroupTopoopt::startAllGather(const Call& call, const at::Tensor& output,
-                                         const at::Tensor& input) {
-  checkTensor(input, "all_gather");
-  checkTensor(output, "all_gather");
+void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
+                                       const at::Tensor& input) {
   checkSameType(output, input, "all_gather");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(),
                     "topoopt: all_gather_into_tensor: the output has ", output.numel(),
                     " elements, not the input's ", input.numel(), " times ", getSize(), " ranks");
-  const at::Tensor data = destination(output, *call.finishers);
-  const at::Tensor own = input.contiguous();
-  copyBytes(bytesOf(data) + own.nbytes() * getRank(), bytesOf(own), own.nbytes());
-  call.work->keep(data);
-  group_->allGather(bytesOf(data), std::vector<size_t>(getSize(), own.nbytes()), call.terms,
-                    call.done);
+  const at::Tensor from = call.read(input);
+  const at::Tensor to = call.write(output);
+  call.add(Call::Cut::kPieces, {{from, {}}, {{}, to, getSize()}},
+           [this](const HostCall& on, at::TensorList host) {
+             startAllGather(on, host[1], host[0], std::vector<size_t>(getSize(), host[0].nbytes()));
+           });
+}
+
+// Outputs that differ in size go in one piece, for the ranks could not agree on several.
+void ProcessGroupTopoopt::addAllGather(Call& call, const Tensors& outputs,
+                                       const at::Tensor& input) {
+  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == getSize(),
+                    "topoopt: all_gather takes one output per rank, got ", outputs.size(), " for ",
+                    getSize(), " ranks");
+  for (const at::Tensor& output : outputs) checkSameType(output, input, "all_gather");
+  TORCH_CHECK_VALUE(outputs[getRank()].numel() == input.numel(), "topoopt: all_gather: output ",
+                    getRank(), " has ", outputs[getRank()].numel(), " elements, the input ",
+                    input.numel());
+  const at::Tensor from = call.read(input);
+  const Tensors to = call.writeAll(outputs);
+  const bool even = sameSizes(outputs);
+  call.add(even ? Call::Cut::kPieces : Call::Cut::kWhole, {{from, {}}, {{}, to}},
+           [this, sizes = even ? std::vector<size_t>() : sizesInBytes(outputs)](
+               const HostCall& on, at::TensorList host) {
+             startAllGather(
+                 on, host[1], host[0],
+                 sizes.empty() ? std::vector<size_t>(getSize(), host[0].nbytes()) : sizes);
+           });
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather(std::vector<Tensors>& outputs,
                                                             Tensors& inputs,
                                                             const c10d::AllgatherOptions& options) {
-  checkSingle(inputs, "all_gather");
+  checkOne(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1, "topoopt: all_gather takes one list of outputs");
-  const Call call =
-      begin(c10d::OpType::ALLGATHER, "topoopt:all_gather", inputs, outputs[0], asked(options));
-  startAllGather(call, outputs[0], inputs[0]);
-  return call.work;
+  Call call(*this, {c10d::OpType::ALLGATHER, "topoopt:all_gather", "all_gather"}, inputs,
+            outputs[0], asked(options));
+  addAllGather(call, outputs[0], inputs[0]);
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  const Call call = begin(c10d::OpType::_ALLGATHER_BASE, "topoopt:_all_gather_base", {input},
-                          {output}, asked(options));
-  startAllGather(call, output, input);
-  return call.work;
+  Call call(*this,
+            {c10d::OpType::_ALLGATHER_BASE, "topoopt:_all_gather_base", "all_gather_into_tensor"},
+            {input}, {output}, asked(options));
+  addAllGather(call, output, input);
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_coalesced(
@@ -103,14 +127,16 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_coalesced(
                       list.size(), " for ", inputs.size());
     all.insert(all.end(), list.begin(), list.end());
   }
-  const Call call = begin(c10d::OpType::ALLGATHER_COALESCED, "topoopt:all_gather_coalesced", inputs,
-                          all, asked(options), inputs.size());
+  Call call(
+      *this,
+      {c10d::OpType::ALLGATHER_COALESCED, "topoopt:all_gather_coalesced", "all_gather_coalesced"},
+      inputs, all, asked(options), inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors of_all_ranks;
     for (const Tensors& list : outputs) of_all_ranks.push_back(list[i]);
-    startAllGather(call, of_all_ranks, inputs[i]);
+    addAllGather(call, of_all_ranks, inputs[i]);
   }
-  return call.work;
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesced(
@@ -118,106 +144,88 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
   TORCH_CHECK_VALUE(!outputs.empty() && outputs.size() == inputs.size(),
                     "topoopt: all_gather_into_tensor_coalesced: ", outputs.size(), " outputs and ",
                     inputs.size(), " inputs");
-  const Call call = begin(c10d::OpType::COALESCED, "topoopt:all_gather_into_tensor_coalesced",
-                          inputs, outputs, asked(options), outputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) startAllGather(call, outputs[i], inputs[i]);
-  return call.work;
+  Call call(*this,
+            {c10d::OpType::COALESCED, "topoopt:all_gather_into_tensor_coalesced",
+             "all_gather_into_tensor_coalesced"},
+            inputs, outputs, asked(options), outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) addAllGather(call, outputs[i], inputs[i]);
+  return call.submit();
 }
 
-// ---- exchanges ---------------------------------------------------------------------------------
+// ---- exchanges: in one piece, for ranks know only the sizes of their own blocks ----------------
 
-// `input` and `output` are contiguous, with blocks of the given sizes; an undefined tensor stands
+// The blocks of `from` and `to`, one after the other, have the given sizes; an empty list stands
 // for no bytes at all. This rank's own block is copied here.
-void ProcessGroupTopoopt::startExchange(const Call& call, const char* name, const at::Tensor& input,
-                                        std::vector<size_t> send_bytes, const at::Tensor& output,
-                                        std::vector<size_t> receive_bytes) {
+void ProcessGroupTopoopt::addExchange(Call& call, const char* name, const Tensors& from,
+                                      std::vector<size_t> send_bytes, const Tensors& to,
+                                      std::vector<size_t> receive_bytes) {
   const size_t self = getRank();
   TORCH_CHECK_VALUE(send_bytes[self] == receive_bytes[self], "topoopt: ", name,
                     ": this rank sends itself ", send_bytes[self], " bytes and expects ",
                     receive_bytes[self]);
-  std::byte* from = input.defined() ? bytesOf(input) : nullptr;
-  std::byte* to = output.defined() ? bytesOf(output) : nullptr;
-  if (send_bytes[self] > 0) {
-    copyBytes(to + sum(receive_bytes, self), from + sum(send_bytes, self), send_bytes[self]);
-  }
-  call.work->keep(input);
-  call.work->keep(output);
-  group_->exchange(name, from, std::move(send_bytes), to, std::move(receive_bytes), call.terms,
-                   call.done);
+  call.add(Call::Cut::kWhole, {{from, {}}, {{}, to}},
+           [this, name, self, send_bytes = std::move(send_bytes),
+            receive_bytes = std::move(receive_bytes)](const HostCall& on, at::TensorList host) {
+             std::byte* const input = host[0].defined() ? bytesOf(host[0]) : nullptr;
+             std::byte* const output = host[1].defined() ? bytesOf(host[1]) : nullptr;
+             if (send_bytes[self] > 0) {
+               copyBytes(output + sum(receive_bytes, self), input + sum(send_bytes, self),
+                         send_bytes[self]);
+             }
+             group_->exchange(name, input, send_bytes, output, receive_bytes, on.terms, on.done);
+           });
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::gather(std::vector<Tensors>& outputs,
                                                          Tensors& inputs,
                                                          const c10d::GatherOptions& options) {
-  checkSingle(inputs, "gather");
+  checkOne(inputs, "gather");
   checkRank(options.rootRank, "gather");
   const bool root = isRoot(options.rootRank);
   TORCH_CHECK_VALUE(root ? outputs.size() == 1 && static_cast<int>(outputs[0].size()) == getSize()
                          : outputs.empty(),
                     "topoopt: gather takes one output per rank at the root, and none elsewhere");
-  const Call call = begin(c10d::OpType::GATHER, "topoopt:gather", inputs,
-                          root ? outputs[0] : Tensors{}, asked(options));
-  const at::Tensor input = inputs[0].contiguous();
+  const Tensors to = root ? outputs[0] : Tensors{};
+  for (const at::Tensor& output : to) checkSameType(output, inputs[0], "gather");
+  Call call(*this, {c10d::OpType::GATHER, "topoopt:gather", "gather"}, inputs, to, asked(options));
   std::vector<size_t> send_bytes(getSize(), 0);
-  std::vector<size_t> receive_bytes(getSize(), 0);
-  send_bytes[options.rootRank] = input.nbytes();
-  at::Tensor flat;
-  if (root) {
-    int64_t elements = 0;
-    for (const at::Tensor& output : outputs[0]) {
-      checkTensor(output, "gather");
-      checkSameType(output, input, "gather");
-      elements += output.numel();
-    }
-    flat = flatLike(input, elements);
-    receive_bytes = sizesInBytes(outputs[0]);
-    call.finishers->push_back([flat, list = outputs[0]] { unflatten(flat, list); });
-  }
-  startExchange(call, "gather", input, std::move(send_bytes), flat, std::move(receive_bytes));
-  return call.work;
+  send_bytes[options.rootRank] = inputs[0].nbytes();
+  addExchange(call, "gather", call.readAll(inputs), std::move(send_bytes), call.writeAll(to),
+              root ? sizesInBytes(to) : std::vector<size_t>(getSize(), 0));
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
                                                           std::vector<Tensors>& inputs,
                                                           const c10d::ScatterOptions& options) {
-  checkSingle(outputs, "scatter");
+  checkOne(outputs, "scatter");
   checkRank(options.rootRank, "scatter");
   const bool root = isRoot(options.rootRank);
   TORCH_CHECK_VALUE(
       root ? inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize() : inputs.empty(),
       "topoopt: scatter takes one input per rank at the root, and none elsewhere");
-  const Call call = begin(c10d::OpType::SCATTER, "topoopt:scatter", root ? inputs[0] : Tensors{},
-                          outputs, asked(options));
-  std::vector<size_t> send_bytes(getSize(), 0);
+  const Tensors from = root ? inputs[0] : Tensors{};
+  for (const at::Tensor& input : from) checkSameType(outputs[0], input, "scatter");
+  Call call(*this, {c10d::OpType::SCATTER, "topoopt:scatter", "scatter"}, from, outputs,
+            asked(options));
   std::vector<size_t> receive_bytes(getSize(), 0);
-  at::Tensor flat;
-  if (root) {
-    for (const at::Tensor& input : inputs[0]) {
-      checkTensor(input, "scatter");
-      checkSameType(outputs[0], input, "scatter");
-    }
-    flat = flatten(inputs[0]);
-    send_bytes = sizesInBytes(inputs[0]);
-  }
-  const at::Tensor output = destination(outputs[0], *call.finishers);
-  receive_bytes[options.rootRank] = output.nbytes();
-  startExchange(call, "scatter", flat, std::move(send_bytes), output, std::move(receive_bytes));
-  return call.work;
+  receive_bytes[options.rootRank] = outputs[0].nbytes();
+  addExchange(call, "scatter", call.readAll(from),
+              root ? sizesInBytes(from) : std::vector<size_t>(getSize(), 0), call.writeAll(outputs),
+              std::move(receive_bytes));
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
     at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
     std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  checkTensor(output, "all_to_all_single");
-  checkTensor(input, "all_to_all_single");
   checkSameType(output, input, "all_to_all_single");
-  const std::vector<size_t> send_bytes = splitBytes(input, input_splits, getSize(), "input");
-  const std::vector<size_t> receive_bytes = splitBytes(output, output_splits, getSize(), "output");
-  const Call call =
-      begin(c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", {input}, {output}, asked(options));
-  startExchange(call, "all_to_all_single", input.contiguous(), send_bytes,
-                destination(output, *call.finishers), receive_bytes);
-  return call.work;
+  Call call(*this, {c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", "all_to_all_single"},
+            {input}, {output}, asked(options));
+  addExchange(call, "all_to_all_single", {call.read(input)},
+              splitBytes(input, input_splits, getSize(), "input"), {call.write(output)},
+              splitBytes(output, output_splits, getSize(), "output"));
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Tensors& inputs,
@@ -225,71 +233,68 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Ten
   TORCH_CHECK_VALUE(
       static_cast<int>(outputs.size()) == getSize() && static_cast<int>(inputs.size()) == getSize(),
       "topoopt: all_to_all takes one input and one output per rank");
-  int64_t elements = 0;
-  for (int i = 0; i < getSize(); ++i) {
-    checkTensor(inputs[i], "all_to_all");
-    checkTensor(outputs[i], "all_to_all");
-    checkSameType(inputs[i], inputs[0], "all_to_all");
-    checkSameType(outputs[i], inputs[0], "all_to_all");
-    elements += outputs[i].numel();
+  for (const Tensors* list : {&inputs, &outputs}) {
+    for (const at::Tensor& tensor : *list) checkSameType(tensor, inputs[0], "all_to_all");
   }
-  const Call call =
-      begin(c10d::OpType::ALLTOALL, "topoopt:all_to_all", inputs, outputs, asked(options));
-  const at::Tensor flat = flatLike(inputs[0], elements);
-  call.finishers->push_back([flat, outputs] { unflatten(flat, outputs); });
-  startExchange(call, "all_to_all", flatten(inputs), sizesInBytes(inputs), flat,
-                sizesInBytes(outputs));
-  return call.work;
+  Call call(*this, {c10d::OpType::ALLTOALL, "topoopt:all_to_all", "all_to_all"}, inputs, outputs,
+            asked(options));
+  addExchange(call, "all_to_all", call.readAll(inputs), sizesInBytes(inputs),
+              call.writeAll(outputs), sizesInBytes(outputs));
+  return call.submit();
 }
 
 // ---- point to point and barrier ----------------------------------------------------------------
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int target, int tag) {
-  checkSingle(tensors, "send");
-  checkRank(target, "send");
-  TORCH_CHECK_VALUE(target != getRank(), "topoopt: send: rank ", target, " is this rank");
-  const Call call = begin(c10d::OpType::SEND, "topoopt:send", tensors, {}, c10d::kUnsetTimeout);
-  const at::Tensor data = tensors[0].contiguous();
-  call.work->keep(data);
-  group_->send(bytesOf(data), data.nbytes(), target, tag, call.terms.limit, call.done);
-  return call.work;
-}
-
-// `source` is -1 for any rank.
-ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::receive(Tensors& tensors, int source, int tag) {
-  const bool any = source < 0;
-  const Call call =
-      begin(any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
-            any ? "topoopt:recvAnySource" : "topoopt:recv", tensors, tensors, c10d::kUnsetTimeout);
-  const at::Tensor data = destination(tensors[0], *call.finishers);
-  call.work->keep(data);
-  if (any) {
-    group_->receiveAny(
-        bytesOf(data), data.nbytes(), tag, call.terms.limit,
-        [work = call.work](int from) { work->setSource(from); }, call.done);
-  } else {
-    call.work->setSource(source);
-    group_->receive(bytesOf(data), data.nbytes(), source, tag, call.terms.limit, call.done);
-  }
-  return call.work;
+  checkOne(tensors, "send");
+  checkOther(target, "send");
+  Call call(*this, {c10d::OpType::SEND, "topoopt:send", "send", StagingOperation::Order::kMessage},
+            tensors, {}, c10d::kUnsetTimeout);
+  const at::Tensor data = call.read(tensors[0]);
+  call.add(Call::Cut::kWhole, {{data, {}}},
+           [this, target, tag](const HostCall& on, at::TensorList host) {
+             group_->send(bytesOf(host[0]), host[0].nbytes(), target, tag, on.terms.limit, on.done);
+           });
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recv(Tensors& tensors, int source, int tag) {
-  checkSingle(tensors, "recv");
-  checkRank(source, "recv");
-  TORCH_CHECK_VALUE(source != getRank(), "topoopt: recv: rank ", source, " is this rank");
-  return receive(tensors, source, tag);
+  checkOne(tensors, "recv");
+  checkOther(source, "recv");
+  Call call(*this, {c10d::OpType::RECV, "topoopt:recv", "recv", StagingOperation::Order::kMessage},
+            tensors, tensors, c10d::kUnsetTimeout);
+  call.work().setSource(source);
+  const at::Tensor data = call.write(tensors[0]);
+  call.add(Call::Cut::kWhole, {{{}, data}},
+           [this, source, tag](const HostCall& on, at::TensorList host) {
+             group_->receive(bytesOf(host[0]), host[0].nbytes(), source, tag, on.terms.limit,
+                             on.done);
+           });
+  return call.submit();
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors, int tag) {
-  checkSingle(tensors, "recv");
-  return receive(tensors, -1, tag);
+  checkOne(tensors, "recv");
+  Call call(*this,
+            {c10d::OpType::RECVANYSOURCE, "topoopt:recvAnySource", "recv",
+             StagingOperation::Order::kMessage},
+            tensors, tensors, c10d::kUnsetTimeout);
+  const at::Tensor data = call.write(tensors[0]);
+  call.add(Call::Cut::kWhole, {{{}, data}}, [this, tag](const HostCall& on, at::TensorList host) {
+    group_->receiveAny(
+        bytesOf(host[0]), host[0].nbytes(), tag, on.terms.limit,
+        [work = on.work](int from) { work->setSource(from); }, on.done);
+  });
+  return call.submit();
 }
 
+// A barrier on a device begins when the caller's stream has come this far.
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::barrier(const c10d::BarrierOptions& options) {
-  const Call call = begin(c10d::OpType::BARRIER, "topoopt:barrier", {}, {}, asked(options));
-  group_->barrier(call.terms, call.done);
-  return call.work;
+  Call call(*this, {c10d::OpType::BARRIER, "topoopt:barrier"}, barrierDevice(options), {}, {},
+            asked(options), 1);
+  call.add(Call::Cut::kWhole, {},
+           [this](const HostCall& on, at::TensorList) { group_->barrier(on.terms, on.done); });
+  return call.submit(/*awaits_device=*/true);
 }
 
 }  // namespace topoopt

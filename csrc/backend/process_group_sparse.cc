@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "backend/process_group.h"
+#include "backend/process_group_call.h"
 #include "backend/tensors.h"
 #include "backend/without_gil.h"
 #include "transport/frame.h"
@@ -63,11 +63,11 @@ std::vector<int64_t> ProcessGroupTopoopt::shareSparseSizes(const at::Tensor& ten
                                                            std::chrono::milliseconds asked) {
   const at::Tensor own = at::tensor({tensor._nnz(), shapeOf(tensor)}, at::kLong);
   at::Tensor all = at::empty({getSize(), 2}, at::kLong);
-  const Call call = begin(c10d::OpType::_ALLGATHER_BASE, nullptr, {own}, {all}, {asked, true});
-  startAllGather(call, all, own);
+  Call call(*this, {c10d::OpType::_ALLGATHER_BASE, nullptr}, {own}, {all}, {asked, true});
+  addAllGather(call, all, own);
   {
     const WithoutGil without_gil;
-    call.work->wait(::kNoTimeout);
+    call.work().wait(::kNoTimeout);
   }
   std::vector<int64_t> counts;
   for (int rank = 0; rank < getSize(); ++rank) {
@@ -89,8 +89,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::sparseAllReduce(
                     "topoopt: all_reduce of sparse tensors can sum and average only");
   const at::Tensor own = tensor.detach().coalesce();
   const std::vector<int64_t> counts = shareSparseSizes(own, options.timeout);
-  const Call call = begin(c10d::OpType::ALLREDUCE, "topoopt:sparse_all_reduce", tensors, tensors,
-                          asked(options), 2);
+  Call call(*this, {c10d::OpType::ALLREDUCE, "topoopt:sparse_all_reduce"}, std::nullopt, tensors,
+            tensors, asked(options), 2);
   const at::Tensor own_indices = own._indices().contiguous();
   const at::Tensor own_values = own._values().contiguous();
   const auto row_bytes =
@@ -100,13 +100,14 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::sparseAllReduce(
   const std::vector<size_t> value_bytes = scaled(counts, static_cast<size_t>(row_bytes));
   const at::Tensor indices = gatherBuffer(own_indices, index_bytes, getRank());
   const at::Tensor values = gatherBuffer(own_values, value_bytes, getRank());
-  call.finishers->push_back([tensor, own, indices, values, counts, average] {
+  const HostCall& host = call.hostCall();
+  host.finishers->push_back([tensor, own, indices, values, counts, average] {
     const at::NoGradGuard no_grad;  // not on tensor.detach(), whose entries are its own
     tensor.copy_(sum(own, indices, values, counts, average));
   });
-  group_->allGather(bytesOf(indices), index_bytes, call.terms, call.done);
-  group_->allGather(bytesOf(values), value_bytes, call.terms, call.done);
-  return call.work;
+  group_->allGather(bytesOf(indices), index_bytes, host.terms, host.done);
+  group_->allGather(bytesOf(values), value_bytes, host.terms, host.done);
+  return call.submit();
 }
 
 }  // namespace topoopt

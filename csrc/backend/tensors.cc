@@ -1,5 +1,6 @@
 #include "backend/tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace topoopt {
@@ -50,21 +51,9 @@ at::Tensor premultiplier(const c10d::ReduceOp& op, const at::Tensor& tensor) {
 
 }  // namespace
 
-void checkTensor(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "topoopt: ", what,
-                    " takes dense tensors, got layout ", tensor.layout());
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "topoopt: ", what, " takes CPU tensors, got one on ",
-                    tensor.device(), "; move it to the CPU first");
-}
-
 void checkOne(const std::vector<at::Tensor>& tensors, const char* what) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "topoopt: ", what, " takes one tensor, got ",
                     tensors.size());
-}
-
-void checkSingle(const std::vector<at::Tensor>& tensors, const char* what) {
-  checkOne(tensors, what);
-  checkTensor(tensors[0], what);
 }
 
 void checkSameType(const at::Tensor& a, const at::Tensor& b, const char* what) {
@@ -110,13 +99,6 @@ at::Tensor flatLike(const at::Tensor& like, int64_t elements) {
   return at::empty({elements}, like.options());
 }
 
-at::Tensor destination(const at::Tensor& tensor, std::vector<std::function<void()>>& finishers) {
-  if (tensor.is_contiguous()) return tensor;
-  at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
-  finishers.push_back([tensor, copy] { tensor.copy_(copy); });
-  return copy;
-}
-
 std::byte* bytesOf(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
@@ -125,7 +107,7 @@ void copyBytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) std::memmove(to, from, bytes);
 }
 
-at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+at::Tensor flatten(at::TensorList tensors) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
@@ -138,12 +120,18 @@ at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
   return flat;
 }
 
-void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
+void unflatten(const at::Tensor& flat, at::TensorList tensors) {
   int64_t at = 0;
   for (const at::Tensor& tensor : tensors) {
     tensor.copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
     at += tensor.numel();
   }
+}
+
+bool sameSizes(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return tensor.numel() == tensors[0].numel();
+  });
 }
 
 std::vector<size_t> sizesInElements(const std::vector<at::Tensor>& tensors) {

@@ -24,9 +24,7 @@ struct Reduction {
 };
 
 // Each raises ValueError or TypeError naming `what`, the operation, and the offending argument.
-void checkTensor(const at::Tensor& tensor, const char* what);
 void checkOne(const std::vector<at::Tensor>& tensors, const char* what);
-void checkSingle(const std::vector<at::Tensor>& tensors, const char* what);
 void checkSameType(const at::Tensor& a, const at::Tensor& b, const char* what);
 
 // Complex numbers as pairs of real ones, if `op` allows it (sums and averages do).
@@ -37,19 +35,16 @@ Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op);
 // A contiguous uninitialised 1-d tensor with the type of `like`.
 at::Tensor flatLike(const at::Tensor& like, int64_t elements);
 
-// Where an operation puts its result: `tensor` itself, or a new contiguous tensor that is copied to
-// it by a function added to `finishers`.
-at::Tensor destination(const at::Tensor& tensor, std::vector<std::function<void()>>& finishers);
-
 std::byte* bytesOf(const at::Tensor& tensor);
 void copyBytes(std::byte* to, const std::byte* from, size_t bytes);  // the ranges may overlap
 
 // The elements of all tensors, one after the other, in a new tensor.
-at::Tensor flatten(const std::vector<at::Tensor>& tensors);
+at::Tensor flatten(at::TensorList tensors);
 
 // Copies consecutive parts of `flat` to the tensors, in order.
-void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors);
+void unflatten(const at::Tensor& flat, at::TensorList tensors);
 
+bool sameSizes(const std::vector<at::Tensor>& tensors);
 std::vector<size_t> sizesInElements(const std::vector<at::Tensor>& tensors);
 std::vector<size_t> sizesInBytes(const std::vector<at::Tensor>& tensors);
 

@@ -16,7 +16,6 @@
 
 #include "backend/process_group.h"
 #include "backend/session.h"
-#include "backend/staging_process_group.h"
 #include "collectives/measuring.h"
 #include "collectives/team_segment.h"
 
@@ -74,7 +73,7 @@ CostTuple measuredCost(Session& session, int rank, std::vector<int> ranks, std::
   return {model.message_s, model.hop_s, model.seconds_per_byte, model.reduce_s_per_byte};
 }
 
-c10::intrusive_ptr<StagingProcessGroup> makeGroup(
+c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
     std::shared_ptr<Session> session, const std::string& name, uint32_t channel, int rank,
     std::vector<int> ranks, std::vector<int> servers, const std::vector<RingTuple>& rings,
     std::vector<int> hops, const CostTuple& cost, int segment_fd, const std::string& algorithm,
@@ -87,7 +86,7 @@ c10::intrusive_ptr<StagingProcessGroup> makeGroup(
   config.cost = costModel(cost);
   config.segment_fd = segment_fd;
   config.algorithm = algorithm;
-  return c10::make_intrusive<StagingProcessGroup>(std::move(session), std::move(config),
+  return c10::make_intrusive<ProcessGroupTopoopt>(std::move(session), std::move(config),
                                                   std::move(options), std::move(store),
                                                   std::move(splitter));
 }
@@ -191,7 +190,6 @@ py::tuple iterationBytes(Session& session, uint64_t first, size_t count) {
 PYBIND11_MODULE(_backend, module) {
   using topoopt::ProcessGroupTopoopt;
   using topoopt::Session;
-  using topoopt::StagingProcessGroup;
   module.doc() = "The process group \"topoopt\".";
   module.attr("torch_version") = TORCH_VERSION;
   py::module_::import("torch._C._distributed_c10d");
@@ -233,10 +231,7 @@ PYBIND11_MODULE(_backend, module) {
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
       .def("shutdown", &ProcessGroupTopoopt::shutdown, py::call_guard<py::gil_scoped_release>())
       .def("end_with", &ProcessGroupTopoopt::endWith, py::arg("companion"))
-      .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {});
-
-  py::class_<StagingProcessGroup, ProcessGroupTopoopt, c10::intrusive_ptr<StagingProcessGroup>>(
-      module, "StagingProcessGroup")
+      .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {})
       .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("name"),
            py::arg("channel"), py::arg("rank"), py::arg("ranks"), py::arg("servers"),
            py::arg("rings"), py::arg("hops"), py::arg("cost"), py::arg("segment_fd"),

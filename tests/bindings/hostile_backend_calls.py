@@ -77,7 +77,7 @@ def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: An
     if store == "store":
         store = dist.HashStore()
     name, channel, rank, ranks, servers, rings, hops, cost, segment_fd, algorithm = arguments
-    group = _backend.StagingProcessGroup(
+    group = _backend.ProcessGroupTopoopt(
         session=session, name=name, channel=channel, rank=rank, ranks=ranks, servers=servers,
         rings=rings, hops=hops, cost=cost, segment_fd=segment_fd, algorithm=algorithm,
         options=options, store=store, splitter=splitter,
@@ -87,7 +87,7 @@ def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: An
 
 
 def _companion(companion: Any) -> Any:
-    group = _backend.StagingProcessGroup
+    group = _backend.ProcessGroupTopoopt
     return group.end_with(companion, companion)
 
 
@@ -109,7 +109,7 @@ def calls() -> list[Call]:
         Call("Session.measure_cost", _measured, alone),
         Call("Session.release", _released, (timedelta(seconds=0.05),)),
         Call("Session.release_aborted", _released_aborted, ("why",)),
-        Call("StagingProcessGroup", _group, ("session", "options", "store", None, *whole)),
+        Call("ProcessGroupTopoopt", _group, ("session", "options", "store", None, *whole)),
         Call("ProcessGroupTopoopt.end_with", _companion, (None,)),
         Call("Options", _backend.ProcessGroupTopoopt.Options, (timedelta(seconds=1),)),
         Call("Options, unpickled", _unpickled, (timedelta(seconds=1), "name", "what", [0, 1])),

@@ -168,7 +168,7 @@ def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store:
         engine = "in shared memory" if segment_fd >= 0 else _describe_links(algorithm, rings)
         at = ", ".join(map(str, sorted(set(servers))))
         log.info("group %s: ranks %s on servers %s; collectives %s", name, ranks, at, engine)
-    group = extension.StagingProcessGroup(
+    group = extension.ProcessGroupTopoopt(
         session=job.session,
         name=name,
         channel=channel,

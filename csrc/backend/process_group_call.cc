@@ -1,0 +1,263 @@
+#include "backend/process_group_call.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace topoopt {
+namespace {
+
+using Tensors = ProcessGroupTopoopt::Tensors;
+using Parts = std::vector<StagingBuffer::Part>;
+
+// Calls `done` when `count` operations are over, with the first error if there was one.
+Done joint(size_t count, Done done) {
+  if (count == 1) return done;
+  struct State {
+    std::mutex mutex;
+    size_t left;
+    std::exception_ptr error;
+    Done done;
+  };
+  auto state = std::make_shared<State>();
+  state->left = count;
+  state->done = std::move(done);
+  return [state](std::exception_ptr error) {
+    {
+      std::lock_guard lock(state->mutex);
+      if (error && !state->error) state->error = error;
+      if (--state->left > 0) return;
+    }
+    state->done(state->error);
+  };
+}
+
+// The accelerator that all the tensors are on, or nothing if they are all on the CPU.
+std::optional<c10::Device> deviceOf(const char* what, const Tensors& inputs,
+                                    const Tensors& outputs) {
+  std::optional<c10::Device> device;
+  for (const Tensors* list : {&inputs, &outputs}) {
+    for (const at::Tensor& tensor : *list) {
+      if (!device) device = tensor.device();
+      TORCH_CHECK_VALUE(tensor.device() == *device, "topoopt: ", what,
+                        " takes tensors on one device, got ", *device, " and ", tensor.device());
+      TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "topoopt: ", what,
+                        " takes dense tensors, got layout ", tensor.layout());
+    }
+  }
+  if (!device || device->is_cpu()) return std::nullopt;
+  TORCH_CHECK_VALUE(at::accelerator::isAccelerator(device->type()), "topoopt: ", what,
+                    " takes tensors on the CPU or an accelerator, got one on ", *device);
+  return device;
+}
+
+struct Slice {
+  int64_t first;
+  int64_t count;
+};
+
+int64_t total(at::TensorList tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  return elements;
+}
+
+// The slice of each block of each tensor, one after the other; without a slice, all of them.
+Parts partsOf(at::TensorList flats, int64_t blocks, const std::optional<Slice>& slice) {
+  Parts parts;
+  int64_t offset = 0;
+  for (const at::Tensor& flat : flats) {
+    for (int64_t block = 0; block < (slice ? blocks : 1); ++block) {
+      const at::Tensor part =
+          slice ? flat.narrow(0, block * (flat.numel() / blocks) + slice->first, slice->count)
+                : flat;
+      parts.push_back({part, offset});
+      offset += part.numel();
+    }
+  }
+  return parts;
+}
+
+StagingBuffer bufferOf(const ProcessGroupTopoopt::Call::Side& side,
+                       const std::optional<Slice>& slice) {
+  const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
+  if (like.empty()) return {};
+  const int64_t elements =
+      slice ? slice->count * side.blocks * static_cast<int64_t>(like.size()) : total(like);
+  return {like[0].scalar_type(), elements, partsOf(side.reads, side.blocks, slice),
+          partsOf(side.writes, side.blocks, slice)};
+}
+
+// Equal pieces, such that no host tensor of one takes more than kStagingPieceBytes; one that is
+// everything has no slice.
+std::vector<std::optional<Slice>> cutInPieces(
+    std::initializer_list<ProcessGroupTopoopt::Call::Side> sides) {
+  int64_t elements = 0;
+  size_t bytes = 0;
+  for (const auto& side : sides) {
+    const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
+    elements = like[0].numel() / side.blocks;
+    bytes = std::max(bytes, static_cast<size_t>(total(like)) * like[0].element_size());
+  }
+  const auto wanted = static_cast<int64_t>((bytes + kStagingPieceBytes - 1) / kStagingPieceBytes);
+  const int64_t count = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(elements, 1));
+  if (count == 1) return {std::nullopt};
+  std::vector<std::optional<Slice>> slices;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = elements * i / count;
+    slices.push_back(Slice{first, elements * (i + 1) / count - first});
+  }
+  return slices;
+}
+
+}  // namespace
+
+ProcessGroupTopoopt::HostCall::HostCall(ProcessGroupTopoopt& group, const CallKind& kind,
+                                        const Tensors& inputs, const Tensors& outputs,
+                                        const CallTerms& terms, size_t operations)
+    : work(c10::make_intrusive<TopooptWork>(group.session_->pool(), group.getRank(), kind.type,
+                                            kind.title, inputs, outputs,
+                                            group.group_->sequenceNumber())),
+      finishers(std::make_shared<std::vector<std::function<void()>>>()),
+      done(joint(operations,
+                 [work = work, finishers = finishers](std::exception_ptr error) {
+                   if (finishers->empty()) return work->complete(error, nullptr);
+                   work->complete(error, [finishers] {
+                     while (!finishers->empty()) {
+                       finishers->back()();
+                       finishers->pop_back();
+                     }
+                   });
+                 })),
+      terms(terms) {}
+
+ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind,
+                                const Tensors& inputs, const Tensors& outputs,
+                                const CallTerms& asked, size_t operations)
+    : Call(group, kind, deviceOf(kind.name, inputs, outputs), inputs, outputs, asked, operations) {}
+
+ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind,
+                                std::optional<c10::Device> device, const Tensors& inputs,
+                                const Tensors& outputs, const CallTerms& asked, size_t operations)
+    : group_(group), kind_(kind), device_(device), terms_(asked) {
+  group.checkNotInherited();
+  if (asked.limit == c10d::kUnsetTimeout) {
+    terms_.limit = std::chrono::milliseconds(group.timeout_ms_.load());
+  }
+  if (device_) {
+    terms_.synchronous = false;  // pieces are not started by the caller
+    work_ = c10::make_intrusive<StagingWork>(*device_, group.session_->pool(), group.getRank(),
+                                             kind.type, kind.title, inputs, outputs,
+                                             group.group_->sequenceNumber());
+    return;
+  }
+  if (kind.order == StagingOperation::Order::kCollective) group.awaitStaged();
+  work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;
+}
+
+at::Tensor ProcessGroupTopoopt::Call::flat(const at::Tensor& tensor) const {
+  return device_ ? tensor.view({tensor.numel()}) : tensor;
+}
+
+// `copy` is what `tensor` will be when the call is over.
+at::Tensor ProcessGroupTopoopt::Call::returned(const at::Tensor& tensor, const at::Tensor& copy) {
+  if (device_) {
+    spreads_.emplace_back(tensor, copy);
+  } else {
+    host_call_->finishers->push_back([tensor, copy] { tensor.copy_(copy); });
+  }
+  return flat(copy);
+}
+
+at::Tensor ProcessGroupTopoopt::Call::read(const at::Tensor& tensor) {
+  const at::Tensor data = tensor.contiguous();
+  if (!device_ && !data.is_same(tensor)) work_->keep(data);
+  return flat(data);
+}
+
+at::Tensor ProcessGroupTopoopt::Call::write(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return flat(tensor);
+  return returned(tensor, at::empty(tensor.sizes(), tensor.options()));
+}
+
+at::Tensor ProcessGroupTopoopt::Call::update(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return flat(tensor);
+  return returned(tensor, tensor.contiguous());
+}
+
+// Several host tensors become one in hostTensor(), whether they are contiguous or not.
+Tensors ProcessGroupTopoopt::Call::readAll(const Tensors& tensors) {
+  Tensors made = tensors;
+  if (device_ || made.size() == 1) {
+    for (at::Tensor& tensor : made) tensor = read(tensor);
+  }
+  return made;
+}
+
+Tensors ProcessGroupTopoopt::Call::writeAll(const Tensors& tensors) {
+  Tensors made = tensors;
+  if (device_ || made.size() == 1) {
+    for (at::Tensor& tensor : made) tensor = write(tensor);
+  }
+  return made;
+}
+
+at::Tensor ProcessGroupTopoopt::Call::premultiplied(const at::Tensor& tensor,
+                                                    c10d::ReduceOp& op) const {
+  if (!device_) return tensor;
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    const auto* supplement =
+        static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+    if (supplement != nullptr && supplement->tensor_factor.defined() &&
+        !supplement->tensor_factor.is_cpu()) {
+      TORCH_CHECK_TYPE(tensor.is_floating_point(), "ReduceOp.PREMUL_SUM needs floats, not ",
+                       tensor.scalar_type());
+      op = c10d::ReduceOp::SUM;
+      return tensor.mul(supplement->tensor_factor.to(tensor.options(), /*non_blocking=*/true));
+    }
+  }
+  // Any tensor of the type will do for the check.
+  const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(tensor.scalar_type()));
+  reductionOf(asReal(like, op), op);
+  return tensor;
+}
+
+at::Tensor ProcessGroupTopoopt::Call::hostTensor(const Side& side) {
+  if (side.reads.size() <= 1 && side.writes.size() <= 1) {
+    const at::TensorList one = side.reads.empty() ? side.writes : side.reads;
+    return one.empty() ? at::Tensor() : one[0];
+  }
+  if (!side.reads.empty()) {
+    const at::Tensor flat = flatten(side.reads);
+    work_->keep(flat);
+    return flat;
+  }
+  const at::Tensor flat = flatLike(side.writes[0], total(side.writes));
+  host_call_->finishers->push_back([flat, to = side.writes.vec()] { unflatten(flat, to); });
+  return flat;
+}
+
+void ProcessGroupTopoopt::Call::stage(Cut cut, std::initializer_list<Side> sides,
+                                      const StagingPiece::Start& start) {
+  const bool whole = cut == Cut::kWhole || sides.size() == 0;
+  for (const auto& slice : whole ? std::vector<std::optional<Slice>>(1) : cutInPieces(sides)) {
+    std::vector<StagingBuffer> buffers;
+    for (const Side& side : sides) buffers.push_back(bufferOf(side, slice));
+    pieces_.push_back({std::move(buffers), start});
+  }
+}
+
+ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::Call::submit(bool awaits_device) {
+  if (device_) {
+    auto operation = std::make_shared<StagingOperation>(*device_, kind_.order);
+    operation->awaits_device = awaits_device;
+    operation->pieces = std::move(pieces_);
+    operation->spreads = std::move(spreads_);
+    operation->work = c10::static_intrusive_pointer_cast<StagingWork>(work_);
+    group_.staging(true)->submit(std::move(operation));
+  }
+  return work_;
+}
+
+}  // namespace topoopt

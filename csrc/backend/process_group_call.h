@@ -1,0 +1,126 @@
+// One call of the process group: from its tensors to operations on contiguous host memory.
+//
+// Tensors on the CPU are used where they are, and an operation starts when it is added. Those on an
+// accelerator are staged through host memory (staging.h): an operation is cut into pieces, each of
+// which is copied to the host, runs there and is copied back. What a call does on the device goes
+// to the caller's current stream, before the call is submitted.
+
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <array>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backend/process_group.h"
+#include "backend/staging.h"
+#include "backend/tensors.h"
+
+namespace topoopt {
+
+struct ProcessGroupTopoopt::CallKind {
+  c10d::OpType type;
+  const char* title;      // for the profiler
+  const char* name = "";  // for messages
+  StagingOperation::Order order = StagingOperation::Order::kCollective;
+};
+
+// Operations on host memory that complete one work: what to do with the results before it is
+// complete, the last that was added first, and the callback of each of the operations. Finishers
+// are added before their operation is started, and run when all operations are over.
+struct ProcessGroupTopoopt::HostCall {
+  HostCall(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
+           const Tensors& outputs, const CallTerms& terms, size_t operations);
+
+  c10::intrusive_ptr<TopooptWork> work;
+  std::shared_ptr<std::vector<std::function<void()>>> finishers;
+  Done done;
+  CallTerms terms;
+};
+
+class ProcessGroupTopoopt::Call {
+ public:
+  // A collective of large tensors is cut into pieces of a size that depends only on what all ranks
+  // know. kWhole: ranks know only the sizes of their own blocks, or blocks differ.
+  enum class Cut { kPieces, kWhole };
+
+  // One tensor in host memory: what is read to it, tensor after tensor, and written back from it.
+  // To be cut, all have equal sizes; or there is one, of `blocks` equal blocks. What is cut is each
+  // of them.
+  struct Side {
+    at::TensorList reads;
+    at::TensorList writes;
+    int64_t blocks = 1;
+  };
+
+  // All tensors are on one device. `asked` without a limit means the group's. `operations` will be
+  // added to the call. Raises ValueError naming `kind.name`.
+  Call(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
+       const Tensors& outputs, const CallTerms& asked, size_t operations = 1);
+  // On the given accelerator, or nothing for the CPU.
+  Call(ProcessGroupTopoopt& group, const CallKind& kind, std::optional<c10::Device> device,
+       const Tensors& inputs, const Tensors& outputs, const CallTerms& asked, size_t operations);
+
+  // A contiguous tensor with the elements of `tensor`, ...
+  at::Tensor read(const at::Tensor& tensor);
+  // ... whose elements will be those of `tensor` when the call is over, ...
+  at::Tensor write(const at::Tensor& tensor);
+  // ... or both.
+  at::Tensor update(const at::Tensor& tensor);
+  Tensors readAll(const Tensors& tensors);
+  Tensors writeAll(const Tensors& tensors);
+
+  // Raises TypeError if `op` is not defined for the elements of `tensor`. A factor that lies on the
+  // device is multiplied there, in the order of the caller's stream: then the result is another
+  // tensor, and `op` a plain sum.
+  at::Tensor premultiplied(const at::Tensor& tensor, c10d::ReduceOp& op) const;
+
+  // Adds an operation: start(HostCall, at::TensorList with a host tensor per side).
+  template <typename Start>
+  void add(Cut cut, std::initializer_list<Side> sides, Start start) {
+    if (device_) {
+      return stage(cut, sides,
+                   [group = &group_, kind = kind_, terms = terms_, start](Tensors& host) {
+                     const HostCall call(*group, kind, host, {}, terms, 1);
+                     start(call, at::TensorList(host));
+                     return call.work;
+                   });
+    }
+    std::array<at::Tensor, 2> host;
+    size_t count = 0;
+    for (const Side& side : sides) host.at(count++) = hostTensor(side);
+    start(*host_call_, at::TensorList(host.data(), count));
+  }
+
+  bool staged() const { return device_.has_value(); }
+  HostCall& hostCall() { return *host_call_; }  // of a call that is not staged
+  TopooptWork& work() { return *work_; }
+
+  // With `awaits_device`, a staged operation starts only when the caller's stream has done what it
+  // has been given so far, even if it reads nothing.
+  WorkPtr submit(bool awaits_device = false);
+
+ private:
+  at::Tensor flat(const at::Tensor& tensor) const;
+  at::Tensor returned(const at::Tensor& tensor, const at::Tensor& copy);
+  at::Tensor hostTensor(const Side& side);
+  void stage(Cut cut, std::initializer_list<Side> sides, const StagingPiece::Start& start);
+
+  const at::AutoDispatchBelowADInplaceOrView below_autograd_;
+  ProcessGroupTopoopt& group_;
+  const CallKind kind_;
+  const std::optional<c10::Device> device_;
+  CallTerms terms_;
+  std::optional<HostCall> host_call_;
+  c10::intrusive_ptr<TopooptWork> work_;
+  // Staged.
+  std::vector<StagingPiece> pieces_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> spreads_;
+};
+
+}  // namespace topoopt
