@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sim/core/event_queue.h"
 #include "sim/core/flow_program_reader.h"
 #include "sim/core/min_tree.h"
+#include "sim/core/task_graph.h"
 #include "sim/core/task_runner.h"
 #include "sim/flow/flow_network.h"
 #include "sim/flow/link_pairs.h"
@@ -24,6 +26,14 @@
 
 namespace topoopt {
 namespace {
+
+TEST(TaskGraph, ANumberOfDevicesThatIsNotAboveZeroIsRefusedWhereItIsSet) {
+  TaskGraph graph;
+  EXPECT_THROW(graph.setDevicesAtOnce(0), std::invalid_argument);
+  EXPECT_THROW(graph.setDevicesAtOnce(std::nan("")), std::invalid_argument);
+  graph.setDevicesAtOnce(2);
+  EXPECT_EQ(graph.devicesAtOnce(), 2);
+}
 
 TEST(MinTreeTest, FindsAndTakesWhatAPlainListDoes) {
   std::mt19937 random(1);

@@ -56,11 +56,8 @@ class FlowProgram {
   // As RunOptions::first_come.
   void setFirstCome(bool first_come) { first_come_ = first_come; }
 
-  // As TaskGraph::setDevicesAtOnce. Throws std::invalid_argument unless above 0.
-  void setHostsAtOnce(double count) {
-    checkDevicesAtOnce(count);
-    graph_.setDevicesAtOnce(count);
-  }
+  // As TaskGraph::setDevicesAtOnce.
+  void setHostsAtOnce(double count) { graph_.setDevicesAtOnce(count); }
 
   int nodes() const { return nodes_; }
   int hosts() const { return hosts_; }

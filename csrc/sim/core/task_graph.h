@@ -25,12 +25,6 @@ struct Task {
   double latency_s;
 };
 
-// Throws std::invalid_argument for a number of devices that is not above 0 (infinity: all of them).
-inline void checkDevicesAtOnce(double count) {
-  if (count > 0) return;
-  throw std::invalid_argument("devices_at_once: " + std::to_string(count) + " is not above 0");
-}
-
 class TaskGraph {
  public:
   void clear() {
@@ -53,9 +47,15 @@ class TaskGraph {
   // `after` starts when `before` and all its other dependencies are done.
   void addDependency(int before, int after) { dependencies_.emplace_back(before, after); }
 
-  // So many devices (above 0) compute at full speed at once. While more of them compute, they share
-  // that evenly, as processes share the processors of one machine.
-  void setDevicesAtOnce(double count) { devices_at_once_ = count; }
+  // So many devices compute at full speed at once (infinity: all of them). While more of them
+  // compute, they share that evenly, as processes share the processors of one machine. Throws
+  // std::invalid_argument for a number that is not above 0.
+  void setDevicesAtOnce(double count) {
+    if (!(count > 0)) {
+      throw std::invalid_argument("devices_at_once: " + std::to_string(count) + " is not above 0");
+    }
+    devices_at_once_ = count;
+  }
   double devicesAtOnce() const { return devices_at_once_; }
 
   int size() const { return static_cast<int>(tasks_.size()); }

@@ -122,10 +122,10 @@ void TaskRunner::finish(int task) {
 void TaskRunner::takeTimers() {
   const double horizon = now_ * (1 + kSimultaneous);
   while (timers_.least() <= horizon) {
-    rung_.clear();
-    timers_.take(horizon, rung_);
-    std::sort(rung_.begin(), rung_.end());
-    for (const EventQueue::Event& event : rung_) {
+    expired_.clear();
+    timers_.take(horizon, expired_);
+    std::sort(expired_.begin(), expired_.end());
+    for (const EventQueue::Event& event : expired_) {
       const Task& t = (*tasks_)[event.item];
       if (t.kind == TaskKind::kCompute) free(t.resource);
       finish(event.item);
@@ -152,10 +152,10 @@ void TaskRunner::work() {
 
 void TaskRunner::takeWorkedOff() {
   const double horizon = worked_s_ + std::max(worked_s_, now_) * kSimultaneous;
-  rung_.clear();
-  shared_.take(horizon, rung_);
-  std::sort(rung_.begin(), rung_.end());
-  for (const EventQueue::Event& event : rung_) {
+  expired_.clear();
+  shared_.take(horizon, expired_);
+  std::sort(expired_.begin(), expired_.end());
+  for (const EventQueue::Event& event : expired_) {
     --busy_;
     const int device = (*tasks_)[event.item].resource;
     outcome_.device_busy_s[device] += now_ - devices_[device].since_s;

@@ -97,7 +97,7 @@ class TaskRunner {
   double worked_s_ = 0;
   double worked_at_s_ = 0;
   EventQueue shared_;
-  std::vector<EventQueue::Event> rung_;
+  std::vector<EventQueue::Event> expired_;
 };
 
 }  // namespace topoopt

@@ -32,7 +32,6 @@ FlowSimulator::FlowSimulator(const std::vector<double>& capacity, const PathTabl
 }
 
 void FlowSimulator::validate(const TaskGraph& graph) const {
-  checkDevicesAtOnce(graph.devicesAtOnce());
   for (int i = 0; i < graph.size(); ++i) {
     const Task& task = graph.tasks()[i];
     const bool flow = task.kind == TaskKind::kFlow;
