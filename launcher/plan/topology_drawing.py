@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.launcher.plan.plan_tables import stride
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Cluster, Network, Ring
+    from torch_topoopt.plan import Cluster, Network, Pair, Ring
 
-Ends = tuple[int, int]
 
 _MOST_LABELS = 64  # more servers have their numbers at every n-th only
 _MOST_ARROWS = 32  # with more servers heads of arrows would hide the links
@@ -69,14 +68,14 @@ def draw(path: str, cluster: Cluster, network: Network, title: str) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _ends(source: int, target: int, directed: bool) -> Ends:
+def _ends(source: int, target: int, directed: bool) -> Pair:
     return (source, target) if directed else (min(source, target), max(source, target))
 
 
 def _draw_links(
     axes: Any,
     places: list[tuple[float, float]],
-    lines: dict[Ends, str],
+    lines: dict[Pair, str],
     width: float,
     *,
     directed: bool,
@@ -99,11 +98,11 @@ def _draw_links(
 
 def _ring_colours(
     network: Network, servers: int, *, directed: bool
-) -> tuple[dict[Ends, str], dict[str, str]]:
+) -> tuple[dict[Pair, str], dict[str, str]]:
     """The ends of a hop -> the colour of the first ring over it, and ring's name -> its colour."""
-    colours: dict[Ends, str] = {}
+    colours: dict[Pair, str] = {}
     names: dict[str, str] = {}
-    seen: set[frozenset[Ends]] = set()
+    seen: set[frozenset[Pair]] = set()
     for group in network.groups:
         for ring in group.rings:
             following = (*ring.servers[1:], ring.servers[0])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.architectures.circuits import Pair, choose_circuits
+from torch_topoopt.architectures.circuits import choose_circuits
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Pair
 
 
 @settings(max_examples=40, deadline=None)

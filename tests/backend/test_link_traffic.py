@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Pair, Plan
 
-Pair = tuple[int, int]
 
 BLOCK_BYTES = 240_000  # of each rank; divides evenly over the segments of all rings here
 

@@ -11,8 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Pair = tuple[int, int]
-
 
 def random_capacity(servers: int, extra: int, seed: int) -> NDArray[np.float64]:
     """A directed ring in random order and `extra` links anywhere; parallel ones add up."""

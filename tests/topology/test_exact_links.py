@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.plan import Cluster
+from torch_topoopt.plan import Cluster, Pair
 from torch_topoopt.topology.best.exact_links import exact_links
 from torch_topoopt.topology.finder.matching import (
     maximum_weight_assignment,
@@ -18,7 +18,6 @@ from torch_topoopt.topology.finder.matching import (
 )
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
 
-Pair = tuple[int, int]
 Weights = dict[Pair, int]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.plan import Cluster, Network
+from torch_topoopt.plan import Cluster, Network, Pair
 from torch_topoopt.topology.finder.matching import (
     maximum_weight_assignment,
     maximum_weight_matching,
@@ -17,8 +17,6 @@ from torch_topoopt.topology.finder.matching import (
 )
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.routing.loads import mean_hops
-
-Pair = tuple[int, int]
 
 
 def _weights(directed: bool) -> st.SearchStrategy[dict[Pair, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import networkx as nx
 import pytest
@@ -15,7 +16,8 @@ from torch_topoopt.topology.routing.shortest_paths import (
     neighbours,
 )
 
-Pair = tuple[int, int]
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Pair
 
 
 @st.composite

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Pair
 
 
 def choose_circuits(

@@ -14,8 +14,7 @@ from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.topology import NodeLink, Reconfiguration, Topology, rank_order
 
 if TYPE_CHECKING:
-    from torch_topoopt.architectures.circuits import Pair
-    from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.plan import Cluster, Demand, Pair
 
 
 def build(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
-    from torch_topoopt.architectures.routing import Pair, Routes
+    from torch_topoopt.architectures.routing import Routes
+    from torch_topoopt.plan import Pair
 
 
 class PathPicker:

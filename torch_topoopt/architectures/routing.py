@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.plan import BYTES_PER_GBPS, Pair
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)

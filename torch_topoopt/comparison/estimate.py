@@ -20,10 +20,9 @@ from torch_topoopt.sim import run_program
 from torch_topoopt.sim.architecture_program import architecture_program
 
 if TYPE_CHECKING:
-    from torch_topoopt.architectures.routing import Pair
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.plan import Cluster, Demand, Pair
     from torch_topoopt.search.strategies import Strategy
 
 

@@ -47,7 +47,7 @@ from torch_topoopt.plan.placement import (
     validate_placement,
 )
 from torch_topoopt.plan.ring_shares import shared_by_slowest_link
-from torch_topoopt.plan.routes import Route, RouteTable, StrideRoute
+from torch_topoopt.plan.routes import Pair, Route, RouteTable, StrideRoute
 from torch_topoopt.plan.strategy_file import StrategyFile
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "GroupDemand",
     "Link",
     "Network",
+    "Pair",
     "PairDemand",
     "PairTable",
     "ParameterKind",

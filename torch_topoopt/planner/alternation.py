@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
-    from torch_topoopt.planner.pricing import Pair, WiringMode
+    from torch_topoopt.planner.pricing import PricedPair, WiringMode
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Strategy
 
@@ -104,7 +104,7 @@ class Planning:
                 raise ValueError(
                     f"micro_batches: {count} does not divide the batch of {op_graph.batch_size}"
                 )
-        self._best: Pair | None = None
+        self._best: PricedPair | None = None
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
@@ -383,7 +383,7 @@ class Planning:
             )
         )
 
-    def _finish_round(self, found: Pair, rewired: Pair) -> None:
+    def _finish_round(self, found: PricedPair, rewired: PricedPair) -> None:
         """Keeps the better of the two pairs if it is the best so far, and records the round."""
         cost_s = rewired.estimate.iteration_s
         better = rewired if cost_s <= found.estimate.iteration_s else found

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PricedPair:
     """A strategy and a network, priced together for a number of micro-batches."""
 
     strategy: Strategy
@@ -47,11 +47,11 @@ class PairPricing:
         self._cluster = cluster
         self._options = options
 
-    def price(self, strategy: Strategy, network: Network, count: int) -> Pair:
+    def price(self, strategy: Strategy, network: Network, count: int) -> PricedPair:
         """The pair, with rings on `network` for each group that the strategy needs."""
         complete = complete_groups(self._cluster, network, strategy)
         estimate = predict(self._op_graph, self._cluster, complete, strategy, micro_batches=count)
-        return Pair(strategy, complete, estimate, count)
+        return PricedPair(strategy, complete, estimate, count)
 
     def wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
         """The network for `strategy`: the one that is there, else TopologyFinder's; in mode best
@@ -72,7 +72,7 @@ class PairPricing:
             search=NetworkSearch(seed=options.seed, price=price if mode == "best" else None),
         )
 
-    def wired(self, strategy: Strategy, mode: WiringMode, count: int) -> Pair:
+    def wired(self, strategy: Strategy, mode: WiringMode, count: int) -> PricedPair:
         """`strategy` on the network that is wired for it."""
         return self.price(strategy, self.wire(strategy, mode, count), count)
 
@@ -91,7 +91,7 @@ class PairPricing:
             cluster = replace(cluster, degree=degree, port_gbps=None)
         return self.price(strategy, single_ring(cluster, asked), count).estimate.iteration_s
 
-    def prediction(self, pair: Pair) -> Prediction:
+    def prediction(self, pair: PricedPair) -> Prediction:
         """Of a Plan with this pair."""
         estimate = pair.estimate
         single_ring_s, ideal_switch_s = self.references(pair)
@@ -103,7 +103,7 @@ class PairPricing:
             link_bytes=estimate.link_bytes,
         )
 
-    def references(self, pair: Pair) -> tuple[float, float]:
+    def references(self, pair: PricedPair) -> tuple[float, float]:
         """Rounded seconds per iteration of the same strategy on a single ring and on an ideal
         switch."""
         strategy, count = pair.strategy, pair.micro_batches

@@ -32,10 +32,9 @@ from torch_topoopt.sim.iteration_program import IterationTasks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.architectures.circuits import Pair
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster
+    from torch_topoopt.plan import Cluster, Pair
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.sim import FlowsResult
 

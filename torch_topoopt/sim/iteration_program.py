@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster
+    from torch_topoopt.plan import Cluster, Pair
     from torch_topoopt.search.strategies import Strategy
-
-    Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster.static_plan import accelerators_of, check_servers
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.plan import Cluster
+from torch_topoopt.plan import Cluster, Pair
 from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.entries import CableEnds
     from torch_topoopt.plan import Plan
 
-Pair = tuple[int, int]  # two servers, the lower number first
 Plane = tuple[str, str]  # a switch, and a subnet: ports that can be joined and then talk
 FreePorts = dict[tuple[int, Plane], list[str]]  # of a server on a plane, in the file's order
 

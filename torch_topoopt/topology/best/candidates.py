@@ -37,9 +37,8 @@ from torch_topoopt.topology.routing.routes import group_bytes, plan_routes, ring
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from torch_topoopt.plan import Cluster, Demand
-    from torch_topoopt.topology.best.kautz_rings import Order
-    from torch_topoopt.topology.best.ring_unions import Ends
+    from torch_topoopt.plan import Cluster, Demand, Pair
+    from torch_topoopt.topology.finder.crossed_rings import Order
     from torch_topoopt.topology.finder.group_rings import Servers
 
     _Rings = Mapping[Servers, Sequence[Order]]
@@ -82,7 +81,7 @@ def candidates(
     weights = _weights(cluster.servers, pairs)
     part = work // (2 + tasks)
 
-    def annealed(rings_of: _Rings, links: Sequence[Ends], heat: float) -> Iterator[Network]:
+    def annealed(rings_of: _Rings, links: Sequence[Pair], heat: float) -> Iterator[Network]:
         found = anneal_for_pairs(
             cluster.servers,
             [order for orders in rings_of.values() for order in orders],
@@ -139,14 +138,14 @@ def _split(cluster: Cluster, demand: Demand, degree: int) -> dict[Servers, int]:
     return counts
 
 
-def _exact(cluster: Cluster, rings_of: _Rings, pairs: Mapping[Ends, int]) -> list[Ends]:
+def _exact(cluster: Cluster, rings_of: _Rings, pairs: Mapping[Pair, int]) -> list[Pair]:
     """The links beside these rings that most bytes could use, and then the ports left over joined.
 
     A pair that is on a ring has its first link, so its next one counts half, as in Algorithm 1.
     """
     duplex = cluster.ports == "duplex"
     free = [cluster.degree] * cluster.servers
-    joined: set[Ends] = set()
+    joined: set[Pair] = set()
     for group, orders in rings_of.items():
         for order in orders:
             joined.update(pairwise((*order, order[0])))
@@ -184,7 +183,7 @@ def _grant_more(
                     left[server] -= cost
 
 
-def _weights(servers: int, pairs: Mapping[Ends, int]) -> list[int]:
+def _weights(servers: int, pairs: Mapping[Pair, int]) -> list[int]:
     """What a hop costs per pair: its bytes, scaled, and a little for pairs without bytes."""
     cells = servers * servers
     largest = min(_MOST_WEIGHT // cells, (1 << 50) // cells // servers) - 1
@@ -200,12 +199,12 @@ def _start(
     split: Mapping[Servers, int],
     union: RingUnion | None,
     chooser: random.Random,
-) -> tuple[dict[Servers, list[Order]], list[Ends]]:
+) -> tuple[dict[Servers, list[Order]], list[Pair]]:
     """Rings of every group, and links over all ports that are left."""
     whole = tuple(range(cluster.servers))
     duplex = cluster.ports == "duplex"
     orders: dict[Servers, list[Order]] = {}
-    links: list[Ends] = []
+    links: list[Pair] = []
     free = [cluster.degree] * cluster.servers
     for group, count in split.items():
         orders[group] = []
@@ -226,7 +225,7 @@ def _start(
     return orders, links + _joined(free, free, duplex=duplex)
 
 
-def _joined(free: list[int], receivers: list[int], *, duplex: bool) -> list[Ends]:
+def _joined(free: list[int], receivers: list[int], *, duplex: bool) -> list[Pair]:
     """Free ports of different servers in pairs; an end that finds none is (server, -1).
 
     `free` are ports, or on simplex transmitters; `receivers` matter on simplex only.
@@ -249,7 +248,7 @@ class _NetworkBuilder:
     """Turns orders and links into networks with routes for the demand."""
 
     def __init__(
-        self, cluster: Cluster, demand: Demand, pairs: Mapping[Ends, int], paths: int
+        self, cluster: Cluster, demand: Demand, pairs: Mapping[Pair, int], paths: int
     ) -> None:
         self._cluster = cluster
         self._demand = demand
@@ -258,7 +257,7 @@ class _NetworkBuilder:
         self._pairs = pairs
         self._paths = paths
 
-    def networks(self, rings_of: _Rings, links: Sequence[Ends]) -> Iterator[Network]:
+    def networks(self, rings_of: _Rings, links: Sequence[Pair]) -> Iterator[Network]:
         """None if the links do not connect the cluster, one, or several where ports are not alike.
 
         Ports are handed out fastest first. So then the links that carry most come first, and
@@ -281,7 +280,7 @@ class _NetworkBuilder:
             assert network is not None  # the same links
             yield network
 
-    def _crossed(self, rings_of: _Rings, joined: Sequence[Ends]) -> Iterator[Network]:
+    def _crossed(self, rings_of: _Rings, joined: Sequence[Pair]) -> Iterator[Network]:
         """With links, a perfect matching, that cross a ring over all servers: as they are, or some
         of them exchanged; nothing where they are no such matching."""
         whole = tuple(range(self._cluster.servers))
@@ -304,7 +303,7 @@ class _NetworkBuilder:
     def _network(
         self,
         rings_of: _Rings,
-        joined: Sequence[Ends],
+        joined: Sequence[Pair],
         *,
         rings_first: bool,
         crossed: Sequence[Order] = (),
@@ -370,6 +369,6 @@ def _from_lowest(order: Order) -> Order:
     return (*order[at:], *order[:at])
 
 
-def _lower_first(links: Sequence[Ends], duplex: bool) -> list[Ends]:
+def _lower_first(links: Sequence[Pair], duplex: bool) -> list[Pair]:
     joined = [(a, b) for a, b in links if a >= 0 and b >= 0]
     return [(min(pair), max(pair)) for pair in joined] if duplex else joined

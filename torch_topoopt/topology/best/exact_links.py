@@ -16,7 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Pair
+
 
 MOST_NODES = 500  # of branching; counted, so that the result does not depend on a machine's speed
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
-Order = tuple[int, ...]  # of the servers of a ring
+    from torch_topoopt.topology.finder.crossed_rings import Order
+
 
 # In the unit of `search_rings`' work: of following one link of one ring, and of one exchange.
 _OPERATIONS_PER_LINK, _OPERATIONS_PER_STEP = 250, 10_000

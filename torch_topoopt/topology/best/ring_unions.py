@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.topology.best.kautz_rings import Order, has_kautz_rings, kautz_rings
+from torch_topoopt.topology.best.kautz_rings import has_kautz_rings, kautz_rings
 from torch_topoopt.topology.measures.figures import moore_bound_hops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Ends = tuple[int, int]
+    from torch_topoopt.plan import Pair
+    from torch_topoopt.topology.finder.crossed_rings import Order
+
 
 WORK_PER_S = 4_000_000_000  # operations on words; about what one core does, but taken as fixed
 _HOT, _COLD = 1.0, 0.05  # temperatures, in hops per source
@@ -39,7 +41,7 @@ class RingUnion:
     """
 
     rings: tuple[Order, ...]
-    links: tuple[Ends, ...]
+    links: tuple[Pair, ...]
     cost: int
 
 
@@ -93,7 +95,7 @@ def search_rings(servers: int, rings: int, *, duplex: bool, seed: int, work: int
 
 
 def search_rings_and_links(
-    servers: int, rings: int, links: Sequence[Ends], *, seed: int, work: int
+    servers: int, rings: int, links: Sequence[Pair], *, seed: int, work: int
 ) -> RingUnion:
     """`rings` duplex rings over all servers, and links beside them, with few hops in the mean.
 
@@ -150,7 +152,7 @@ def _annealed(
 def anneal_for_pairs(
     servers: int,
     rings: Sequence[Order],
-    links: Sequence[Ends],
+    links: Sequence[Pair],
     weights: Sequence[int],
     *,
     duplex: bool,

@@ -10,15 +10,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Network, Ring, Route, links_lost_with
+from torch_topoopt.plan import Group, Network, Pair, Ring, Route, links_lost_with
 from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence, Set
 
     from torch_topoopt.plan import Cluster, Failure, Link
-
-Pair = tuple[int, int]
 
 
 class DisconnectedError(ValueError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.plan import BYTES_PER_GBPS, Route
+from torch_topoopt.plan import BYTES_PER_GBPS, Pair, Route
 from torch_topoopt.topology.failures.degraded import DisconnectedError, Survivors, links_left
 from torch_topoopt.topology.failures.pairs import PairTraffic
 from torch_topoopt.topology.routing.routes import group_bytes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Cluster, Demand, Network
 
-Pair = tuple[int, int]
 RingId = tuple[int, int]  # group, ring
 _ROUNDS = 3  # of detours, each around the others
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torch_topoopt.plan import Demand, Route
-
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Demand, Pair, Route
 
 
 class PairTraffic:

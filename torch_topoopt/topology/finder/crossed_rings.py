@@ -19,14 +19,13 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Group, Link, Ring
+from torch_topoopt.plan import Group, Link, Pair, Ring
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 Order = tuple[int, ...]
-Ends = tuple[int, int]
 
 _TRIES = 16  # matchings to choose the shortest paths from, fewer of more than 256 servers
 _STEPS = 40  # exchanges per server in one try
@@ -50,7 +49,7 @@ def group_of_rings(
     return Group(tuple(servers), tuple(Ring(order, weight / total) for order, weight in weights))
 
 
-def crossed_orders(order: Order, matching: Iterable[Ends]) -> tuple[Order, ...]:
+def crossed_orders(order: Order, matching: Iterable[Pair]) -> tuple[Order, ...]:
     """The two rings of `matching` with either half of the ring `order`; () if it does not cross it.
 
     `matching` are cables between servers of `order`, in any order. Both rings begin where `order`
@@ -64,8 +63,8 @@ def crossed_orders(order: Order, matching: Iterable[Ends]) -> tuple[Order, ...]:
 
 
 def crossing_matching(
-    order: Order, joined: Collection[Ends], *, start: Iterable[Ends] | None = None
-) -> tuple[Ends, ...]:
+    order: Order, joined: Collection[Pair], *, start: Iterable[Pair] | None = None
+) -> tuple[Pair, ...]:
     """A perfect matching that crosses the ring `order`, as pairs (lower, higher), sorted; () if
     none was found, as for an odd number of servers.
 
@@ -84,7 +83,7 @@ def crossing_matching(
     opposite = tuple(sorted(_ascending((order[i], order[i + size // 2])) for i in range(size // 2)))
     if joined.isdisjoint(opposite) and crossed_orders(order, opposite):
         return opposite
-    best: tuple[float, tuple[Ends, ...]] | None = None
+    best: tuple[float, tuple[Pair, ...]] | None = None
     for seed in range(max(1, min(_TRIES, 16 * 256 // size))):
         chooser = random.Random(seed)
         shuffled = list(order)
@@ -97,7 +96,7 @@ def crossing_matching(
     return best[1] if best else ()
 
 
-def crossing_of(orders: Sequence[Order], matching: Sequence[Ends]) -> tuple[int, tuple[Order, ...]]:
+def crossing_of(orders: Sequence[Order], matching: Sequence[Pair]) -> tuple[int, tuple[Order, ...]]:
     """Which of `orders` the `matching` crosses, the last one first, and the two rings that gives;
     (-1, ()) if none."""
     for i in reversed(range(len(orders))):
@@ -106,7 +105,7 @@ def crossing_of(orders: Sequence[Order], matching: Sequence[Ends]) -> tuple[int,
     return -1, ()
 
 
-def spare_cables(links: Iterable[Link], orders: Iterable[Order]) -> list[Ends]:
+def spare_cables(links: Iterable[Link], orders: Iterable[Order]) -> list[Pair]:
     """The cables of duplex `links` that none of these rings takes, as pairs (lower, higher)."""
     cables = Counter((link.source, link.target) for link in links if link.source < link.target)
     for order in orders:
@@ -114,7 +113,7 @@ def spare_cables(links: Iterable[Link], orders: Iterable[Order]) -> list[Ends]:
     return sorted(cables.elements())
 
 
-def complete_rings(servers: int) -> tuple[tuple[Order, ...], tuple[Ends, ...]]:
+def complete_rings(servers: int) -> tuple[tuple[Order, ...], tuple[Pair, ...]]:
     """All cables of a complete graph of an even number of servers, 4 or more: rings, and a matching
     that crosses the last of them.
 
@@ -136,8 +135,8 @@ def complete_rings(servers: int) -> tuple[tuple[Order, ...], tuple[Ends, ...]]:
 
 
 def _repaired(
-    order: Order, partner: dict[int, int], joined: Collection[Ends], chooser: random.Random
-) -> tuple[Ends, ...] | None:
+    order: Order, partner: dict[int, int], joined: Collection[Pair], chooser: random.Random
+) -> tuple[Pair, ...] | None:
     """`partner` with pairs exchanged until it crosses the ring and has none of `joined`.
 
     A step takes two pairs apart and joins their servers the other way if there are not more cycles,
@@ -177,7 +176,7 @@ def _halves(order: Order) -> tuple[dict[int, int], dict[int, int]]:
     return first, second
 
 
-def _partners(matching: Iterable[Ends]) -> dict[int, int] | None:
+def _partners(matching: Iterable[Pair]) -> dict[int, int] | None:
     """Every server's partner; None if a server has two."""
     partner: dict[int, int] = {}
     for a, b in matching:
@@ -207,7 +206,7 @@ def _cycles(one: dict[int, int], other: dict[int, int]) -> int:
     return count
 
 
-def _mean_hops(order: Order, pairs: Iterable[Ends]) -> float:
+def _mean_hops(order: Order, pairs: Iterable[Pair]) -> float:
     place = {server: i for i, server in enumerate(order)}
     links = [
         link
@@ -218,5 +217,5 @@ def _mean_hops(order: Order, pairs: Iterable[Ends]) -> float:
     return float(hop_matrix(len(order), links).mean())
 
 
-def _ascending(pair: Ends) -> Ends:
+def _ascending(pair: Pair) -> Pair:
     return (min(pair), max(pair))

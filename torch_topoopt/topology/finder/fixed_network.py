@@ -16,6 +16,7 @@ from torch_topoopt.plan import (
     Group,
     Link,
     Network,
+    Pair,
     Ring,
     Route,
     shared_by_slowest_link,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 UNKNOWN_GBPS = 10.0  # taken for interfaces whose speed nobody knows
 _PATHS = 4  # shortest paths that share the bytes of a pair without a link
 _SEARCH_STEPS = 200_000  # for one ring; about a second
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from torch_topoopt.topology.routing.load_checks import validate_matching
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch_topoopt.plan import Pair
     from torch_topoopt.topology.finder.port_allocator import PortAllocator
-
-Pair = tuple[int, int]
 
 
 def maximum_weight_matching(

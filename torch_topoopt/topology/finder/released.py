@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan import GroupDemand
+    from torch_topoopt.topology.finder.group_rings import Servers
     from torch_topoopt.topology.finder.port_allocator import PortAllocator
-
-Servers = tuple[int, ...]
 
 
 def released_strides(size: int, count: int, *, duplex: bool) -> tuple[int, ...]:

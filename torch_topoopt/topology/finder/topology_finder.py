@@ -46,8 +46,7 @@ from torch_topoopt.topology.routing.routes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch_topoopt.plan import Policy
-    from torch_topoopt.topology.finder.matching import Pair
+    from torch_topoopt.plan import Pair, Policy
     from torch_topoopt.user_functions import UserFunction
 
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-Pair = tuple[int, int]
-
 
 def k_shortest_paths(
     table: Sequence[Sequence[int]],

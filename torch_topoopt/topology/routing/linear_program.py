@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Pair
+
 
 _ZERO = 1e-9  # of the mean bytes of a pair: a flow below is none
 _TOLERANCE = 1e-5  # of the mean bytes of a pair: the program may not have seen less (HiGHS: 1e-7)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Pair
 
 
 def least_loaded_next_hops(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Route
+from torch_topoopt.plan import Pair, Route
 from torch_topoopt.topology.routing.linear_program import (
     least_utilisation_flow,
     period_of,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Link
 
-Pair = tuple[int, int]
 Method = Literal["auto", "exact", "approximate"]
 
 EXACT_VARIABLES = 20_000  # up to here the programs take about a second (docs/topology.md)

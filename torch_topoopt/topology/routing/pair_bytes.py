@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.plan import PairTable
+from torch_topoopt.plan import Pair, PairTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.plan import Demand
-
-Pair = tuple[int, int]
 
 
 def demand_matrix(demand: Demand, servers: int) -> NDArray[np.int64]:

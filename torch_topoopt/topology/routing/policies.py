@@ -15,6 +15,7 @@ import numpy as np
 from torch_topoopt.plan import (
     POLICIES,
     Network,
+    Pair,
     Route,
     RouteTable,
     StrideRoute,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.plan import Cluster, Demand, Policy
-
-Pair = tuple[int, int]
 
 
 def routed_by(

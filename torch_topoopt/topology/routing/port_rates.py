@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from torch_topoopt.plan import Pair
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
     from torch_topoopt.plan import Cluster
-
-Pair = tuple[int, int]
 
 
 def ports_for(cluster: Cluster, share: Fraction) -> int:

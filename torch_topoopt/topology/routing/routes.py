@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.plan import Route, RouteTable, StrideRoute
+from torch_topoopt.plan import Pair, Route, RouteTable, StrideRoute
 from torch_topoopt.topology.routing.coin_change import (
     coin_change,
     least_loaded_sequences,
@@ -21,7 +21,6 @@ from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
 from torch_topoopt.topology.routing.pair_bytes import bytes_by_offset, matrix_of, pairs_of
 from torch_topoopt.topology.routing.port_rates import LoadWithBytes, path_weights
 from torch_topoopt.topology.routing.shortest_paths import (
-    Pair,
     least_loaded_paths,
     neighbours,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Pair
 
 
 def neighbours(servers: int, adjacent: Collection[Pair]) -> list[list[int]]:

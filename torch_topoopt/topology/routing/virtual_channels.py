@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-Pair = tuple[int, int]
+    from torch_topoopt.plan import Pair
+
 Way = tuple[int, ...]  # the servers of a route
 Channel = tuple[int, int, int]  # source, target, virtual channel
 
