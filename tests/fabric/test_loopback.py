@@ -6,18 +6,21 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.fabric import links, loopback
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric, candidate_blocks
 from torch_topoopt.fabric.wiring import PortAddress
-from torch_topoopt.plan import Link, Plan
+from torch_topoopt.plan import Plan
 
 RingPlan = Callable[..., Plan]
 
+LIMIT_S = limit_s(20.0)
 JOB = 424_242  # above every process id in use, so no other job derives the same blocks
 
 
@@ -132,51 +135,44 @@ def test_no_free_block_is_an_error_that_names_the_address(
     driver.connect(plan)  # nothing of the failed attempt is left behind
 
 
-def _say(monkeypatch: pytest.MonkeyPatch, say: Callable[[socket.socket, str, Link], None]) -> None:
-    monkeypatch.setattr(links, "send_hello", say)
+@contextlib.contextmanager
+def _other_end(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Iterator[None]:
+    """All links lead to a program that answers so."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(
+            links, "connect", lambda *_: socket.create_connection(server.getsockname())
+        )
+
+        def run() -> None:
+            with server.accept()[0] as connection, contextlib.suppress(OSError):
+                connection.sendall(answer)
+                connection.settimeout(LIMIT_S)
+                while connection.recv(1000):
+                    pass
+
+        answering = pool.submit(run)
+        yield
+        answering.result(LIMIT_S)
 
 
 def test_a_stranger_at_the_other_end_is_found_and_the_link_named(
     ring_plan: RingPlan, driver: LoopbackFabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _say(monkeypatch, lambda end, digest, link: end.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 3))
-    with pytest.raises(
-        FabricError, match="link from server 0 port 0 to server 1 port 1: the other end is not"
+    with (
+        _other_end(monkeypatch, b"HTTP/1.1 400 Bad Request\r\n" * 3),
+        pytest.raises(
+            FabricError,
+            match="link from server 0 port 0 to server 1 port 1: the other end is in another job",
+        ),
     ):
         driver.connect(ring_plan(4))
-
-
-def test_another_plan_at_the_other_end_is_found(
-    ring_plan: RingPlan, driver: LoopbackFabric, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = links.send_hello
-    other = ring_plan(5).digest()
-    _say(monkeypatch, lambda end, digest, link: honest(end, other, link))
-    with pytest.raises(FabricError, match=f"the other end has plan .*{other}"):
-        driver.connect(ring_plan(4))
-
-
-@pytest.mark.parametrize("liar", [0, 1])
-def test_a_crossed_cable_is_found_from_either_end(
-    ring_plan: RingPlan, driver: LoopbackFabric, monkeypatch: pytest.MonkeyPatch, liar: int
-) -> None:
-    honest = links.send_hello
-    plan = ring_plan(4)
-    calls = iter(range(100))
-
-    def say(end: socket.socket, digest: str, link: Link) -> None:
-        honest(end, digest, plan.network.links[1] if next(calls) == liar else link)
-
-    _say(monkeypatch, say)
-    with pytest.raises(FabricError, match="the other end says server 1 port 0 to server 2"):
-        driver.connect(plan)
 
 
 def test_silence_at_the_other_end_runs_into_the_time_limit(
     ring_plan: RingPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _say(monkeypatch, lambda end, digest, link: None)
     with (
+        _other_end(monkeypatch, b""),
         contextlib.closing(LoopbackFabric(job=JOB, timeout_s=0.1)) as driver,
         pytest.raises(FabricError, match=r"server 0 port 0 .*: no answer within 0.1 s"),
     ):

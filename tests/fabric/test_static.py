@@ -20,7 +20,8 @@ from torch_topoopt.fabric.cluster.static_check import check_links
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.links import check_hello, connections, send_hello
+from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity
+from torch_topoopt.fabric.links import connections, ends_of
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster.static import Senders
     from torch_topoopt.plan import Plan
 
+SECRET = bytes(32)
 RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
 
 
@@ -258,7 +260,7 @@ def test_a_plan_that_needs_another_cable_is_refused_before_anything_is_opened(
 
 
 def test_a_link_that_carries_small_packets_only_points_to_the_mtu(ring_plan: RingPlan) -> None:
-    """The far end says hello, and then swallows whatever is sent to it."""
+    """The far end proves itself, and then swallows whatever is sent to it."""
     plan = ring_plan(2)
     (link,) = connections(plan)
     with socket.create_server(("127.0.0.1", 0)) as far, ThreadPoolExecutor(1) as pool:
@@ -268,15 +270,14 @@ def test_a_link_that_carries_small_packets_only_points_to_the_mtu(ring_plan: Rin
         )
 
         def swallow() -> None:
-            connection = far.accept()[0]
-            with connection:
-                check_hello(connection, plan.digest(), link)
-                send_hello(connection, plan.digest(), link)
-                while connection.recv(1 << 16):
+            with Handshakes(Identity(SECRET, plan.digest())) as handshakes:
+                handshakes.expect(Expected(far, {ends_of(link): "link"}, lambda *_: None))
+                handshakes.run(time.monotonic() + 10)
+                while handshakes.proven(ends_of(link)).recv(1 << 16):
                     pass
 
         ended = pool.submit(swallow)
-        failures = check_links(plan, wiring, 0, {}, 1.0)
+        failures = check_links(plan, wiring, 0, {}, SECRET, 1.0)
         ended.result(10)
     assert failures == {
         link: "127.0.0.1: answers, but 65536 of 65536 bytes do not arrive; is the MTU of both "

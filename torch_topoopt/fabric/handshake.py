@@ -100,6 +100,10 @@ class Identity:
         return hmac.digest(self.secret, role + greeting + nonce, "sha256")
 
 
+class NoAnswerError(FabricError):
+    """Nothing came from the other end in time."""
+
+
 class _StrangerError(Exception):
     """The other end has not proven that it knows the secret."""
 
@@ -152,9 +156,11 @@ class Handshakes:
     def __init__(self, identity: Identity) -> None:
         self.strangers = 0  # turned away so far
         self._identity = identity
-        self._proven: dict[Ends, socket.socket] = {}
-        self._expected: list[Expected] = []
         self._dialled: dict[Ends, str] = {}
+        self._expected: list[Expected] = []
+        # Apart, for a process that verifies a link has both of its ends.
+        self._called: dict[Ends, socket.socket] = {}
+        self._accepted: dict[Ends, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._stack = ExitStack()
 
@@ -182,14 +188,14 @@ class Handshakes:
     def run(self, deadline: float) -> None:
         """Until all that was dialled or is expected is proven.
 
-        Raises FabricError, naming a connection, at `deadline` (monotonic seconds), and for one that
-        is not what it should be.
+        Raises NoAnswerError, naming a connection, at `deadline` (monotonic seconds), and
+        FabricError for one that is not what it should be.
         """
         while missing := self._missing():
             now = time.monotonic()
             if now >= deadline:
                 turned_away = f" ({self.strangers} strangers were closed)" if self.strangers else ""
-                raise FabricError(f"{missing[0]}: no answer in time{turned_away}")
+                raise NoAnswerError(f"{missing[0]}: no answer in time{turned_away}")
             self._drop_late(now)
             for key, _ in self._selector.select(min(deadline - now, _STRANGER_S / 4)):
                 if isinstance(key.data, Expected):
@@ -197,16 +203,20 @@ class Handshakes:
                 elif key.fileobj in self._selector.get_map():  # not closed for a new one meanwhile
                     self._read(key.data)
 
+    def proven(self, ends: Ends) -> socket.socket:
+        """The connection that was accepted for `ends`; it remains this object's."""
+        return self._accepted[ends]
+
     def take(self) -> dict[Ends, socket.socket]:
         """Hands the proven connections over, in the order of their ends."""
         self._stack.pop_all()
-        return dict(sorted(self._proven.items()))
+        return dict(sorted((self._called | self._accepted).items()))
 
     def _missing(self) -> list[str]:
         """Names of connections that are not proven: the dialled ones first."""
-        names = [name for ends, name in self._dialled.items() if ends not in self._proven]
+        names = [name for ends, name in self._dialled.items() if ends not in self._called]
         for expected in self._expected:
-            names += [name for ends, name in expected.names.items() if ends not in self._proven]
+            names += [name for ends, name in expected.names.items() if ends not in self._accepted]
         return names
 
     def _begin(self, connection: socket.socket, talk: Talk, deadline: float, name: str) -> None:
@@ -296,7 +306,7 @@ class Handshakes:
             ) from None
         if wrong:
             raise FabricError(f"{name}: the other end says: {wrong}")
-        self._keep(ends, connection)
+        self._called[ends] = self._kept(connection)
 
     def _accepting(self, expected: Expected, connection: socket.socket) -> Talk:
         data = yield _GREETING.size
@@ -306,7 +316,7 @@ class Handshakes:
         proof = yield _PROOF_BYTES
         if not hmac.compare_digest(proof, self._identity.proof(b"connect", data, nonce)):
             raise _StrangerError
-        missing = {e: name for e, name in expected.names.items() if e not in self._proven}
+        missing = {e: name for e, name in expected.names.items() if e not in self._accepted}
         wrong = self._mismatch(greeting, missing)
         verdict = wrong.encode()[:_MOST_VERDICT_BYTES]
         with contextlib.suppress(OSError):  # it may be gone; what is wrong is said here too
@@ -315,7 +325,7 @@ class Handshakes:
             name = missing.get(greeting.ends) or min(missing.values(), default=str(greeting.ends))
             raise FabricError(f"{name}: {wrong}")
         expected.admit(connection, greeting.ends)
-        self._keep(greeting.ends, connection)
+        self._accepted[greeting.ends] = self._kept(connection)
 
     def _mismatch(self, greeting: _Greeting, missing: Iterable[Ends]) -> str:
         """What a proven end has wrong; "" if nothing."""
@@ -328,6 +338,6 @@ class Handshakes:
             return f"{greeting.ends} is not expected here"
         return ""
 
-    def _keep(self, ends: Ends, connection: socket.socket) -> None:
+    def _kept(self, connection: socket.socket) -> socket.socket:
         connection.setblocking(True)
-        self._proven[ends] = self._stack.enter_context(connection)
+        return self._stack.enter_context(connection)

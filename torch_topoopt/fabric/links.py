@@ -1,6 +1,6 @@
 """Opens the links of one server at the addresses of a Wiring, and verifies them from both ends.
 
-Both ends of a connection say which plan and which link they believe it is (the hello), so a crossed
+Both ends of a connection prove which job, plan and link they are (handshake.py), so a crossed
 cable, a stale process or another job is an error with a name before the first byte of training.
 """
 
@@ -39,8 +39,6 @@ _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
 _MOST_UNSENT_BYTES = 128 << 10
 _QUEUE = 256  # of connections not yet accepted; Linux allows more
-_HELLO = struct.Struct("!8s16s4I")
-_MAGIC = b"TOPOOPT1"
 
 
 @dataclass(frozen=True)
@@ -168,50 +166,6 @@ def _leave_bbr(connection: socket.socket) -> None:
             return
 
 
-def send_hello(connection: socket.socket, plan_digest: str, link: Link) -> None:
-    connection.sendall(
-        _HELLO.pack(
-            _MAGIC,
-            plan_digest.encode("ascii"),
-            link.source,
-            link.source_port,
-            link.target,
-            link.target_port,
-        )
-    )
-
-
-def check_hello(connection: socket.socket, plan_digest: str, link: Link) -> None:
-    """Reads the other end's hello, which must name `link`; raises FabricError, OSError."""
-    hello = _read_hello(connection)
-    if hello is None:
-        raise FabricError(f"{describe(link)}: the other end is not a torch_topoopt port")
-    _check(hello, plan_digest, link)
-
-
-def _read_hello(connection: socket.socket) -> tuple[str, Link] | None:
-    """Plan digest and link of the other end's hello; None if it says anything else."""
-    data = b""
-    while len(data) < _HELLO.size and (part := connection.recv(_HELLO.size - len(data))):
-        data += part
-    if len(data) != _HELLO.size or not data.startswith(_MAGIC):
-        return None
-    _, digest, *ends = _HELLO.unpack(data)
-    return digest.decode("ascii", "replace"), Link(*ends)
-
-
-def _check(hello: tuple[str, Link], plan_digest: str, link: Link) -> None:
-    digest, named = hello
-    where = describe(link)
-    if digest != plan_digest:
-        raise FabricError(f"{where}: the other end has plan {digest!r}, not {plan_digest}")
-    if named != link:
-        raise FabricError(
-            f"{where}: the other end says server {named.source} port {named.source_port} "
-            f"to server {named.target} port {named.target_port}"
-        )
-
-
 class ServerPorts:
     """The ports of one server while its links are being opened; closes their listeners at the end.
 
@@ -261,11 +215,11 @@ class ServerPorts:
                 far = self._addresses[link.target, link.target_port]
                 tcp_port = self._wiring.tcp_port_of(far)
                 connection = connect(near, far, tcp_port, time_left(deadline))
-            handshakes.dial(_ends(link), describe(link), connection)
+            handshakes.dial(ends_of(link), describe(link), connection)
 
     def expect(self, handshakes: Handshakes) -> None:
         for where, links in self._expected.items():
-            names = {_ends(link): describe(link) for link in links}
+            names = {ends_of(link): describe(link) for link in links}
             handshakes.expect(Expected(self._listeners[where], names, self._admit))
 
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
@@ -283,7 +237,8 @@ class ServerPorts:
         ]
 
 
-def _ends(link: Link) -> Ends:
+def ends_of(link: Link) -> Ends:
+    """The link in a handshake."""
     return Ends(Kind.LINK, link.source, link.source_port, link.target, link.target_port)
 
 

@@ -16,7 +16,7 @@ from torch_topoopt.fabric.forwarded_links import ForwardedPort, unlinked_servers
 from torch_topoopt.fabric.handshake import Handshakes, Identity
 from torch_topoopt.fabric.links import ServerPorts
 from torch_topoopt.fabric.local_links import LocalPort
-from torch_topoopt.fabric.secret import given_secret, new_secret
+from torch_topoopt.fabric.secret import fresh_secret, given_secret
 
 if TYPE_CHECKING:
     import socket
@@ -113,7 +113,7 @@ def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:
     if given is not None:
         return given
     if rank == 0:
-        meeting.publish("secret", new_secret())
+        meeting.publish("secret", fresh_secret().hex())
     return bytes.fromhex(meeting.collect("secret", [0], deadline)[0])
 
 

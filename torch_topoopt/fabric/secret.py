@@ -19,7 +19,7 @@ def write_secret(folder: Path) -> Path:
     path = folder / "secret"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(new_secret())
+        file.write(fresh_secret().hex())
     return path
 
 
@@ -32,9 +32,9 @@ def given_secret() -> bytes | None:
     return _read_secret(Path(path)) if path else None
 
 
-def new_secret() -> str:
-    """As it stands in a file: hexadecimal digits."""
-    return secrets.token_hex(SECRET_BYTES)
+def fresh_secret() -> bytes:
+    """A new one, of SECRET_BYTES random bytes."""
+    return secrets.token_bytes(SECRET_BYTES)
 
 
 def sign(secret: bytes | None, topic: str, text: str) -> str:

@@ -1,12 +1,14 @@
-"""Verifies a link from the hosts' side: it opens, and both ends say that it is the planned one."""
+"""Verifies a link from the hosts' side: it opens, and both ends prove that it is the right one."""
 
 from __future__ import annotations
 
-import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity, NoAnswerError
+from torch_topoopt.fabric.secret import fresh_secret
 
 if TYPE_CHECKING:
     import socket
@@ -23,30 +25,21 @@ def both_ways(
     connect: Callable[[], socket.socket],
     timeout_s: float,
 ) -> None:
-    """Connects the ends of `link`, sends a hello from each, checks both, and closes again.
+    """Connects the ends of `link`, both of this process, lets each prove itself, and closes again.
 
     `listener` is the target's, `connect` opens the source's end. Raises FabricError naming the
     link.
     """
-    ports = wiring.by_port()
-    near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
-    listener.settimeout(timeout_s)
-    with contextlib.ExitStack() as sockets:
+    far = wiring.by_port()[link.target, link.target_port]
+    ends, name = links.ends_of(link), links.describe(link)
+    with Handshakes(Identity(fresh_secret(), wiring.plan_digest)) as handshakes:
+        handshakes.expect(
+            Expected(listener, {ends: name}, lambda connection, _: links.prepare(connection, far))
+        )
         try:
-            outgoing = sockets.enter_context(connect())
-            incoming, peer = listener.accept()
-            sockets.enter_context(incoming)
-            incoming.settimeout(timeout_s)
-            links.prepare(incoming, far)
-            if peer[0] != near.address:
-                raise FabricError(
-                    f"{links.describe(link)}: expected {near.address} to connect, got {peer[0]}"
-                )
-            links.send_hello(outgoing, wiring.plan_digest, link)
-            links.check_hello(incoming, wiring.plan_digest, link)
-            links.send_hello(incoming, wiring.plan_digest, link)
-            links.check_hello(outgoing, wiring.plan_digest, link)
-        except TimeoutError:
-            raise FabricError(f"{links.describe(link)}: no answer within {timeout_s:g} s") from None
+            handshakes.dial(ends, name, connect())
+            handshakes.run(time.monotonic() + timeout_s)
+        except (TimeoutError, NoAnswerError):
+            raise FabricError(f"{name}: no answer within {timeout_s:g} s") from None
         except OSError as error:
-            raise FabricError(f"{links.describe(link)}: {error.strerror or error}") from None
+            raise FabricError(f"{name}: {error.strerror or error}") from None

@@ -26,6 +26,7 @@ from torch_topoopt.fabric.cluster.static_check import (
 from torch_topoopt.fabric.cluster.static_plan import PortNames, place
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
+from torch_topoopt.fabric.secret import fresh_secret
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
@@ -67,10 +68,12 @@ class LocalHost(Protocol):
 
 @dataclass(frozen=True)
 class _Session:
-    """Chosen by server 0 for all: how the hosts recognise each other's announcements."""
+    """Chosen by server 0 for all: how the hosts recognise each other's announcements, and the
+    secret (hexadecimal digits) with which they prove themselves on the links."""
 
     token: str
     udp_port: int
+    secret: str
 
 
 class StaticFabric:
@@ -138,7 +141,8 @@ class StaticFabric:
             if errors := [claim["error"] for claim in claims if claim["error"]]:
                 raise FabricError("; ".join(errors))
             wiring = self._wiring(plan, placed, claims)
-            failures = check_links(plan, wiring, self._server, listeners, self._timeout_s)
+            secret = bytes.fromhex(session.secret)
+            failures = check_links(plan, wiring, self._server, listeners, secret, self._timeout_s)
             suspects = {placed[end] for link in failures for end in ends_of(link)}
             own = {end.partition(":")[2] for end in suspects if self._owns(end)}
             senders = announcing.wait(
@@ -160,7 +164,8 @@ class StaticFabric:
 
     def _meet_session(self) -> _Session:
         if self._server == 0:
-            session = _Session(secrets.token_hex(8), random.choice(_UDP_PORTS))
+            udp_port = random.choice(_UDP_PORTS)
+            session = _Session(secrets.token_hex(8), udp_port, fresh_secret().hex())
             self._meeting.publish("session", json.dumps(asdict(session)))
         deadline = time.monotonic() + _MEET_S
         return _Session(**json.loads(self._meeting.collect("session", [0], deadline)[0]))

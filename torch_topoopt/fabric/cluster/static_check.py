@@ -1,9 +1,8 @@
 """Tries the links of a plan from one host, and makes one verdict of the outcomes of all hosts.
 
-A link is tried as it will be used, by a TCP connection with a hello and then full-size packets from
-both ends, but never
-through a gateway: a cable that is unplugged must not go unnoticed because the hosts also reach
-each other over their management network.
+A link is tried as it will be used, by a TCP connection with a handshake and then full-size packets
+from both ends, but never through a gateway: a cable that is unplugged must not go unnoticed because
+the hosts also reach each other over their management network.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity, NoAnswerError
 from torch_topoopt.plan import Link
 
 if TYPE_CHECKING:
@@ -44,18 +44,21 @@ def check_links(
     wiring: Wiring,
     server: int,
     listeners: Mapping[tuple[int, int], socket.socket],
+    secret: bytes,
     timeout_s: float,
 ) -> Failures:
     """Tries the links of `server`, all at once, and returns those that fail within `timeout_s`.
 
-    `listeners` ((server, port) -> socket) are open already, as are those of all other hosts.
+    `listeners` ((server, port) -> socket) are open already, as are those of all other hosts, which
+    have the same `secret`.
     """
     deadline = time.monotonic() + timeout_s
+    identity = Identity(secret, wiring.plan_digest)
     ports = wiring.by_port()
     attempts: dict[Link, Callable[[], str]] = {}
     for link in links.connections(plan):
         near, far = (ports[end] for end in ends_of(link))
-        job = (link, wiring.plan_digest, deadline)
+        job = (link, identity, deadline)
         if link.source == server:
             attempts[link] = partial(_call, *job, near, far, wiring.tcp_port_of(far))
         elif link.target == server:
@@ -68,20 +71,23 @@ def check_links(
 
 
 def _call(
-    link: Link, digest: str, deadline: float, near: PortAddress, far: PortAddress, tcp_port: int
+    link: Link,
+    identity: Identity,
+    deadline: float,
+    near: PortAddress,
+    far: PortAddress,
+    tcp_port: int,
 ) -> str:
     """Why this end does not reach the other; "" if it does."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+    with Handshakes(identity) as handshakes:
         try:
+            connection = _connect(near, far, tcp_port, deadline)
+            handshakes.dial(links.ends_of(link), far.address, connection)
+            handshakes.run(deadline)
             connection.settimeout(links.time_left(deadline))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-            connection.bind((near.address, 0))
-            connection.connect((far.address, tcp_port))
-            links.send_hello(connection, digest, link)
-            links.check_hello(connection, digest, link)
             _send_load(connection)
             _receive_load(connection)
-        except TimeoutError:
+        except (TimeoutError, NoAnswerError):
             return f"{far.address} does not answer"
         except ConnectionRefusedError:
             return f"{far.address} refuses connections to TCP port {tcp_port}"
@@ -92,27 +98,38 @@ def _call(
     return ""
 
 
-def _answer(link: Link, digest: str, deadline: float, listener: socket.socket) -> str:
+def _connect(near: PortAddress, far: PortAddress, tcp_port: int, deadline: float) -> socket.socket:
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(links.time_left(deadline))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+        connection.bind((near.address, 0))
+        connection.connect((far.address, tcp_port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _answer(link: Link, identity: Identity, deadline: float, listener: socket.socket) -> str:
     """Why the right server has not connected to this end; "" if it has."""
-    why = "no server has connected"
-    while (left := deadline - time.monotonic()) > 0:
+    ends = links.ends_of(link)
+    with Handshakes(identity) as handshakes:
         try:
-            listener.settimeout(left)
-            connection, peer = listener.accept()
-        except OSError:
-            return why
-        with connection:
-            try:
-                connection.settimeout(links.time_left(deadline))
-                links.check_hello(connection, digest, link)
-                links.send_hello(connection, digest, link)
-                _receive_load(connection)
-                _send_load(connection)
-            except (OSError, FabricError) as error:
-                why = f"{peer[0]} has connected, but: {str(error).rpartition(': ')[2]}"
-                continue
-            return ""
-    return why
+            handshakes.expect(Expected(listener, {ends: "link"}, lambda connection, _: None))
+            handshakes.run(deadline)
+            connection = handshakes.proven(ends)
+            connection.settimeout(links.time_left(deadline))
+            _receive_load(connection)
+            _send_load(connection)
+        except NoAnswerError:
+            strangers = handshakes.strangers
+            return "no server has connected" + (
+                f", {strangers} strangers have" if strangers else ""
+            )
+        except (OSError, FabricError) as error:
+            return f"a server has connected, but: {str(error).rpartition(': ')[2]}"
+    return ""
 
 
 def _send_load(connection: socket.socket) -> None:
