@@ -71,6 +71,7 @@ DEPENDENCIES = [  # beside torch
     "networkx>=3.4",
     "scipy>=1.15",
     "rich>=14",
+    "jinja2>=3.1",
     "matplotlib>=3.10",
     "pyyaml>=6",
     "paramiko>=3.4",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from torch_topoopt.report.html import (
     MISSING,
-    Markup,
     folded,
     paragraph,
     percent,

@@ -6,11 +6,12 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from torch_topoopt.plan.units import format_gbps, prefix
 from torch_topoopt.report import figures
 from torch_topoopt.report.html import (
     MISSING,
-    Markup,
     element,
     folded,
     named_line,

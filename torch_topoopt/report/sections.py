@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from torch_topoopt import __version__
 from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.report import figures
 from torch_topoopt.report.failure_section import failure_section
 from torch_topoopt.report.html import (
     MISSING,
-    Markup,
     count,
     element,
     folded,
