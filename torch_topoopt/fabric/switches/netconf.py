@@ -207,7 +207,12 @@ class NetconfSession:
 
 
 def _session(handler: Any, known_hosts: str | None) -> Any:
-    """An ncclient session that believes the host keys in one file."""
+    """An ncclient session that believes the host keys in one file, and sends at once.
+
+    Two underscored names of ncclient are overridden, so its minor version is fixed in setup.py: its
+    public `connect` finds a file of host keys only by way of an ssh_config, does not know today's
+    names of RSA keys, and waits up to 0.1 s with every message.
+    """
     import paramiko
     from ncclient.transport import SSHSession
 
