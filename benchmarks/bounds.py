@@ -1,4 +1,4 @@
-"""What an operation moves, and the least time that the links of a plan allow for it."""
+"""The traffic of an operation, and the least time that the links of a plan allow for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fewest_links(plan: Plan) -> int:
 
 
 def busiest_link_pairs(plan: Plan) -> float:
-    """How many (source, destination) pairs cross the busiest link, weighted by their routes."""
+    """The number of (source, destination) pairs that cross the busiest link, weighted by routes."""
     loads: dict[tuple[int, int], float] = {}
     for routes in plan.network.routes_by_pair().values():
         for route in routes:

@@ -122,7 +122,7 @@ Peer = GroupPeer | MpiPeer
 
 @dataclass
 class Measurement:
-    """What one peer did with one case; `seconds` has one entry per round, of the slowest rank."""
+    """One peer's result of one case; `seconds` has one entry per round, of the slowest rank."""
 
     seconds: list[float]
     cpu_s: float
@@ -147,7 +147,7 @@ def measure(peers: list[Peer], case: Case, options: argparse.Namespace) -> dict[
         started = time.perf_counter()
         wrong[peer.name] = peer.wrong(case)
         first_s = _over_ranks([time.perf_counter() - started], dist.ReduceOp.MAX)[0]
-        if first_s < 10 * options.round_seconds:  # else a warm-up costs more than it tells
+        if first_s < 10 * options.round_seconds:  # else a warm-up costs more than it is worth
             first_s = _over_ranks([peer.seconds(case, options.warmup_iters, 3)], dist.ReduceOp.MAX)[
                 0
             ]

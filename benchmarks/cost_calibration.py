@@ -1,4 +1,4 @@
-"""How well the cost model of an A100 agrees with measured operators, class by class.
+"""The agreement of the cost model of an A100 with measured operators, class by class.
 
     python benchmarks/cost_calibration.py            # errors of the shipped figures
     python benchmarks/cost_calibration.py --all      # of every measurement
@@ -40,7 +40,7 @@ from torch_topoopt.search.accelerators import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What is fitted of each class; of the rest, shares are 1 and seconds those of the shipped figures.
+# The fitted figures of each class; of the rest, shares are 1 and seconds those of the shipped ones.
 FREE: dict[ClassName, tuple[str, ...]] = {
     "dense": ("efficiency", "bandwidth", "overlap", "launch_s"),
     "convolution": ("efficiency", "bandwidth"),

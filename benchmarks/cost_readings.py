@@ -1,4 +1,4 @@
-"""What the TopoOpt paper's cost ratios say about how its Table 2 is to be read.
+"""Readings of the TopoOpt paper's Table 2, from its cost ratios.
 
     python benchmarks/cost_readings.py
     python benchmarks/cost_readings.py --show 20

@@ -1,4 +1,4 @@
-"""The plans of the benchmarks' fabrics, and what is asked about them.
+"""The plans of the benchmarks' fabrics, and questions about them.
 
 `topoopt fabric up` wires such a plan as well, and `topoopt fabric verify` measures all its links.
 """

@@ -66,7 +66,7 @@ def optimum_of(
 ) -> Optimum:
     """The least time of all strategies on all networks (see the top), and on those of `also`.
 
-    `at_most_s` is the time of a pair that somebody has found: it spares simulations, and changes
+    `at_most_s` is the time of a pair that is known: it spares simulations, and changes
     nothing else, as long as it is not below the optimum. Raises ValueError if nothing is as fast.
     """
     strategies = every_strategy(graph, cluster.servers, dimensions)
@@ -112,7 +112,7 @@ def optimum_of(
 
 
 def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[dict[str, Any]]:
-    """What a RoutedNetwork is made of, for every order of the servers, each only once."""
+    """The parts of a RoutedNetwork, for every order of the servers, each only once."""
     found: set[str] = set()
     seen: set[str] = set()
     for network in networks:

@@ -1,7 +1,7 @@
 """Workloads that network simulators are compared on: rings, all-to-all, permutation, incast, DLRM.
 
 Each function returns a `Workload`; tests and benchmarks/simulators.py share them. Links are
-directed and have 100 Gb/s and 1 us unless told otherwise; 1 MB is 10^6 bytes. Hosts come first in
+directed and have 100 Gb/s and 1 us by default; 1 MB is 10^6 bytes. Hosts come first in
 the numbers of nodes, then switches.
 """
 

@@ -1,4 +1,4 @@
-"""What single operators cost on an A100, as TopoOpt's authors measured it with FlexFlow.
+"""The costs of single operators on an A100, as TopoOpt's authors measured them with FlexFlow.
 
 Milliseconds of forward and backward pass of one GPU, from their public artifact. Dense layers run
 on the FP32 units there (the largest reach 97 % of 19.5 TFLOP/s), convolutions and attention on

@@ -34,7 +34,7 @@ class MpiError(RuntimeError):
 
 
 class MpiClient:
-    """What rank 0 of the benchmark has of the MPI ranks: the pipes in `folder`."""
+    """The connection of rank 0 of the benchmark with the MPI ranks: the pipes in `folder`."""
 
     def __init__(self, folder: str, ranks: int) -> None:
         # Open for both, so that neither end waits for the other.

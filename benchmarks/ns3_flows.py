@@ -1,4 +1,4 @@
-"""A file of flows in ns-3: what benchmarks/simulators.py runs beside ours.
+"""A file of flows in ns-3, which benchmarks/simulators.py runs beside ours.
 
     pip install ns3==3.44.post0        # in an environment of its own; the build takes minutes
     PYTHON benchmarks/ns3_flows.py ring.txt            # PYTHON is that environment's

@@ -1,4 +1,4 @@
-"""How far `plan` is from the optimum on instances that are small enough to enumerate.
+"""The gap of `plan` to the optimum on instances that are small enough to enumerate.
 
 Each instance is a random job of one of these kinds, in which computing, AllReduce and transfers
 take times of the same order:

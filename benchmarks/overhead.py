@@ -1,4 +1,4 @@
-"""What a process group costs beside the bytes: memory, start-up, idle CPU, growth over time.
+"""The costs of a process group beside the bytes: memory, start-up, idle CPU, growth over time.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --operations 5000 --ranks 4
@@ -46,7 +46,7 @@ _MIB = 1 << 20
 
 def resident_bytes() -> int:
     """Memory of this process in RAM that is no file's; of shared memory, its part of each page."""
-    ctypes.CDLL(None).malloc_trim(0)  # what is free is no cost, and would hide what is taken next
+    ctypes.CDLL(None).malloc_trim(0)  # free memory is no cost, and would hide the next allocation
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     fields = dict(line.split(":", 1) for line in lines)
     return sum(int(fields[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
@@ -147,7 +147,7 @@ def idle_shares(rank: int, seconds: float) -> dict[str, float]:
 def observe(
     setting: Setting, backend: str, options: argparse.Namespace, rank: int
 ) -> dict[str, Any]:
-    """What one rank, in a fresh process, finds out about itself."""
+    """The figures of one rank, in a fresh process."""
     setting.become(rank)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -160,7 +160,7 @@ def observe(
 
 
 def memory(backend: str, message: torch.Tensor) -> dict[str, int]:
-    """What resident memory grows by with each step; leaves the default group behind."""
+    """The growth of resident memory with each step; leaves the default group behind."""
     steps = [resident_bytes()]
     dist.init_process_group(backend)
     dist.barrier()

@@ -75,7 +75,7 @@ class Model(torch.nn.Module):
 
 
 class Job:
-    """What one rank does with one process group."""
+    """The work of one rank with one process group."""
 
     def __init__(self, group: Any, layers: int, width: int) -> None:
         self._group = group
@@ -96,7 +96,7 @@ class Job:
         if part == "communicate":
             run = self._communicate
         else:
-            # Without no_sync() the module of a DDP reduces its gradients, whoever calls it.
+            # Without no_sync() the module of a DDP reduces its gradients, in every caller.
             quiet = self._parallel.no_sync if part == "compute" else contextlib.nullcontext
             with quiet():
                 loss = self._parallel(torch.ones(self.batch_size, self._width)).sum()

@@ -1,4 +1,4 @@
-"""What planning is worth for the paper's six models, and what it costs: one table.
+"""The gain of planning for the paper's six models, and its cost: one table.
 
     python benchmarks/planner.py                # 128 servers, degree 4 and 8, 100 Gb/s
     python benchmarks/planner.py --models dlrm,vgg -n 16 -d 4 -J planner.json
@@ -134,7 +134,7 @@ def speed_of(problem: SearchProblem) -> dict[str, Any]:
 
 
 def agreement_of(problem: SearchProblem, plan: Plan, samples: int) -> dict[str, Any]:
-    """How the coarse simulator's seconds compare with the flow level's."""
+    """The coarse simulator's seconds against the flow level's."""
     from scipy.stats import spearmanr
 
     from torch_topoopt import _core
@@ -177,7 +177,7 @@ def sampled(problem: SearchProblem, count: int) -> list[Strategy]:
 
 
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the options ask for."""
+    """The cases that the options ask for."""
     if options.gaps:
         yield from gap_cases(options.instances, options.evaluations)
         return

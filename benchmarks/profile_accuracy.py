@@ -140,7 +140,7 @@ class Step:
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a model is called with for this batch, as `profile` understands it."""
+    """A model's arguments for this batch, as `profile` understands them."""
     if isinstance(batch, dict):
         return (), batch
     return (tuple(batch), {}) if isinstance(batch, list | tuple) else ((batch,), {})

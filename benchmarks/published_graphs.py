@@ -87,7 +87,7 @@ class Table:
         return cls(data, struct.unpack_from("<I", data, 0)[0])
 
     def _place(self, index: int) -> int:
-        """Where field `index` of the schema stands; 0: it has its default."""
+        """The place of field `index` of the schema; 0: it has its default."""
         slot = 4 + 2 * index
         if slot >= self._size:
             return 0

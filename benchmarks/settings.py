@@ -1,4 +1,4 @@
-"""Where the benchmarks run: on one machine's shared memory, its loopback, or a direct fabric.
+"""The settings of the benchmarks: one machine's shared memory, its loopback, or a direct fabric.
 
 A Setting says how to become rank r there: which namespace to enter, which environment to have.
 """

@@ -1,4 +1,4 @@
-"""What other simulators took for the workloads of benchmarks/simulators.py, as it was recorded.
+"""Recorded times of other simulators for the workloads of benchmarks/simulators.py.
 
 CPU seconds of the simulation loop (the least of 2 to 6 runs), packet-hops per CPU second, peak
 memory and simulated time, measured once on `MACHINE` with the public versions named in `VERSIONS`.

@@ -1,4 +1,4 @@
-"""What TopologyFinder's networks are worth, and what finding them costs: one table.
+"""The worth of TopologyFinder's networks, and the cost of finding them: one table.
 
     python benchmarks/topology.py -n 128 -d 4,8
     python benchmarks/topology.py -n 8,16 -d 2,4 --ports duplex --modes paper,best --budget 5
@@ -130,7 +130,7 @@ def run_models_case(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the options ask for; `error` where no network can have the shape."""
+    """The cases that the options ask for; `error` where no network can have the shape."""
     extra = {"seed": options.seed}
     if options.budget is not None:
         extra["budget_s"] = options.budget
@@ -162,7 +162,7 @@ def name_of(case: dict[str, Any]) -> str:
 
 
 def line_of(row: Sequence[str]) -> str:
-    """A line of a table of which nobody knows the rows to come: columns of fixed widths."""
+    """A line of a table whose later rows are not known yet: columns of fixed widths."""
     return f"{row[0]:<28}" + "".join(f"{cell:>11}" for cell in row[1:])
 
 
@@ -215,7 +215,7 @@ def line_of_result(result: dict[str, Any]) -> str:
 
 
 def count_worse(results: list[dict[str, Any]]) -> tuple[int, int]:
-    """How many cases were compared, and in how many of them `best` is worse than `paper`."""
+    """The number of compared cases, and of those in which `best` is worse than `paper`."""
     good = [result for result in results if "error" not in result]
     return len(good), sum(r["best_s"] > r["paper_s"] * (1 + 1e-9) for r in good)
 

@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int16, torch.bool, torch.complex6
 
 
 def block(rank: int, size: int, dtype: torch.dtype = torch.float32, salt: int = 0) -> torch.Tensor:
-    """What `rank` contributes; anyone can compute it."""
+    """The input of `rank`; every rank can compute it."""
     return ((torch.arange(size) * 7 + rank * 31 + salt) % 251 % 100).to(dtype)
 
 
@@ -180,7 +180,7 @@ def check_async_and_futures(rank: int, world: int) -> None:
 
 
 def check_a_callback_may_wait_for_a_collective(rank: int, world: int) -> None:
-    """As the PowerSGD hook does: would hang if futures were completed on the progress thread."""
+    """As the PowerSGD hook does: a deadlock if futures were completed on the progress thread."""
 
     def again(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         tensor = future.value()[0]

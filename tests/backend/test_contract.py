@@ -25,7 +25,7 @@ FULL = os.environ.get("TOPOOPT_TEST_FULL") == "1"
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the cases run."""
+    """The setting of the cases."""
 
     name: str
     plan: Callable[[], Plan]

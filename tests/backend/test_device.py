@@ -1,6 +1,6 @@
 """Tensors on a device: staged through host memory, in the order of the caller's streams.
 
-The device is "lag" (device_extension/): its streams are slow, so that whoever does not wait for
+The device is "lag" (device_extension/): its streams are slow, so that code that does not wait for
 them sees old values, and the host cannot read its memory.
 """
 
@@ -39,7 +39,7 @@ def _run(library: Path, folder: Path, body: Callable[[int, int], Any], **options
 
 
 def _ramp(rank: int, elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """What `rank` contributes, on the CPU: small whole numbers, which add up exactly."""
+    """The input of `rank`, on the CPU: small whole numbers, which add up exactly."""
     return (torch.arange(elements) % 13).to(dtype) * (rank + 1)
 
 
@@ -240,7 +240,7 @@ def _order(rank: int, world: int) -> None:
         tensor.add_(1)
         _check("on a stream of the caller", tensor, total + 1)
 
-    # What the caller's stream was given earlier still reads the tensor that the call overwrites.
+    # Earlier work in the caller's stream still reads the tensor that the call overwrites.
     lag.set_delays_s(0.1, 0.0)
     tensor = torch.full((1000,), float(rank), device="lag")
     before = tensor.clone()

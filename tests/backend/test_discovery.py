@@ -21,7 +21,7 @@ def hosts():
 
 
 def use_and_describe(rank: int, world: int) -> dict:
-    """Uses the group, and tells what was discovered."""
+    """Uses the group, and describes the discovered network."""
     dist.init_process_group("topoopt")
     total = torch.full((50_021,), float(rank + 1))
     dist.all_reduce(total)
@@ -65,18 +65,18 @@ def test_without_shared_memory_ranks_of_one_machine_are_fully_connected_by_tcp()
 
 def start_twice(rank: int, world: int) -> tuple[int, int]:
     """The sum, and how many lines said what was chosen."""
-    told = io.StringIO()
-    with contextlib.redirect_stderr(told):
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output):
         for _ in range(2):
             dist.init_process_group("topoopt")
             ones = torch.ones(5)
             dist.all_reduce(ones)
             dist.destroy_process_group()
-    return int(ones[0]), sum(line.startswith("topoopt:") for line in told.getvalue().splitlines())
+    return int(ones[0]), sum(line.startswith("topoopt:") for line in output.getvalue().splitlines())
 
 
 def test_the_network_is_discovered_again_for_a_group_that_is_created_again():
-    # what was chosen is said once by a process, however often it starts
+    # a process prints the choice once, however often it starts
     assert values(run_bare_ranks(2, start_twice)) == [(2, 1), (2, 0)]
 
 

@@ -1,4 +1,4 @@
-"""When something fails, every rank hears of it soon, and with the reason."""
+"""When something fails, every rank is notified soon, and with the reason."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_exception_on_one_rank_reaches_the_others(tmp_path):
 
 
 def test_who_failed_is_named_also_through_shared_memory():
-    for _ in range(2):  # whether memory or a message tells a rank first is by chance
+    for _ in range(2):  # memory or a message may notify a rank first
         outcomes = run_bare_ranks(4, raise_an_exception)
         for rank in (0, 2, 3):
             assert "rank 1 failed: ArithmeticError: the loss" in outcomes[rank].error

@@ -1,4 +1,4 @@
-"""Where the hosts forward, their kernels relay and no rank does; in network namespaces, as root."""
+"""Kernel relays: the hosts forward and no rank does; in network namespaces, as root."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def fail_and_start_again(rank: int, world: int) -> list[str]:
         except RuntimeError as raised:
             error = str(raised)
         errors.append(error)
-        meet(f"after {cause}", rank, world)  # else the last might hear that others have left
+        meet(f"after {cause}", rank, world)  # else the last might be notified that others have left
         dist.destroy_process_group()
     return errors
 
@@ -284,5 +284,5 @@ def test_destroying_a_group_fails_what_is_pending(plan, tmp_path):
     outcomes = values(run_ranks(plan, tmp_path, destroy_with_operations_pending, world=3))
     assert len(outcomes[0]) == 4
     for error in outcomes[0]:
-        # Whoever destroys it first, this rank or another, is named.
+        # The rank that destroys it first, this one or another, is named.
         assert "shut down" in error or "has left" in error

@@ -50,7 +50,7 @@ def run_operation(operation: str, rank: int, world: int) -> bool:
 
 
 def pair_bytes(plan: Plan, operation: str) -> dict[Pair, float]:
-    """What rank a sends to rank b as the end points of messages, relayed or not."""
+    """Bytes from rank a to rank b as the end points of messages, relayed or not."""
     world = plan.cluster.servers
     if operation == "send":
         return {(0, world - 1): world * BLOCK_BYTES}
@@ -118,7 +118,7 @@ def check_loads(plan: Plan, operation: str, folder: Path) -> None:
     "make", [PLANS["two strides"], PLANS["a line"]], ids=["two strides", "a line"]
 )
 def test_one_copy_for_each_rank_is_sent_and_no_more(make: Callable[[], Plan], operation, tmp_path):
-    """Whatever the chains: n - 1 copies leave the ranks that own them, the rest is relayed."""
+    """With any chains: n - 1 copies leave the ranks that own them, the rest is relayed."""
     plan = make()
     world = plan.cluster.servers
     outcomes = run_ranks(plan, tmp_path, functools.partial(run_operation, operation))

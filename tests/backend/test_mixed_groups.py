@@ -137,26 +137,26 @@ def test_a_group_beside_another_backend_can_be_split(tmp_path):
 
 def make_a_group_alone(rank: int, world: int) -> str:
     dist.init_process_group("gloo")
-    told = ""
+    message = ""
     ranks = [0, 1] if rank < 2 else [2, 3]
     group = dist.new_group(ranks, backend="topoopt", use_local_synchronization=True)
     check_sums(group, ranks)
     dist.destroy_process_group(group)
-    if rank in (0, 2):  # nobody relays for them, for only they have come
+    if rank in (0, 2):  # no rank relays for them, for only they have come
         try:
             dist.new_group([0, 2], backend="topoopt", use_local_synchronization=True)
         except ValueError as error:
-            told = str(error)
+            message = str(error)
     group = dist.new_group([0, 2], backend="topoopt")
     if rank in (0, 2):
         check_sums(group, [0, 2])
     dist.destroy_process_group()
-    return told
+    return message
 
 
 def test_members_that_come_alone_have_the_links_between_them_only(tmp_path):
-    told = values(run_ranks(plan_of(4, ring(4)), tmp_path, make_a_group_alone))
-    assert (told[1], told[3]) == ("", "")
-    for text in (told[0], told[2]):
+    messages = values(run_ranks(plan_of(4, ring(4)), tmp_path, make_a_group_alone))
+    assert (messages[1], messages[3]) == ("", "")
+    for text in (messages[0], messages[2]):
         assert "servers 0 and 2 cannot reach each other" in text
         assert "without servers 1, 3" in text

@@ -1,4 +1,4 @@
-"""What a process group offers beside dense collectives: options, splits, monitored barriers."""
+"""A process group beside dense collectives: options, splits, monitored barriers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank holds does not grow with what it has done."""
+"""The resources of a rank do not grow with its operations."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _MOST_PENDING = 8  # asynchronous operations of one thread
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """What all ranks do; `steps[t]` is for thread t: (index of the group, case)."""
+    """The work of all ranks; `steps[t]` is for thread t: (index of the group, case)."""
 
     groups: tuple[tuple[int, ...], ...]
     steps: tuple[tuple[tuple[int, Case], ...], ...]

@@ -53,7 +53,7 @@ def fork_a_process(rank: int, world: int) -> tuple[int | None, str, float]:
     return child.exitcode, answer, tensor.sum().item()
 
 
-def test_a_forked_process_is_told_off_and_ends_without_harm(tmp_path):
+def test_a_forked_process_gets_an_error_and_ends_without_harm(tmp_path):
     for exit_code, answer, total in values(run_ranks(make_plan(2, 1), tmp_path, fork_a_process)):
         assert exit_code == 0
         assert "communicate in the rank itself" in answer

@@ -21,7 +21,7 @@ ABORT = dist.distributed_c10d._abort_process_group
 
 
 def check_sums(identity: int, left: list[int]) -> None:
-    """What the processes `left` contribute, and nothing else, arrives at all of them."""
+    """The inputs of the processes `left`, and nothing else, arrive at all of them."""
     expected = float(sum(i + 1 for i in left))
     for count in (5, 200_003):
         total = torch.full((count,), identity + 1.0)
@@ -40,7 +40,7 @@ def reduce_until_it_fails() -> None:
 def survive(identity: int, world: int, dying: list[int], leave: list[str]) -> list[int]:
     """One life after the other; at the end of each, one process kills itself.
 
-    The others hear of it by an error, leave the group and meet again under another prefix. Returns
+    An error notifies the others, which leave the group and meet again under another prefix. Returns
     the server that this process was on, life by life.
     """
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
@@ -91,7 +91,7 @@ def test_survivors_without_a_plan_discover_their_network_anew(shared_memory):
 
 
 def test_survivors_under_a_plan_use_the_links_between_them(tmp_path):
-    # 5 servers with 4 ports each: all are neighbours, whoever is gone
+    # 5 servers with 4 ports each: all are neighbours, whichever are gone
     outcomes = run_ranks(make_plan(5, 4), tmp_path, thrice)
     assert results(outcomes, {1, 2, 4}) == [[0] * 4, [3] * 4]
     for server in (0, 3):  # the processes are called what they were called at first
@@ -121,7 +121,7 @@ def test_a_server_that_lost_its_leader_goes_on_with_its_other_rank(tmp_path):
 apart = functools.partial(survive, dying=[0, 2], leave=["abort", "abort"])
 
 
-def test_survivors_without_a_way_between_them_are_told_why(tmp_path):
+def test_survivors_without_a_route_between_them_get_the_reason(tmp_path):
     outcomes = run_ranks(plan_of(4, ring(4)), tmp_path, apart)
     for rank in (1, 3):
         assert "DisconnectedError" in outcomes[rank].error

@@ -1,4 +1,4 @@
-"""What the benchmarks expect of an operation, against results written out by hand."""
+"""The benchmarks' expected results of operations, against results written out by hand."""
 
 from __future__ import annotations
 

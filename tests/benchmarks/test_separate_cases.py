@@ -38,7 +38,7 @@ def test_results_are_kept_after_each_case_and_found_again(tmp_path: Path) -> Non
     found = again.known(case)
     assert found is not None
     assert found["seconds"] == 0.5
-    assert again.known({**case, "seed": 4}) is None  # what failed runs again
+    assert again.known({**case, "seed": 4}) is None  # a case that failed runs again
     assert again.known({**case, "more": 1}) is None
     assert separate_cases.ResultFile(path, "speed", resume=False).known(case) is None
 

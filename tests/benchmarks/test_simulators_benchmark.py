@@ -63,7 +63,7 @@ def test_every_recorded_run_is_of_a_workload_and_transport_of_ours() -> None:
 
 
 def test_ns3_is_measured_on_the_flows_of_the_file(tmp_path: Path) -> None:
-    """With a stand-in for its interpreter: what it prints is what stands in the row."""
+    """With a fake interpreter: its output stands in the row."""
     printed = {"completion_s": 0.015, "complete": True, "packet_hops": 300, "cpu_seconds": 0.5}
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{json.dumps({**printed, 'peak_memory_mb': 7.0})}'\n")

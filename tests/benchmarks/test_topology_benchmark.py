@@ -1,4 +1,4 @@
-"""The table of networks: which cases it has, what one gives, and how one that fails is told."""
+"""The table of networks: its cases, the figures of one, and the line of one that fails."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _measured(*arguments: Any) -> Any:
 
 
 def _released(limit: Any) -> Any:
-    """Nobody is at the other end of its link: it waits for its end for `limit` at most."""
+    """No rank is at the other end of its link: it waits for its end for `limit` at most."""
     session = _session(*_SESSION)
     session.hold()
     session.release(limit)
@@ -101,7 +101,7 @@ def calls() -> list[Call]:
     ring = [([0, 1], 1.0)]
     cost = (1e-5, 1e-5, 1e-9, 1e-9)
     whole = ("g", 3, 0, [0, 1], [0, 1], ring, [0, 1, 1, 0], cost, -1, "auto")
-    # one member alone: nobody else is there to measure with
+    # one member alone: there is no other to measure with
     alone = (0, [0], [0], [([0], 1.0)], [0], 1e-9, timedelta(seconds=0.05))
     return [
         Call("Session", _session, _SESSION),

@@ -327,7 +327,7 @@ def hostile_calls(calls: list[Call]) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def survey(calls: list[Call], first: int, progress: int) -> None:
-    """Makes the calls from number `first` on; tells the number of each before it is made."""
+    """Makes the calls from number `first` on; prints the number of each before it is made."""
     for number, (_, make) in enumerate(hostile_calls(calls)):
         if number < first:
             continue

@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_S = 120  # of one job; most of it is imports, on every rank
 ATTEMPTS = 3
 GLOO_ABORTED = "terminate called without an active exception"
-END_S = 20  # for a job that was told to end
+END_S = 20  # for a job that was asked to end
 
 
 def torchrun(ranks: int) -> list[str]:
@@ -49,14 +49,14 @@ def run(folder: Path, *command: str, **environment: str) -> str:
 
 
 def losses(folder: Path, *command: str, **environment: str) -> tuple[list[float], str]:
-    """What one of our scripts has written to losses.json, and what the run has printed."""
+    """The losses.json of one of our scripts, and the output of its run."""
     printed = run(folder, *command, "--output-dir", str(folder), **environment)
     values: list[float] = json.loads((folder / "losses.json").read_text())
     return values, printed
 
 
 def gloo_losses(folder: Path, *command: str) -> list[float]:
-    """What a job over gloo has written; once in many runs of a loaded machine gloo aborts."""
+    """The files of a job over gloo; once in many runs of a loaded machine gloo aborts."""
     for attempt in range(ATTEMPTS):
         try:
             return losses(folder / str(attempt), *command)[0]
@@ -67,7 +67,7 @@ def gloo_losses(folder: Path, *command: str) -> list[float]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Launchers end their ranks, which are in sessions of their own, when they are told to end."""
+    """Launchers end their ranks, which are in sessions of their own, when they are asked to end."""
     process.terminate()
     try:
         process.communicate(timeout=limit_s(END_S))

@@ -1,4 +1,4 @@
-"""Software that nobody here wrote, and scripts as its users write them: losses are those of gloo.
+"""Software of other authors, and scripts as its users write them: losses are those of gloo.
 
 Each runs with gloo and with "topoopt" under torchrun, and under `topoopt run`, unmodified. What
 names gloo by itself is taken over on request (TOPOOPT_TAKE_OVER, --take-over). Ray Train starts its
@@ -94,7 +94,7 @@ def test_the_own_test_script_of_accelerate(tmp_path: Path) -> None:
 
 
 def _passed(printed: str) -> list[str]:
-    """Which tests accelerate's script has begun, and what it says of those that passed."""
+    """The tests that accelerate's script has begun, and its words on those that passed."""
     return re.findall(
         r"\*\*[^*]+\*\*|(?:Non-s|S)huffled(?: central)? dataloader passing"
         r"|All rng are properly synched|Training yielded the same results[a-zA-Z ]+batch split",

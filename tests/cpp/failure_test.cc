@@ -31,7 +31,7 @@ TEST(Failures, ALostLinkFailsAllRanksWithItsName) {
       const std::string why = channel.failure(rank);
       EXPECT_TRUE(why.starts_with("PeerLostError: ")) << why;
       // In a simplex ring the news of one end only reaches half of the others by the way round, but
-      // the other end of the cable tells the rest.
+      // the other end of the cable notifies the rest.
       const auto names = [&](int a, int b) {
         return why.find("server " + std::to_string(a) + " port") != std::string::npos &&
                why.find("-> server " + std::to_string(b) + " port") != std::string::npos;

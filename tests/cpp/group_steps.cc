@@ -158,7 +158,7 @@ Step broadcastStep(const Job& job) {
 Step reduceStep(const Job& job) {
   job.fillInputs(job.count);
   job.memory->expected[job.root] = job.reduced();
-  // A group of one has nobody to send to; its caller copies.
+  // A group of one has no peer to send to; its caller copies.
   job.memory->output[job.root] =
       job.size == 1 ? job.memory->input[0] : Bytes(job.count * job.element);
   return job.step("reduce", [m = job.memory, terms = job.terms, count = job.count, type = job.type,
@@ -355,8 +355,8 @@ void Members::shutdownOn(int rank) {
 
 Steps::Steps(int size, size_t count, size_t max_elements, TestRandom& random, bool synchronous) {
   for (size_t i = 0; i < count; ++i) {
-    // Tags repeat, so that messages of one flow follow each other; but who receives from any rank
-    // must not take what was meant for another receive.
+    // Tags repeat, so that messages of one flow follow each other; but a receive from any rank must
+    // not take a message that was meant for another.
     const int number = static_cast<int>(i);
     steps_.push_back(randomStep(size, max_elements, number % 3, 100 + number, random, synchronous));
   }

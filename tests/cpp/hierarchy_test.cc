@@ -178,7 +178,7 @@ TEST(Servers, ReduceScatterLeavesEachMemberItsBlock) {
 
 TEST(Servers, NobodyLeavesABarrierBeforeAllHaveCome) {
   forCases(Collective::kBarrier, 6, [](const Case& c, Algorithm algorithm, TestRandom& random) {
-    // One member never comes: nobody else may get to the end.
+    // One member never comes: no other may get to the end.
     const int missing = c.root;
     if (c.layout.size() < 2) return;
     std::vector<Schedule> without = c.schedules(Collective::kBarrier, {}, algorithm);

@@ -60,7 +60,7 @@ TEST(Leaving, RightAfterRelayedTrafficLosesNothing) {
                        .routes = 2,
                        .socket_bytes = 4096},
                       random);
-      Channel channel(network, 0);  // fails when somebody leaves too early
+      Channel channel(network, 0);  // fails when a rank leaves too early
       traffic.start(network, random);
       std::vector<std::string> results(static_cast<size_t>(size));
       std::vector<std::thread> threads;
@@ -84,7 +84,7 @@ TEST(Leaving, WaitsUntilWhatWasSentIsReceived) {
     Traffic traffic;
     for (int i = 0; i < 10; ++i) traffic.add(0, 2, 0, 0, 200000, random);
     Network network({.size = 3, .cables = lineOf(3), .socket_bytes = 4096}, random);
-    Channel channel(network, 0);  // fails when somebody leaves too early
+    Channel channel(network, 0);  // fails when a rank leaves too early
     if (!late) traffic.startReceives(network, random);
     traffic.startSends(network, random);
     traffic.waitForSends(0);
@@ -158,8 +158,8 @@ TEST(Leaving, WhatIsAskedOfARankThatLeftFailsAtOnce) {
   EXPECT_EQ(result + others[0] + others[1], "");
 }
 
-// What was dropped never comes: the sender must not wait until it is received, and who waits for it
-// must be told.
+// Dropped bytes never come: the sender must not wait until they are received, and a rank that waits
+// for them must be notified.
 TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
   TestRandom random(306);
   for (const bool posted : {true, false}) {
@@ -175,7 +175,7 @@ TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
         endpoint.receive({0, 1, 0}, into.data(), kBytes, 0, [](std::exception_ptr) {});
       });
     }
-    network.on(1, [&](Endpoint&) {  // who cannot read meanwhile, so the socket does not take it all
+    network.on(1, [&](Endpoint&) {  // cannot read meanwhile, so the socket does not take it all
       network.on(0, [&](Endpoint& endpoint) {
         endpoint.send({1, 1, 0}, from.data(), kBytes, 0, [](std::exception_ptr) {});
       });
@@ -188,7 +188,7 @@ TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
     if (posted) {
       EXPECT_EQ(channel.failure(1), "PeerLostError: rank 0 has left the job");
     } else {
-      // Rank 0 waits for who may still want it, until nobody does.
+      // Rank 0 waits while another rank may still need it.
       network.on(1, [&](Endpoint& endpoint) {
         endpoint.receive({0, 2, 0}, &unused, 1, 0, [](std::exception_ptr) {});
         endpoint.closeChannel(1, "closed");

@@ -111,7 +111,7 @@ class Channel {
   Channel(Network& network, uint32_t number);
 
   uint32_t number() const { return number_; }
-  // What the rank was told.
+  // The error that the rank was notified of.
   std::string failure(int rank);
 
  private:

@@ -14,7 +14,7 @@ inline uint64_t testSeed() {
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
 }
 
-// `salt` tells the tests apart, so that adding one does not change the others.
+// `salt` distinguishes the tests, so that adding one does not change the others.
 class TestRandom {
  public:
   explicit TestRandom(uint64_t salt) : engine_(testSeed() * 1000003 + salt) {}

@@ -21,8 +21,8 @@ std::vector<int> numbers(int size) {
   return order;
 }
 
-// Servers in a circle of cables: as many links between two as steps on the shorter way round.
-GroupLayout circle(int size) {
+// Servers in a cycle of cables: as many links between two as steps on the shorter way round.
+GroupLayout cycle(int size) {
   std::vector<int> hops;
   for (int a = 0; a < size; ++a) {
     for (int b = 0; b < size; ++b)
@@ -53,7 +53,7 @@ int deepest(const Tree& tree) {
 
 TEST(DoubleBinaryTree, EveryServerIsALeafInOneTreeAndAnInnerNodeInTheOther) {
   for (int size = 1; size <= 40; ++size) {
-    const auto pair = doubleBinaryTree(circle(size));
+    const auto pair = doubleBinaryTree(cycle(size));
     int leaves_in_both = 0;
     for (int member = 0; member < size; ++member) {
       size_t children[2];
@@ -75,10 +75,10 @@ TEST(DoubleBinaryTree, EveryServerIsALeafInOneTreeAndAnInnerNodeInTheOther) {
 }
 
 TEST(DoubleBinaryTree, IsPermutedTowardsShortRoutes) {
-  // In a ring that visits the circle by strides of 5, the tree is best built along strides of 5^-1.
+  // In a ring that visits the cycle by strides of 5, the tree is best built along strides of 5^-1.
   std::vector<int> order;
   for (int i = 0; i < 16; ++i) order.push_back(i * 5 % 16);
-  const GroupLayout plain = circle(16);
+  const GroupLayout plain = cycle(16);
   std::vector<int> hops;
   for (int a = 0; a < 16; ++a) {
     for (int b = 0; b < 16; ++b) hops.push_back(plain.hops(a, b));
@@ -99,16 +99,16 @@ TEST(DoubleBinaryTree, IsPermutedTowardsShortRoutes) {
 TEST(QuickTree, ReachesEverybodyAndPrefersNeighbours) {
   for (int size = 1; size <= 20; ++size) {
     for (const int root : {0, size / 2, size - 1}) {
-      const Tree tree = quickTree(circle(size), root, 1.0, 1.0);
+      const Tree tree = quickTree(cycle(size), root, 1.0, 1.0);
       EXPECT_EQ(tree.root(), root);
       deepest(tree);
     }
   }
   // Where only hops cost, everybody passes on to a neighbour.
-  const Tree near = quickTree(circle(12), 0, 0.0, 1.0);
-  for (int i = 1; i < 12; ++i) EXPECT_EQ(circle(12).hops(i, near.parent[i]), 1) << i;
-  // Where only messages cost, whoever has it sends at every turn: twelve are reached in four.
-  const Tree far = quickTree(circle(12), 0, 1.0, 0.0);
+  const Tree near = quickTree(cycle(12), 0, 0.0, 1.0);
+  for (int i = 1; i < 12; ++i) EXPECT_EQ(cycle(12).hops(i, near.parent[i]), 1) << i;
+  // Where only messages cost, every rank that has it sends at every turn: twelve need four turns.
+  const Tree far = quickTree(cycle(12), 0, 1.0, 0.0);
   EXPECT_GE(far.childrenOf(0).size(), 3u);
   EXPECT_LE(deepest(far), 4);
 }
@@ -129,7 +129,7 @@ TEST(Trees, SumAndCopyInAnyOrderOfEvents) {
   TestRandom random(3);
   for (int repeat = 0; repeat < 60; ++repeat) {
     const int size = static_cast<int>(random.between(1, 9));
-    const GroupLayout layout = circle(size);
+    const GroupLayout layout = cycle(size);
     const auto pair = doubleBinaryTree(layout);
     const std::vector<TreeShare> trees = {{pair[0], 0.5, 0}, {pair[1], 0.5, 1}};
     const size_t count = random.between(0, 120);

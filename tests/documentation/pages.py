@@ -1,4 +1,4 @@
-"""What the pages of the documentation tell a reader to type."""
+"""The commands that the pages of the documentation show."""
 
 from __future__ import annotations
 

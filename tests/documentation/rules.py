@@ -1,4 +1,4 @@
-"""How commands of the documentation are run where they cannot run here as they are printed.
+"""Rules for commands of the documentation that cannot run here as they are printed.
 
 Everything that no rule names runs as it stands, page by page, from top to bottom. A rule must match
 some command, else it is out of date and the test fails.
@@ -23,7 +23,7 @@ class Smaller(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """`pattern` is run by `tests`: what it needs (a switch, a clean machine) is made there."""
+    """`pattern` is run by `tests`, which make its conditions (a switch, a clean machine)."""
 
     pattern: str
     tests: str  # a file, or file::function

@@ -124,7 +124,7 @@ exec ip netns exec "$host" sh -c "$*"
 
 @pytest.mark.timeout(600)
 def test_the_readme_on_four_machines(workshop: Workshop) -> None:
-    """Finds the cables of four namespaces over a stand-in for ssh, and trains on them."""
+    """Finds the cables of four namespaces over a substitute for ssh, and trains on them."""
     printed = [command.text for command in commands("README.md")]
     (discover,) = [text for text in printed if text.startswith("topoopt discover --ssh")]
     (train,) = [text for text in printed if text.startswith("topoopt run --cluster")]

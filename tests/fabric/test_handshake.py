@@ -117,7 +117,7 @@ def test_another_secret_is_another_job(listener: socket.socket) -> None:
 
 
 def answered(peer: Peer, listener: socket.socket) -> Any:
-    """What an end makes of a peer that is no rank, which accepts its connection."""
+    """The error of an end whose peer is no rank, which accepts its connection."""
 
     def run() -> None:
         connection = listener.accept()[0]
@@ -169,8 +169,8 @@ def test_strangers_are_closed_and_counted(
             assert strangers == 2, "the two that said enough to be judged"
 
 
-def test_an_end_that_was_heard_cannot_be_repeated(listener: socket.socket) -> None:
-    """What an honest end sent, sent again, proves nothing: the nonce is another."""
+def test_a_recorded_handshake_cannot_be_replayed(listener: socket.socket) -> None:
+    """An honest end's messages, replayed, prove nothing: the nonce is another."""
     with listen("127.0.0.1", 0) as front:
         recorded = bytearray()
 

@@ -1,4 +1,4 @@
-"""Where the secret of a job comes from, and who may read it."""
+"""The source of a job's secret, and the permission to read it."""
 
 from __future__ import annotations
 

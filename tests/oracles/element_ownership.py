@@ -1,4 +1,4 @@
-"""Who holds and who needs every element of a tensor, cell by cell: the slow truth about transfers.
+"""Owners and users of every element of a tensor, cell by cell: the slow truth about transfers.
 
 A tensor is a grid of cells over its axes (samples, features, positions, tokens by the expert that
 they come from, tokens by the expert that they go to), fine enough that no shard cuts a cell.

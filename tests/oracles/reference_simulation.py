@@ -187,7 +187,7 @@ class IterationReference:
     def move(
         self, b: int, source: int, target: int, size: float, before: int, after: int, edge: object
     ) -> None:
-        """What goes over one edge goes in the order of the micro-batches, and once in each."""
+        """Transfers over one edge are in the order of the micro-batches, and once in each."""
         if size and source != target:
             if (b, edge) in self.shared:
                 flow = self.shared[b, edge]
@@ -201,7 +201,7 @@ class IterationReference:
         self.tasks[after][1].append(before)
 
     def exchange(self, b: int, i: int, op: Operator, operand: Operand) -> None:
-        """Activations and gradients by who holds and who needs every element."""
+        """Activations and gradients by the owners and users of every element."""
         p = operand.producer
         producer, consumer = self.strategy[p], self.strategy[i]
         read: object = (i, id(operand))

@@ -19,7 +19,7 @@ import pytest
 from support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
-# What is imported as torch_topoopt, and where it lies in the checkout.
+# Packages of torch_topoopt, and their folders in the checkout.
 SHIPPED = {
     "torch_topoopt/launcher/": "launcher/",
     "torch_topoopt/models/": "models/",
@@ -57,7 +57,7 @@ if __name__ == "__main__":
 
 
 def _run(*command: str | Path, cwd: Path, idle_s: float = 120) -> str:
-    """What the command prints; fails the test with all that it said if it fails."""
+    """The output of the command; fails the test with all of it if the command fails."""
     names = ("PYTHONPATH", "VIRTUAL_ENV", "TOPOOPT_PLAN", "TOPOOPT_WIRING", "TOPOOPT_RUN_DIR")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     done = subprocess.run(
@@ -68,7 +68,7 @@ def _run(*command: str | Path, cwd: Path, idle_s: float = 120) -> str:
 
 
 def _sources(*folders: str) -> set[str]:
-    """Files that git tracks or, where somebody works on them, will track."""
+    """Files that git tracks or, where they are new, will track."""
     listing = _run(
         "git", "ls-files", "--cached", "--others", "--exclude-standard", *folders, cwd=ROOT
     )
@@ -76,7 +76,7 @@ def _sources(*folders: str) -> set[str]:
 
 
 def _shipped() -> set[str]:
-    """Where the files of torch_topoopt are in what is distributed."""
+    """The places of torch_topoopt's files in the distribution."""
     return {
         target + name.removeprefix(folder)
         for target, folder in SHIPPED.items()
@@ -87,7 +87,7 @@ def _shipped() -> set[str]:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` makes. Objects that this checkout has are not compiled again."""
+    """The result of `make dist`. Objects that this checkout has are not compiled again."""
     folder = tmp_path_factory.mktemp("dist")
     _run(".ci/make-dist", sys.executable, folder, cwd=ROOT, idle_s=600)
     return folder

@@ -1,4 +1,4 @@
-"""What csrc/objects.py compiles, and with which flags."""
+"""The files that csrc/objects.py compiles, and their flags."""
 
 from __future__ import annotations
 

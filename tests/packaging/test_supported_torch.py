@@ -81,7 +81,7 @@ def test_another_supported_torch_asks_for_a_new_build(
 
 
 @pytest.mark.parametrize("other", ["2.10.1+cpu", "2.16.0", "3.0.0"])
-def test_an_unsupported_torch_is_told_which_ones_are(
+def test_the_error_of_an_unsupported_torch_names_the_supported_ones(
     other: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _recorded(monkeypatch, tmp_path, torch="2.15.0+cu132", supported_torch=">=2.11,<2.16")
@@ -102,7 +102,7 @@ def test_importing_torch_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_nothing_of_ours_is_imported_with_a_torch_that_does_not_fit() -> None:
-    """What is imported for the backend may not even exist there."""
+    """The backend's imports may not even exist there."""
     script = """
 import sys, warnings, torch
 torch.__version__ = "2.10.0"
@@ -167,7 +167,7 @@ def test_run_says_so_before_anything_is_planned(
 
 
 def _pip_wheel(torch_module: str, folder: Path) -> str:
-    """What pip prints when it shall build here with a torch that consists of `torch_module`."""
+    """The output of pip when it shall build here with a torch of `torch_module` alone."""
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").write_text(torch_module)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel"]

@@ -220,7 +220,7 @@ def test_ten_gbps_are_one_and_a_quarter_gigabytes_per_second() -> None:
     assert Cluster(2, 1, 10.0).link_bytes_per_s == 1.25e9
 
 
-def test_the_digest_tells_plans_apart_and_is_the_same_in_another_process(
+def test_the_digest_distinguishes_plans_and_is_the_same_in_another_process(
     ring_plan: RingPlan,
 ) -> None:
     plan = ring_plan(4)

@@ -1,4 +1,4 @@
-"""What two plans do differently."""
+"""Differences of two plans."""
 
 from __future__ import annotations
 

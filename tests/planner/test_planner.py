@@ -159,13 +159,13 @@ PLAN_IN_A_PROCESS = """
     from torch_topoopt.planner.alternation import plan
     from torch_topoopt.planner.options import PlanningOptions
 
-    def tell(progress):
+    def report(progress):
         print("searching", flush=True)
 
     evaluations = {evaluations}
     options = PlanningOptions(seed=5, evaluations=evaluations)
-    tell = tell if evaluations > 300 else None
-    made = plan(embeddings(6), Cluster(4, 2, 10.0), options, on_progress=tell)
+    on_progress = report if evaluations > 300 else None
+    made = plan(embeddings(6), Cluster(4, 2, 10.0), options, on_progress=on_progress)
     print(made.to_json(), end="")
 """
 
@@ -252,7 +252,7 @@ def test_ablations_leave_out_one_half() -> None:
     assert searched.prediction.iteration_s <= search.prediction.iteration_s
 
 
-def test_progress_tells_of_every_round_and_both_stages() -> None:
+def test_progress_reports_every_round_and_both_stages() -> None:
     seen: list[PlanProgress] = []
     made = plan(embeddings(4), small(), PlanningOptions(evaluations=100), on_progress=seen.append)
     assert [p.round for p in seen] == sorted(p.round for p in seen)

@@ -1,4 +1,4 @@
-"""Which names are taken over, in every form that torch knows."""
+"""Backend names that are taken over, in every form that torch accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one iteration takes, out of counters that also see what is sent once or now and then."""
+"""The bytes of one iteration, from counters that also see bytes sent once or now and then."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_happens_between_iterations_is_left_out() -> None:
 
 
 def result_of(own: list[int], *links: list[int]) -> tuple[float, ...]:
-    """What links are said to send when these are the bytes of each iteration."""
+    """The meter's bytes per link when these are the bytes of each iteration."""
     numbers = itertools.count(1)
     meter = IterationMeter(
         lambda: next(numbers), lambda first, count: (own[:count], [x[:count] for x in links])
@@ -111,7 +111,7 @@ def test_too_few_iterations_are_none() -> None:
     assert meter.result() is None
 
 
-def test_it_watches_every_optimizer_until_it_is_told_not_to() -> None:
+def test_it_watches_every_optimizer_until_it_is_stopped() -> None:
     job = Job()
     meter = meter_of(job)
     stop = meter.install()

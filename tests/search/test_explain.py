@@ -1,4 +1,4 @@
-"""What else could be done with large operators."""
+"""Alternatives for large operators."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_change_visits_only_what_shares_links_with_it() -> None:
 
 
 def test_rates_below_a_change_are_kept() -> None:
-    # Flow 0 is held to 1 by link 0; what happens on the wide link 1 above that cannot reach it: of
+    # Flow 0 is limited to 1 by link 0; the share of the wide link 1 above that cannot reach it: of
     # the two links, one gets a new level.
     solver = _core.MaxMinRates([1.0, 100.0], [[(0, 1.0), (1, 1.0)], [(1, 1.0)]])
     solver.change(0, 1)

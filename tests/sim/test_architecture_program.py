@@ -31,7 +31,7 @@ def test_every_flow_has_a_shortest_path_and_an_iteration_ends(name: str) -> None
     program = architecture_program(topology, op_graph, cluster, strategy)
     result = run_program(program)
     spread = predict_on(topology, op_graph, cluster, strategy)
-    # What servers send in all does not depend on which of the shortest paths are taken
+    # The total of servers' bytes does not depend on the choice among shortest paths
     sent = sum(
         size
         for size, link in zip(result.link_bytes, topology.links, strict=True)

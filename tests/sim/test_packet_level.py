@@ -181,7 +181,7 @@ def test_dctcp_opens_a_connection_per_flow() -> None:
     assert opened == pytest.approx(15.2316e-3, rel=0.05)  # csg-htsim, whose SYN is a full packet
 
 
-def test_dctcp_hears_of_a_long_queue_when_and_how_it_is_asked_to() -> None:
+def test_dctcp_is_marked_by_a_long_queue_when_and_how_it_is_asked_to() -> None:
     """The first window of 100 packets waits in the queue of the sender's own link; 1 ms a round."""
     links = [FlowLink(0, 1, RATE, 1e6)]
     options = {"transport": "dctcp", "dctcp_handshake": False, "acks": "instant"}
@@ -396,7 +396,7 @@ def test_whatever_fails_and_comes_back_every_flow_is_delivered(transport: str) -
             crossed[list(flow.path)] += flow.size_bytes
             limit_s = flow.size_bytes * 8 / RATE + len(flow.path) * LATENCY_NS * 1e-9
             assert finish_s - start_s >= limit_s - 1e-12
-        assert (result.link_bytes >= crossed).all()  # what was lost is sent again
+        assert (result.link_bytes >= crossed).all()  # lost packets are sent again
         last_s = max(result.completion_s, max(change.time_s for change in changes))
         up_s = last_s - np.array(down_s)
         assert (result.packet_counts["wire_bytes"] * 8 / RATE <= up_s + 1e-9).all()

@@ -91,7 +91,7 @@ def test_any_graph_beside_a_copy_of_itself(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_copy_that_differs_in_one_thing_is_told_apart(seed: int) -> None:
+def test_a_copy_that_differs_in_one_thing_is_no_copy(seed: int) -> None:
     rng = random.Random(seed)
     rates = [float(rng.choice([1, 2, 5])) for _ in range(rng.randint(2, 6))]
     tasks = random_tasks(rng, len(rates))
@@ -109,7 +109,7 @@ def test_a_copy_that_differs_in_one_thing_is_told_apart(seed: int) -> None:
     assert_folding_changes_nothing([*rates, *slower], tasks + copy)
 
 
-def test_the_order_of_priorities_on_a_device_tells_devices_apart() -> None:
+def test_the_order_of_priorities_on_a_device_distinguishes_devices() -> None:
     tasks: list[Task] = [
         ComputeTask(0, 1.0, priority=0),
         ComputeTask(0, 2.0, priority=1),

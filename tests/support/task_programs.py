@@ -83,7 +83,7 @@ def task_program(
 
 
 def devices_of(tasks: Sequence[Task]) -> int:
-    """How many there are, at least one."""
+    """Their number, at least one."""
     return max([1, *(task.device + 1 for task in tasks if isinstance(task, ComputeTask))])
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SOURCE = Path(__file__).parents[1] / "cpp" / "all_networks.cc"
-# n: regular digraphs of degree 2 (OEIS A007107) and 3 (A007105), servers told apart
+# n: regular digraphs of degree 2 (OEIS A007107) and 3 (A007105), servers labelled
 REGULAR = {
     2: {3: 1, 4: 9, 5: 216, 6: 7570, 7: 357435},
     3: {4: 1, 5: 44, 6: 7570, 7: 1975560},

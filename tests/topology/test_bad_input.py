@@ -1,4 +1,4 @@
-"""What cannot be wired is refused in every mode, by one line that names the field and the value."""
+"""Impossible networks are refused in every mode, by one line that names the field and the value."""
 
 from __future__ import annotations
 

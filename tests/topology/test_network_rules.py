@@ -98,7 +98,7 @@ def demanded(draw: st.DrawFn) -> tuple[Cluster, Demand, Network, random.Random]:
     demand = Demand(tuple(groups), tuple(pairs))
     try:
         network = produce(mode, cluster, demand)
-    except ValueError:  # what the artifact cannot wire
+    except ValueError:  # a network that the artifact cannot wire
         assert mode == "released"
         assume(False)
     return cluster, demand, network, random.Random(draw(st.integers(0, 99)))

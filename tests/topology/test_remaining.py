@@ -1,4 +1,4 @@
-"""What servers have among themselves when others are gone."""
+"""The network among the remaining servers."""
 
 from __future__ import annotations
 

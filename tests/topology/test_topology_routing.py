@@ -1,4 +1,4 @@
-"""Which route each kind of pair gets, on circulant and on other networks."""
+"""The route of each kind of pair, on circulant and on other networks."""
 
 from __future__ import annotations
 
