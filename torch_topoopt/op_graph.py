@@ -25,7 +25,7 @@ class Operand:
     `size_bytes` is its activation size; the backward pass returns `gradient_bytes` to the producer
     (0 where no gradient flows, e.g. integer indices). Operands of one producer with the same
     `tensor` above 0 are one tensor, which a server gets once for all of them that run there alike;
-    0: nobody else reads it.
+    0: no other operator reads it.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"tensor"})
@@ -45,9 +45,9 @@ class Split:
 
     - "columns": features of the output. Every shard holds its part of the parameters and makes its
       part of the output.
-    - "rows": what a sum runs over, such as the input features of a linear layer or the rows of an
+    - "rows": the dimension of a sum, such as the input features of a linear layer or the rows of an
       embedding table. Every shard holds its part of the parameters and makes a partial sum of the
-      whole output; whoever reads the output adds the sums.
+      whole output; the operators that read the output add the sums.
     - "experts": of a mixture of experts. Every shard holds its part of the experts and works on the
       tokens that go to them, taken to be as many for each expert.
     - "attribute": positions of a sample, in a sequence or an image. Every shard holds all
@@ -65,7 +65,7 @@ class Split:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """What the two passes took on an accelerator that had one of `shards` parts of the samples."""
+    """Measured times of the passes on an accelerator with one of `shards` parts of the samples."""
 
     shards: float
     forward_s: float
@@ -104,7 +104,7 @@ class Operator:
     measured: tuple[MeasuredCost, ...] = ()
 
     def split(self, dimension: SplitDimension) -> Split | None:
-        """What the operator says about `dimension`; None if it cannot be split along it."""
+        """The operator's split along `dimension`; None if it cannot be split along it."""
         return next((split for split in self.splits if split.dimension == dimension), None)
 
 
@@ -124,7 +124,7 @@ class RepeatedLayer:
 
 @dataclass(frozen=True)
 class GradientBuckets:
-    """Which gradients one AllReduce carries, as DistributedDataParallel chooses them.
+    """The gradients of one AllReduce, as DistributedDataParallel chooses them.
 
     Those of one group of servers fill buckets in the order of the backward pass. A bucket is full
     as soon as it holds `cap_bytes` or more, a group's first one `first_bytes`. Its AllReduce starts
@@ -138,7 +138,7 @@ class GradientBuckets:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What a step of the script that trains the model was measured to take, without its messages.
+    """The measured time of a step of the script that trains the model, without its messages.
 
     `overhead_s` is what an iteration takes on every server beside its operators: data loading,
     loss, optimizer, Python. Forward and backward passes of operators take `forward_scale` and
@@ -153,7 +153,7 @@ class MeasuredStep:
     servers_at_once: float | None = None
 
 
-# What DistributedDataParallel does where its `bucket_cap_mb` is not set.
+# The default of DistributedDataParallel where its `bucket_cap_mb` is not set.
 DEFAULT_BUCKETS = GradientBuckets(first_bytes=2**20, cap_bytes=25 * 2**20)
 
 
@@ -309,7 +309,7 @@ def _validate_measured(where: str, measured: tuple[MeasuredCost, ...]) -> None:
 
 
 def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
-    """What equal layers have in common: of operators begin..end - 1, see RepeatedLayer.
+    """The key of equal layers: of operators begin..end - 1, see RepeatedLayer.
 
     The result can be compared and hashed.
     """

@@ -47,7 +47,7 @@ class UserFunction:
         return f"{self.path.name}:{self.name}"
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """What the function returns; whatever it raises is a UserFunctionError."""
+        """The result of the function; an exception of it becomes a UserFunctionError."""
         with importable(self.path.parent), user_code(self.field, f"{self}()", self.path):
             return self.function(*args, **keywords)
 

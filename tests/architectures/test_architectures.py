@@ -123,8 +123,8 @@ class TestContract:
         per_edge = np.zeros(len(routes.bytes_per_s))
         rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))
         np.add.at(per_edge, loads.edge, loads.load * size[rows])
-        simulated = [0.0] * (1 + max(folded.stand_in))
-        for edge, link in enumerate(folded.stand_in):
+        simulated = [0.0] * (1 + max(folded.representative))
+        for edge, link in enumerate(folded.representative):
             if link >= 0:
                 simulated[link] = per_edge[edge] / folded.ratio[edge]
         assert folded.edge_bytes(simulated) == pytest.approx(per_edge.tolist(), rel=1e-9)
@@ -210,7 +210,7 @@ def test_a_folded_fat_tree_is_a_tree(servers: int) -> None:
     folded = lower_topology(Routes(tree), all_pairs(servers))
     half = tree.switch_ports // 2
     edges, pods = servers // half, tree.switch_ports
-    assert 1 + max(folded.stand_in) == 2 * (servers + edges + pods)
+    assert 1 + max(folded.representative) == 2 * (servers + edges + pods)
 
 
 @pytest.mark.parametrize(("oversubscription", "part"), [(1.0, 1.0), (2.0, 0.5), (4.0, 0.25)])

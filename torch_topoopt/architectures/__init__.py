@@ -2,7 +2,7 @@
 of `ARCHITECTURES` that names it.
 
 A Cluster says how many servers there are, with how many ports of which rate; a network of switches
-gives each server one link of degree x rate unless told otherwise.
+gives each server one link of degree x rate by default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Build(Protocol):
-    """What every architecture offers; `demand` matters to those that are wired for a job."""
+    """The signature of every architecture; `demand` matters to those that are wired for a job."""
 
     def __call__(
         self, cluster: Cluster, demand: Demand | None = None, *, seed: int = 0

@@ -1,4 +1,4 @@
-"""What a pair's bytes load: from a Topology to (link, load) per pair of servers, folded.
+"""The loads of pairs: from a Topology to (link, load) per pair of servers, reduced by symmetry.
 
 Servers with a single link are attached to a switch and left out of the path search. Links that
 every flow loads in the same proportion to their rates (the uplinks of one level of a fat-tree under
@@ -43,7 +43,7 @@ class PairLoads:
 
 
 class Routes:
-    """How a Topology routes. Parallel links are one edge with their summed rate."""
+    """The routing of a Topology. Parallel links are one edge with their summed rate."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -83,7 +83,7 @@ class Routes:
         return routers
 
     def loads(self, pairs: Iterable[Pair]) -> PairLoads:
-        """What the given pairs of servers load, in ascending order of pairs.
+        """The loads of the given pairs of servers, in ascending order of pairs.
 
         Raises ValueError for a pair that has no path.
         """
@@ -230,17 +230,17 @@ def _joined(arrays: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[A
 @dataclass(frozen=True)
 class Folded:
     """A network for the simulator, and the way back: edge e carries `ratio[e]` times the bytes of
-    the simulated link `stand_in[e]` (-1: no pair uses it)."""
+    the simulated link `representative[e]` (-1: no pair uses it)."""
 
     network: _core.RoutedNetwork
-    stand_in: tuple[int, ...]
+    representative: tuple[int, ...]
     ratio: tuple[float, ...]
 
     def edge_bytes(self, simulated: Sequence[float]) -> list[float]:
         """Bytes per edge from bytes per simulated link."""
         return [
             simulated[link] * ratio if link >= 0 else 0.0
-            for link, ratio in zip(self.stand_in, self.ratio, strict=True)
+            for link, ratio in zip(self.representative, self.ratio, strict=True)
         ]
 
 
@@ -253,21 +253,21 @@ def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
     used, first = np.unique(loads.edge[order], return_index=True)
     bounds = [*first.tolist(), len(order)]
     known: dict[tuple[bytes, bytes], int] = {}
-    stand_in = [-1] * len(routes.bytes_per_s)
-    ratio = [0.0] * len(stand_in)
+    representative = [-1] * len(routes.bytes_per_s)
+    ratio = [0.0] * len(representative)
     kept: list[int] = []
     for i, edge in enumerate(used.tolist()):
         at = order[bounds[i] : bounds[i + 1]]
         link = known.setdefault((rows[at].tobytes(), relative[at].tobytes()), len(kept))
         if link == len(kept):
             kept.append(edge)
-        stand_in[edge] = link
+        representative[edge] = link
         ratio[edge] = float(routes.bytes_per_s[edge] / routes.bytes_per_s[kept[link]])
-    is_kept = np.zeros(len(stand_in), dtype=bool)
+    is_kept = np.zeros(len(representative), dtype=bool)
     is_kept[kept] = True
     keep = is_kept[loads.edge]
     count = np.bincount(rows[keep], minlength=len(loads.source))
-    number = np.array(stand_in, dtype=np.int64)
+    number = np.array(representative, dtype=np.int64)
     topology = routes.topology
     groups = [
         (sorted(rings[0].servers), [(list(ring.servers), ring.share) for ring in rings])
@@ -285,11 +285,11 @@ def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
         load=loads.load[keep],
         groups=groups,
     )
-    return Folded(network, tuple(stand_in), tuple(ratio))
+    return Folded(network, tuple(representative), tuple(ratio))
 
 
 def _rounded(values: Floats) -> Floats:
-    """The leading 40 bits, so that the order of additions does not tell equal loads apart."""
+    """The leading 40 bits, so that loads are equal in any order of additions."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
 

@@ -47,8 +47,9 @@ class NodePath:
 
 @dataclass(frozen=True)
 class Reconfiguration:
-    """How circuits follow the demand: measured every `window_s`, moved in `delay_s` without any
-    traffic, chosen by Algorithm 5 of the TopoOpt paper with or without halving."""
+    """Rules of circuits that follow the demand: measured every `window_s`, moved in
+    `delay_s` without any traffic, chosen by Algorithm 5 of the TopoOpt paper with or without
+    halving."""
 
     window_s: float
     delay_s: float

@@ -102,7 +102,7 @@ def default_uplinks(tors: int, servers_per_tor: int) -> int:
 
 
 def _between_tors(demand: Demand, size: int, tors: int) -> Demand:
-    """What the servers of one ToR ask of those of another; an AllReduce crosses ToRs once each."""
+    """The demand between ToRs, from that of their servers; an AllReduce crosses ToRs once each."""
     groups: dict[tuple[int, ...], int] = {}
     for group in demand.groups:
         touched = tuple(sorted({server // size for server in group.servers}))

@@ -100,12 +100,12 @@ def compare(
     builds = {name: architecture(name) for name in names}
     steps = len(names) + 2
 
-    def tell(done: float, what: str) -> None:
+    def report(done: float, what: str) -> None:
         on_progress(done / steps, what)
 
     if plan is None:
-        plan = _planned(op_graph, cluster, options, tell)
-    candidates = _candidates(op_graph, cluster, options, plan, tell)
+        plan = _planned(op_graph, cluster, options, report)
+    candidates = _candidates(op_graph, cluster, options, plan, report)
     cost = capital_cost(topoopt.build(cluster, network=plan.network), cluster)
     assert cost is not None
     impossible: dict[str, str] = {}
@@ -119,7 +119,7 @@ def compare(
     builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
     rows = []
     for i, name in enumerate(names):
-        tell(2 + i, name)
+        report(2 + i, name)
         row = _best_row(name, builder, candidates, price)
         if isinstance(row, Compared):
             rows.append(row)
@@ -171,7 +171,7 @@ class _ArchitectureBuilder:
 
 
 def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., ArchitectureEstimate]:
-    """What prices a strategy on an architecture at `level`; raises ValueError for another."""
+    """The function that prices a strategy on an architecture at `level`; ValueError for another."""
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     options = packet_options if level == "packet" else {}
@@ -182,13 +182,13 @@ def _planned(
     op_graph: OpGraph,
     cluster: Cluster,
     options: PlanningOptions,
-    tell: Callable[[float, str], None],
+    report: Callable[[float, str], None],
 ) -> Plan:
     """TopoOpt's plan."""
 
     def show(now: planner.PlanProgress) -> None:
         done = (now.round - 1 + now.evaluations / max(1, now.budget)) / now.rounds
-        tell(min(done, 1.0), f"TopoOpt, round {now.round} of at most {now.rounds}")
+        report(min(done, 1.0), f"TopoOpt, round {now.round} of at most {now.rounds}")
 
     return planner.plan(op_graph, cluster, options, on_progress=show)
 
@@ -198,7 +198,7 @@ def _candidates(
     cluster: Cluster,
     options: PlanningOptions,
     plan: Plan,
-    tell: Callable[[float, str], None],
+    report: Callable[[float, str], None],
 ) -> _Candidates:
     """TopoOpt's strategy, the best that is found on the ideal switch, and where searches start."""
     starts = _starts(op_graph, cluster, options, plan)
@@ -218,7 +218,7 @@ def _candidates(
     budget = options.rounds * options.evaluations if len(starts) else 0
 
     def searched(now: ChainProgress) -> None:
-        tell(1 + now.evaluations / max(1, budget), "ideal switch")
+        report(1 + now.evaluations / max(1, budget), "ideal switch")
 
     if budget:
         switch.run(budget, searched)
@@ -280,7 +280,7 @@ def _equal_cost(cluster: Cluster, budget: float) -> float:
 
 
 def _sent_gbps(topology: Topology) -> list[float]:
-    """What each server can send at once."""
+    """The rate of each server."""
     rates = [0.0] * topology.servers
     for link in topology.links:
         if link.source < topology.servers:

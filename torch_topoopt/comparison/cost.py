@@ -71,7 +71,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Parts:
-    """How many of each: those with a rate by their Gb/s."""
+    """The numbers of parts: those with a rate by their Gb/s."""
 
     nics: Mapping[float, int]
     transceivers: Mapping[float, int]
@@ -125,7 +125,7 @@ def price_at(table: Table, gbps: float) -> float:
 
 
 def parts_of(topology: Topology) -> Parts:
-    """What `topology` is built of. Cables between two servers, or two switches, run through the
+    """The parts of `topology`. Cables between two servers, or two switches, run through the
     optics of the topology if it has any; those between a server and a switch never do."""
     servers = topology.servers
     out: Counter[tuple[int, float, str]] = Counter()

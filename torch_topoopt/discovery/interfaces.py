@@ -152,7 +152,7 @@ def _flags(control: socket.socket, name: str) -> int:
 
 
 def speed_gbps(control: socket.socket, name: str) -> float | None:
-    """What the interface can carry, as its driver says; `control` is any socket."""
+    """The rate of the interface, by its driver; `control` is any socket."""
     command = array.array("B", struct.pack("=I40x", _ETHTOOL_GSET))
     request = struct.pack("16sP8x", name.encode(), command.buffer_info()[0])
     try:

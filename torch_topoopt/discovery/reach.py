@@ -1,4 +1,4 @@
-"""Which probes to send, and whether their answers connect all servers: pure functions.
+"""The probes to send, and whether their answers connect all servers: pure functions.
 
 Interfaces much slower than the fastest (management, Wi-Fi) come last: they are tried, and used,
 only between servers that the others do not connect. Addresses of one subnet come before the rest.

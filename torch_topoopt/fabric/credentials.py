@@ -68,7 +68,7 @@ class Password:
 
 @dataclass(frozen=True)
 class PasswordSource:
-    """Where a password is: the environment variable `env`, or the text file `file`.
+    """The place of a password: the environment variable `env`, or the text file `file`.
 
     The file must be a regular file of this user with mode 600 or stricter and hold one line.
     """

@@ -56,7 +56,7 @@ _MOST_ACCEPTED = 32  # before the others are read from again
 
 
 class Kind(enum.IntEnum):
-    """What a connection is: a link of the plan, of one server's ranks, or forwarded by kernels."""
+    """Kinds of connection: a link of the plan, of one server's ranks, or forwarded by kernels."""
 
     LINK = 0
     LOCAL = 1
@@ -84,7 +84,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Identity:
-    """What all ends of a job share. `secret` has SECRET_BYTES bytes; it is shown nowhere."""
+    """Facts shared by all ends of a job. `secret` has SECRET_BYTES bytes; it is shown nowhere."""
 
     secret: bytes = field(repr=False)
     plan_digest: str
@@ -328,7 +328,7 @@ class Handshakes:
         self._accepted[greeting.ends] = self._kept(connection)
 
     def _mismatch(self, greeting: _Greeting, missing: Iterable[Ends]) -> str:
-        """What a proven end has wrong; "" if nothing."""
+        """The mismatch of a proven end; "" if there is none."""
         own = self._identity
         if greeting.version != own.version:
             return f"torch_topoopt {greeting.version} connects to {own.version}"

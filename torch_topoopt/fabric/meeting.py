@@ -1,4 +1,4 @@
-"""Where the processes of a job meet: what one publishes, the others collect. Rank 0 broadcasts."""
+"""The rendezvous of a job's processes: each publishes, the others collect, rank 0 broadcasts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broadcast_error(meeting: Meeting, topic: str, error: str) -> None:
 
 @contextmanager
 def failure_broadcast(meeting: Meeting, topic: str, where: str = "") -> Iterator[None]:
-    """What is raised inside, on rank 0, is broadcast in the place of a value, and raised on."""
+    """Broadcasts an exception inside, on rank 0, in the place of a value, and raises it on."""
     try:
         yield
     except BaseException as error:
@@ -45,7 +45,7 @@ def failure_broadcast(meeting: Meeting, topic: str, where: str = "") -> Iterator
 
 
 def receive(meeting: Meeting, topic: str, deadline: float) -> Any:
-    """What rank 0 broadcasts; raises FabricError for an error, and if nothing comes in time."""
+    """The value that rank 0 broadcasts; raises FabricError for an error, and at `deadline`."""
     message: dict[str, Any] = json.loads(meeting.collect(topic, [0], deadline)[0])
     if "error" in message:
         raise FabricError(message["error"])

@@ -104,7 +104,7 @@ def open_rank_links(
 
 
 def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:
-    """What all ranks of a job know and nobody else: that of TOPOOPT_SECRET_FILE, or rank 0's.
+    """The secret of a job's ranks alone: that of TOPOOPT_SECRET_FILE, or rank 0's.
 
     Without the file, rank 0 makes one up and publishes it, so that it is known to all that reach
     the meeting. Raises FabricError for a file that cannot be used.

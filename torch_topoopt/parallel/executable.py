@@ -1,4 +1,4 @@
-"""Which strategies can be executed for a model."""
+"""The strategies that can be executed for a model."""
 
 from __future__ import annotations
 

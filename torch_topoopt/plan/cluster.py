@@ -115,7 +115,7 @@ class Cluster:
             )
 
     def dark_ports(self, links: Sequence[Link]) -> int:
-        """How many ports of all servers no link of the cluster's network uses, as transmitter."""
+        """The number of ports of all servers that no link of the network uses, as transmitter."""
         ports = sum(map(self.ports_of, range(self.servers)))
         return ports - len({(link.source, link.source_port) for link in links})
 
@@ -124,7 +124,7 @@ class Cluster:
         return self.link_gbps * BYTES_PER_GBPS
 
     def ports_of(self, server: int) -> int:
-        """How many ports `server` has."""
+        """The number of ports of `server`."""
         return self.degree if self.port_gbps is None else len(self.port_gbps[server])
 
     def port_rate(self, server: int, port: int) -> float:

@@ -45,7 +45,7 @@ def brief(value: object) -> str:
 
 
 def brief_name(name: object) -> str:
-    """The name of a field that nobody knows, for a message."""
+    """The name of an unknown field, for a message."""
     text = str(name)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
 
@@ -70,7 +70,7 @@ def _evaluated(annotation: str, module: str) -> Any:
 
 
 class _InvalidError(Exception):
-    """What is wrong with a value; the path to it grows on the way out, so that it costs nothing."""
+    """An error of a value; the path to it grows on the way out, so that it costs nothing."""
 
     def __init__(self, what: str, *path: str) -> None:
         super().__init__(what)

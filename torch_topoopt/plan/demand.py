@@ -1,4 +1,4 @@
-"""What one training iteration asks of the network."""
+"""The demand of one training iteration on the network."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PairTable(Sequence[PairDemand]):
 
 @dataclass(frozen=True)
 class Demand:
-    """What one iteration asks of the network: AllReduce groups and the model-parallel matrix."""
+    """The demand of one iteration: AllReduce groups and the model-parallel matrix."""
 
     groups: tuple[GroupDemand, ...]
     pairs: tuple[PairDemand, ...] | PairTable
@@ -103,7 +103,7 @@ class DemandFile(Document):
 def _sizes(
     groups: tuple[GroupDemand, ...], pairs: tuple[PairDemand, ...] | PairTable
 ) -> Iterator[tuple[str, int]]:
-    """Where in the document each number of bytes is, and the number."""
+    """The path in the document of each number of bytes, and the number."""
     listed, where = pairs, "pairs"
     for i, group in enumerate(groups):
         yield f"groups[{i}]", group.size_bytes

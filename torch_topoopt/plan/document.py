@@ -23,7 +23,7 @@ SpaceName = Literal["data-parallel", "samples", "full"]
 
 @dataclass(frozen=True)
 class CostModel:
-    """What messages cost beside the time of their bytes; collectives choose their algorithm by it.
+    """The cost of messages in the alpha-beta-gamma model, by which collectives choose algorithms.
 
     A message takes `message_s` to hand over and take, and `hop_s` on every link of its way; adding
     one tensor to another takes `reduce_s_per_byte`.

@@ -1,4 +1,4 @@
-"""What a plan does when one link or one server is gone: the part of it that is chosen, not implied.
+"""A plan's repair when one link or one server is gone: the part that is chosen, not implied.
 
 For every cable (on simplex ports: every link) and every server a `Failure` says which rings are
 given up and which ways the others take. The rest follows from a rule, which `degraded` in

@@ -1,4 +1,4 @@
-"""How large a request may be: refused before anything is allocated for it, in one line.
+"""Limits of requests: larger ones are refused before anything is allocated for them, in one line.
 
 Each limit follows from one number, MOST_BYTES, and from what the items that are asked for take at
 the least. That is no promise that a request below it is fast; it keeps a typing error, or a file of
@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.units import format_bytes
 
-# What one request may need before anything is computed: half of a machine of 8 GB, the smallest on
+# The memory of one request before anything is computed: half of a machine of 8 GB, the smallest on
 # which people plan.
 MOST_BYTES = 4 << 30
 
@@ -46,5 +46,5 @@ def check_items(count: int, field: str, value: int, what: str) -> None:
 
 
 def brief_number(value: int) -> str:
-    """The number itself, or its size where it has more digits than anybody reads."""
+    """The number itself, or its size where it has too many digits to read."""
     return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"

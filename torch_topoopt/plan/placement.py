@@ -1,4 +1,4 @@
-"""How one operator is split, and onto which servers."""
+"""The split of one operator, and its servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Placement:
 
     At most one of `columns`, `rows` and `experts` is above 1: into how many parts the operator's
     parameters are split, and how. `attribute` parts share the positions of a sample (of a sequence,
-    of an image). What is left of the servers shares the samples. The shard of sample part i,
+    of an image). The remaining servers share the samples. The shard of sample part i,
     parameter part j and attribute part k is on
     `servers[(i * parameter + j) * attribute + k]`.
     """
@@ -58,7 +58,7 @@ class Placement:
 
     @property
     def parameter_kind(self) -> ParameterKind | None:
-        """How the parameters are split; None where every server holds all of them."""
+        """The split of the parameters; None where every server holds all of them."""
         for kind in PARAMETER_KINDS:
             if getattr(self, kind) > 1:
                 return kind

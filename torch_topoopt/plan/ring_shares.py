@@ -1,4 +1,4 @@
-"""How much of an AllReduce each ring carries where links are not alike."""
+"""The share of an AllReduce on each ring where links are not alike."""
 
 from __future__ import annotations
 

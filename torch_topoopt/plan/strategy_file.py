@@ -11,7 +11,7 @@ from torch_topoopt.plan.placement import Placement, validate_placement
 
 @dataclass(frozen=True)
 class StrategyFile(Document):
-    """How the operators of `model` are split over `servers` servers, in their order."""
+    """The splits of the operators of `model` over `servers` servers, in their order."""
 
     KIND: ClassVar[str] = "Strategy"
     VERSION: ClassVar[int] = 1

@@ -41,7 +41,7 @@ _CURVE_POINTS = 25  # samples of the search curve per round
 
 @dataclass(frozen=True)
 class PlanProgress:
-    """Where `plan` is: in `round` (from 1) of at most `rounds`, searching or wiring.
+    """The progress of `plan`: in `round` (from 1) of at most `rounds`, searching or wiring.
 
     `evaluations` of `budget` proposals are judged and `accepted` of them taken; times are predicted
     seconds per iteration, by the simulator of the search.
@@ -267,7 +267,7 @@ class Planning:
         return self._best.estimate.iteration_s if self._best else math.inf
 
     def _each(self, starts: Callable[[int], tuple[Strategy, ...]]) -> _Starts:
-        """Where to start with each number of micro-batches; raises ValueError if with none."""
+        """The start for each number of micro-batches; raises ValueError if none has one."""
         found: _Starts = {}
         problem: ValueError | None = None
         for count in self._counts:
@@ -319,7 +319,7 @@ class Planning:
     ) -> Strategy:
         """The best strategy found on `network`, with `count` micro-batches and `budget` proposals.
 
-        Who is interrupted has it on `fallback`.
+        On interruption, `fallback` has the best one so far.
         """
         if count not in self._problems:
             options = self._options

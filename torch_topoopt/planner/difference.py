@@ -1,4 +1,4 @@
-"""What two plans do differently: cluster, strategy, network, routes, prediction."""
+"""Differences of two plans: cluster, strategy, network, routes, prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to plan: the options of `alternation.plan`."""
+"""The options of `alternation.plan`."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class PlanningOptions:
 
     @property
     def first_mode(self) -> Literal["paper"] | UserFunction:
-        """How networks are found before those of mode best, which begins at their best pair."""
+        """The mode of networks before those of mode best, which begins at their best pair."""
         return self.mode if isinstance(self.mode, UserFunction) else "paper"
 
     @property
     def dimensions(self) -> tuple[SplitDimension, ...]:
-        """What the search splits beside samples, as far as it is executable."""
+        """The splits of the search beside samples, as far as they are executable."""
         return DIMENSIONS if self.strategy_space == "full" else ()
 
     def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:

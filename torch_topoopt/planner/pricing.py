@@ -1,4 +1,4 @@
-"""What a strategy and a network cost together, and the network wired for a strategy.
+"""The price of a strategy and a network together, and the network wired for a strategy.
 
 Both halves of a pair are always priced together, by the simulator at flow level.
 """

@@ -90,7 +90,7 @@ class MovingCircuits:
 
     @property
     def changes(self) -> int:
-        """How often circuits moved."""
+        """The number of times that circuits moved."""
         return max(0, len(self.phases) - 1)
 
     def run(
@@ -113,7 +113,7 @@ class MovingCircuits:
 
     @property
     def control(self) -> _core.CircuitControl:
-        """What `run_program(self.program, level=self.level, control=...)` needs."""
+        """The `control` of `run_program(self.program, level=self.level, control=...)`."""
         return _core.CircuitControl(self.policy.window_s, self.policy.delay_s, self._choose)
 
     def _bits_per_s(self, circuits: int) -> float:
@@ -154,7 +154,7 @@ class MovingCircuits:
         )
 
     def _paths(self) -> PairLoads:
-        """What the pairs that send load of the links, by the circuits of the last phase."""
+        """The loads of the sending pairs on the links, by the circuits of the last phase."""
         routes = Routes(of_circuits(self.cluster, self.phases[-1]))
         if self.level == "flow":
             loads = routes.loads(self._asked)

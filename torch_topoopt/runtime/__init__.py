@@ -1,1 +1,1 @@
-"""What a rank runs: the process group, how ranks meet, and what they count."""
+"""The runtime of a rank: the process group, the rendezvous of ranks, and their counters."""

@@ -1,7 +1,7 @@
-"""Which backends the script of a rank asks for, and taking their place on request.
+"""The backends that the script of a rank asks for, and their replacement on request.
 
-Under `topoopt run` every rank writes what was asked for to TOPOOPT_RUN_DIR, so that a script which
-trains over another backend, beside the planned links, is told so at the end.
+Under `topoopt run` every rank writes the requested backends to TOPOOPT_RUN_DIR, so that a line at
+the end names a backend over which a script has trained beside the planned links.
 
 TOPOOPT_TAKE_OVER=gloo,nccl makes init_process_group and new_group open a "topoopt" group where the
 script names one of these backends, also in a list such as "cpu:gloo,cuda:nccl". It is for scripts
@@ -31,7 +31,7 @@ FILE_PATTERN = "groups-rank*.json"
 
 @dataclass
 class _Asked:
-    """What this rank has asked for; `opened` tells whether a topoopt group was opened."""
+    """The backends this rank has asked for; `opened`: whether a topoopt group was opened."""
 
     version: int = 1
     rank: int = -1
@@ -116,7 +116,7 @@ def _watched(given: dict[str, Any], name: str, *, inherits: bool = False) -> Non
 
 
 def _default_taken_over(names: Collection[str], name: str) -> str | None:
-    """What torch opens where no backend is named: gloo on the CPU, nccl on GPUs."""
+    """The default backends of torch: gloo on the CPU, nccl on GPUs."""
     import torch
 
     usual = "cpu:gloo,cuda:nccl" if torch.backends.cuda.is_built() else "gloo"

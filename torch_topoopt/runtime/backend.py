@@ -250,7 +250,7 @@ def _channel(job: Job, group_name: str) -> int:
 
 
 def stats() -> dict[str, list[dict[str, Any]]]:
-    """What this rank has sent so far: "links" and, for all groups that are open, "rings".
+    """Bytes that this rank has sent so far: "links" and, for all open groups, "rings".
 
     One dict per link: source, source_port, target, target_port (ports are -1 inside a server), kind
     ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
@@ -271,7 +271,7 @@ def stats() -> dict[str, list[dict[str, Any]]]:
 
 @atexit.register
 def _leave() -> None:
-    """Shuts the jobs down; after an uncaught exception, tells the other ranks at once."""
+    """Shuts the jobs down; after an uncaught exception, notifies the other ranks at once."""
     error = getattr(sys, "last_value", None)
     for job in jobs:
         if job.session.closed or job.session.inherited:

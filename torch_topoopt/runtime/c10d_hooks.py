@@ -1,7 +1,7 @@
 """Watches groups of other backends come and go, for "topoopt" groups beside them.
 
-torch.distributed calls a backend's creator on the members of a new group only, and tells a backend
-nothing of a default process group that is not its own.
+torch.distributed calls a backend's creator on the members of a new group only, and does not notify
+a backend of a default process group that is not its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the hosts of a cluster meet: one `topoopt run` on each, over their management network.
+"""The rendezvous of a cluster's hosts: one `topoopt run` on each, over the management network.
 
 Server 0 holds torch's TCPStore, the one that its ranks use afterwards. It also profiles and plans,
 for all: two hosts with other processors or libraries may well find other plans, and what all do has
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.driver import FabricDriver
 
 _RETRY_S = 0.2  # until server 0 listens
-_LATE_S = 10.0  # for server 0, which waits as long as the others, to tell who is late
-_FAREWELL_S = 10.0  # for the other hosts to have heard all from server 0, also why it gives up
+_LATE_S = 10.0  # for server 0, which waits as long as the others, to name the late ones
+_SHUTDOWN_S = 10.0  # for the other hosts to receive all from server 0, also its reason to give up
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
 _DEAF_S = 0.5  # for which a signal may go unnoticed
@@ -79,11 +79,11 @@ class ClusterSite:
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            return  # Ctrl-C: at once, whoever still waits
+            return  # Ctrl-C: at once, even if others wait
         with contextlib.suppress(FabricError):
             self._meeting.publish("left", "")
             if self.leads:
-                self._meeting.collect("left", self._present, time.monotonic() + _FAREWELL_S)
+                self._meeting.collect("left", self._present, time.monotonic() + _SHUTDOWN_S)
 
     @classmethod
     def join(cls, choice: ClusterChoice) -> ClusterSite:
@@ -148,7 +148,7 @@ class ClusterSite:
         return [*gathered.values()]
 
     def _gather_hosts(self, deadline: float) -> None:
-        """Server 0 looks whether all are there with the same file; the others wait for its word."""
+        """Server 0 checks that all are there with the same file; the others wait for the result."""
         digest = hashlib.sha256(self.choice.file.to_yaml().encode()).hexdigest()[:16]
         here = {"version": torch_topoopt.__version__, "cluster": digest}
         self._meeting.publish("here", json.dumps(here))
@@ -164,7 +164,7 @@ class ClusterSite:
         broadcast(self._meeting, "all here", None)
 
     def _collect_hosts(self, servers: range, deadline: float) -> dict[int, str]:
-        """What each host says of itself; notes who has said something, also if somebody has not."""
+        """The facts of each host; notes the present hosts, also if one is missing."""
         try:
             return self._meeting.collect("here", servers, deadline)
         except FabricError as error:
@@ -176,7 +176,7 @@ class ClusterSite:
 
 
 class _LauncherMeeting:
-    """Where the launchers meet: servers are the ranks, and everything that fails a FabricError."""
+    """The rendezvous of the launchers: servers are the ranks, every failure is a FabricError."""
 
     def __init__(self, choice: ClusterChoice, store: Any) -> None:
         from torch.distributed import DistError
@@ -250,7 +250,7 @@ def _open_store(choice: ClusterChoice, deadline: float) -> Any:
 
 
 def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
-    """What `connect` returns; raises TimeoutError after the deadline, and what signals raise.
+    """The result of `connect`; raises TimeoutError after the deadline, and signals' exceptions.
 
     torch waits in C++ for a store that says nothing, deaf to signals and without a limit, so that
     thread is left behind: this process ends soon.

@@ -1,4 +1,4 @@
-"""What one training iteration takes on this rank: seconds, and bytes per link.
+"""The cost of one training iteration on this rank: seconds, and bytes per link.
 
 An iteration ends when the optimizer has stepped (of several, the first that ever did). From then on
 every message carries the number of the next one, and links count bytes by that number. So the bytes
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_LEFT_OUT = 2  # and not less than 1: what came before the first end is no iteration
+_LEFT_OUT = 2  # and not less than 1: the time before the first end is no iteration
 _MOST = 20_000  # iterations that are remembered: the last ones
 
 
@@ -94,7 +94,7 @@ class IterationMeter:
 
 
 def _fence(values: Sequence[int]) -> int:
-    """What is above is far out: three times the distance of the quartiles above the upper one.
+    """The limit of outliers: three times the distance of the quartiles above the upper one.
 
     Source: Tukey, "Exploratory Data Analysis" (1977), section 2C, outer fences.
     """

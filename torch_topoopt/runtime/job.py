@@ -76,7 +76,7 @@ class Members:
 
 @dataclass(eq=False)
 class Job:
-    """What the process groups of this process share.
+    """The state shared by the process groups of this process.
 
     Its ranks are numbered by their places in `place.ranks`, which for a job of all ranks is as
     torch.distributed numbers them.
@@ -146,7 +146,7 @@ _server: int | None = None  # of this process under the plan, once it is known
 def job_of(ranks: Sequence[int]) -> Job | None:
     """The open job for a group of those ranks: the same one on all of them.
 
-    That of all ranks, or one of exactly these: its members know of nobody else's groups in it.
+    That of all ranks, or one of exactly these: its members do not know other members' groups.
     """
     for job in jobs:
         everybody = len(job.place.ranks) == job.place.world_size

@@ -1,4 +1,4 @@
-"""Where a rank of a job meets the others, and the network that it was given, for `backend`."""
+"""The rendezvous of a job's rank with the others, and the network it was given, for `backend`."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ class StoreMeeting:
 
 @dataclass(frozen=True)
 class Place:
-    """What a process knows of its place before it meets the others: it is `ranks[index]`.
+    """The place of a process before it meets the others: it is `ranks[index]`.
 
-    `ranks` are those that meet, of the `world_size` ranks that torch.distributed was told of.
-    `server` is where an earlier job of this process was; None before there was one.
+    `ranks` are those that meet, of the `world_size` ranks of torch.distributed.
+    `server` is that of an earlier job of this process; None before there was one.
     """
 
     index: int
@@ -95,7 +95,7 @@ class Place:
 def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered | None:
     """The network that `topoopt run` has planned and wired; None if there is no plan.
 
-    Processes stay on the servers that they were on. If nobody who meets is on some of the servers,
+    Processes stay on the servers that they were on. If some of the servers have no rank that meets,
     the network is what the plan's links are without those. Raises DocumentError if the ranks do not
     fit the plan, FabricError if one does not come, and DisconnectedError if too few links are left.
     """
@@ -119,7 +119,7 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered
 
 
 def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: float) -> RankLayout:
-    """Who is on which server, as rank 0 puts together what each knows of itself."""
+    """The servers of the ranks, which rank 0 gathers from the ranks' own facts."""
     known = place.server
     if known is None and len(place.ranks) < place.world_size:
         known = RankLayout.even(servers, place.world_size).server_of[place.ranks[place.index]]

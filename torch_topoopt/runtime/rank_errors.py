@@ -1,8 +1,8 @@
-"""Tells the launcher by which exception a rank ended, as torch's `@record` does for its function.
+"""Reports to the launcher the exception that ended a rank, as torch's `@record` for its function.
 
-torch's elastic launcher reads what the file TORCHELASTIC_ERROR_FILE says; without `@record` in the
-script nobody writes it. In ranks of `topoopt run` an exception that nobody catches is written there
-before it is printed.
+torch's elastic launcher reads the file TORCHELASTIC_ERROR_FILE, which is only written by scripts
+with `@record`. In ranks of `topoopt run` an uncaught exception is written there before it is
+printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which torch the C++ backend was built with, whether another one fits, and all versions as text.
+"""The torch that the C++ backend was built with, a check of another one, all versions as text.
 
 The build writes `_build_info.json` (see setup.py). Nothing here imports torch.
 """
@@ -24,17 +24,17 @@ class BuildMismatchError(ImportError):
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What the C++ extensions were built with."""
+    """The build environment of the C++ extensions."""
 
     torch: str  # such as "2.15.0+cu132"
-    # What the build would have accepted. The defaults are for builds that recorded torch alone.
+    # Versions that the build accepts; defaults are for builds that recorded torch alone.
     supported_torch: str = ">=2.11,<2.16"
     compiler: str = "compiler not recorded"  # else the first line of what it says of itself
     flags: str = "flags not recorded"
 
 
 def build_info() -> BuildInfo | None:
-    """What the build recorded; None where nothing was built."""
+    """The record of the build; None where nothing was built."""
     if not _RECORD.exists():
         return None
     return BuildInfo(**json.loads(_RECORD.read_text()))

@@ -1,4 +1,4 @@
-"""What an operator costs on an accelerator: a roofline whose peaks come from data sheets.
+"""The cost of an operator on an accelerator: a roofline whose peaks come from data sheets.
 
 A device has a peak for each number format, and a rate of its memory. How much of them an operator
 gets depends on its class (`OperatorClass`); those figures are fitted to measurements on an A100
@@ -36,7 +36,7 @@ ClassName = Literal["dense", "convolution", "attention", "lookup", "concatenatio
 
 
 class Pass(NamedTuple):
-    """How a forward or backward pass of a class of operators uses a device.
+    """The use of a device by a forward or backward pass of a class of operators.
 
     It reaches `efficiency` of the peak and `bandwidth` of the memory's rate; `overlap` is the part
     of the shorter one of computing and moving that hides behind the longer one. It takes at least
@@ -124,7 +124,7 @@ FORMATS: tuple[Format, ...] = ("fp32", "tf32", "bf16")
 
 
 def names() -> tuple[str, ...]:
-    """What an accelerator may be called, without formats; "cpu" is this machine's."""
+    """The names of accelerators, without formats; "cpu" is this machine's."""
     return (*DEVICES, "cpu")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SLICE = 500  # evaluations of a chain between two looks at Ctrl-C
 _SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
-# What the beta of each chain begins at, as a part of that of the problem, over and over. Where only
+# The initial beta of each chain, as a part of that of the problem, repeated. Where only
 # several changes together help, hot chains find them; on large models they cost a little.
 _INITIAL_TEMPERATURE = (1.0, 0.2, 1.0, 0.04)
 _COOLING = 1000.0  # beta at the end of a search, as a multiple of that at its beginning
@@ -44,7 +44,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class ChainProgress:
-    """Where chains are: proposals judged and accepted, the least current and the best time."""
+    """The state of chains: proposals judged and accepted, the least current and the best time."""
 
     evaluations: int
     accepted: int
@@ -54,7 +54,7 @@ class ChainProgress:
 
 @dataclass(frozen=True)
 class ChainResult:
-    """What a chain, or several together, has done. Candidates are in ascending order of time.
+    """The result of a chain, or several together. Candidates are in ascending order of time.
 
     `simulations` are the evaluations that were simulated; in others nothing changed, the proposal
     did not fit into memory, or it keeps a server or a link busy for too long. Of the `steps_asked`
@@ -71,7 +71,7 @@ class ChainResult:
     steps_asked: int
 
     def progress(self) -> ChainProgress:
-        """Where it ended."""
+        """Its final state."""
         return ChainProgress(
             self.evaluations, self.accepted, self.current_s, self.candidates[0].seconds
         )
@@ -102,12 +102,12 @@ class Chain:
         self._core.simulate_fully()
 
     def progress(self) -> ChainProgress:
-        """Where it is."""
+        """Its present state."""
         core = self._core
         return ChainProgress(core.evaluations, core.accepted, core.current_s, core.best_s)
 
     def result(self) -> ChainResult:
-        """What it has done so far."""
+        """Its result so far."""
         core = self._core
         candidates = tuple(
             Candidate(seconds, self._problem.raised(strategy))
@@ -125,7 +125,7 @@ class Chain:
 
 
 def budgets(evaluations: int, chains: int) -> list[int]:
-    """How many of `evaluations` each chain makes."""
+    """The number of `evaluations` of each chain."""
     return [evaluations // chains + (i < evaluations % chains) for i in range(chains)]
 
 
@@ -176,12 +176,12 @@ class ThreadedChains:
         return together([chain.progress() for chain in self._chains])
 
     def result(self) -> ChainResult:
-        """What all chains have done so far."""
+        """The results of all chains so far."""
         return merged([chain.result() for chain in self._chains])
 
 
 def together(chains: Sequence[ChainProgress]) -> ChainProgress:
-    """Where several chains are."""
+    """The state of several chains."""
     return ChainProgress(
         sum(chain.evaluations for chain in chains),
         sum(chain.accepted for chain in chains),

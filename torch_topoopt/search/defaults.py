@@ -1,4 +1,4 @@
-"""What planning does unless told otherwise; apart, so that `--help` need not load the planner."""
+"""Defaults of planning; apart, so that `--help` need not load the planner."""
 
 DEFAULT_ROUNDS = 4
 DEFAULT_EVALUATIONS = 50_000  # proposals a round

@@ -103,7 +103,7 @@ def lower_job(
 
 
 def servers_at_once(op_graph: OpGraph) -> float:
-    """How many servers compute at full speed at once; infinity if each has its own processors."""
+    """The servers that compute at full speed at once; infinity if none share processors."""
     step = op_graph.measured_step
     return math.inf if step is None or step.servers_at_once is None else step.servers_at_once
 

@@ -46,7 +46,7 @@ class StrategySearch:
         return self.sample()
 
     def sample(self) -> SearchSample:
-        """Where the chain is now."""
+        """The present state of the chain."""
         core = self._core
         return SearchSample(core.evaluations, core.current_s, core.best_s)
 

@@ -73,7 +73,7 @@ class _Cutting:
         self._seconds: dict[int, list[float]] = {}
 
     def seconds(self, width: int) -> list[float]:
-        """What every operator takes where `width` servers share its samples."""
+        """The time of every operator where `width` servers share its samples."""
         if width not in self._seconds:
             cluster, count = self._cluster, self._micro_batches
             device = accelerator(cluster.accelerator)
@@ -203,7 +203,7 @@ def _with_split_parameters(
 ) -> Strategy | None:
     """All parameters in as few parts as fit, of the numbers that divide a stage's servers."""
     chosen = {i for i, operator in enumerate(op_graph.operators) if operator.parameter_bytes}
-    width = math.gcd(*map(len, blocks))  # what divides the servers of every stage
+    width = math.gcd(*map(len, blocks))  # a divisor of the servers of every stage
     for parts in range(2, width + 1):
         if dimensions and width % parts == 0:
             made = split_strategy(op_graph, blocks, parts, chosen, samples, dimensions)
@@ -228,7 +228,7 @@ def planning_starts(
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
 ) -> tuple[Strategy, ...]:
-    """Where a search may start with that many micro-batches, all of it `executable`.
+    """The starts of a search with that many micro-batches, all of them `executable`.
 
     Those of `starting_strategies`; with more than one micro-batch, `pipelines`; and, along
     `dimensions`, `split_starts`. Raises ValueError if there are none.

@@ -41,7 +41,7 @@ class _Costs(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """Which strategy is best for `op_graph` on a cluster wired as `network`.
+    """The search for the best strategy of `op_graph` on a cluster wired as `network`.
 
     The search begins at the cheapest of `starts` that fits into memory. Without a network, the
     servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only

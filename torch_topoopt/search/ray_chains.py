@@ -53,7 +53,7 @@ def connect(address: str) -> None:
 
 
 def run_chain(problem: SearchProblem, seed: int, number: int, evaluations: int) -> ChainResult:
-    """What one task does: a whole chain."""
+    """The work of one task: a whole chain."""
     chain = Chain(problem, seed, number)
     chain.cool(evaluations)
     chain.step(evaluations)
@@ -111,7 +111,7 @@ class RayChains:
         return self.result()
 
     def result(self) -> ChainResult:
-        """What the chains have found that are done; the start where none is."""
+        """The results of the finished chains; the start where there is none."""
         if not self._results:
             return self._first
         return merged([self._results[number] for number in sorted(self._results)])

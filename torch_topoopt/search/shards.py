@@ -1,4 +1,4 @@
-"""What one shard of an operator computes and holds: an operator again, of the parts that it has."""
+"""The computation and memory of one shard: an operator again, of the parts that the shard has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_even(split: Split, degree: int) -> bool:
 
 
 def may_split(operator: Operator, degrees: Degrees) -> bool:
-    """Whether `operator` has the dimensions of `degrees`, whatever its samples."""
+    """Whether `operator` has the dimensions of `degrees`, with any samples."""
     for dimension, degree in ((degrees.kind, degrees.parameter), ("attribute", degrees.attribute)):
         if degree > 1:
             split = operator.split(dimension)  # type: ignore[arg-type]
@@ -42,10 +42,10 @@ def shard_operator(operator: Operator, degrees: Degrees) -> Operator:
     Sizes are rounded up. A shard that needs its operands whole reads and saves all of them; one of
     "rows" writes a whole output. An operator that touches less memory than its parameters take (an
     embedding) reads its own rows or columns only. All of the parameters are taken to be split, also
-    the few that every shard needs (the bias behind "rows"). What was measured is of the whole
+    the few that every shard needs (the bias behind "rows"). Measured times are of the whole
     operator, so a part has none of it.
     """
-    inputs, outputs, flops, state = 1, 1, 1, 1  # what each is divided by
+    inputs, outputs, flops, state = 1, 1, 1, 1  # the divisor of each
     if degrees.kind is not None:
         split = operator.split(degrees.kind)
         assert split is not None

@@ -15,7 +15,7 @@ _HALVINGS = 60  # of the time that the longest stage may take
 
 
 class Stages(NamedTuple):
-    """Where each stage but the first begins; of each, the number of servers, and its seconds."""
+    """The start of each stage but the first; of each, the number of servers, and its seconds."""
 
     cuts: tuple[int, ...]
     widths: tuple[int, ...]
@@ -28,7 +28,7 @@ class Stages(NamedTuple):
 
 
 def cut_points(op_graph: OpGraph) -> tuple[int, ...]:
-    """Where a pipeline may be cut: before which operators only one tensor has to be handed over.
+    """The cuts of a pipeline: the operators before which only one tensor has to be handed over.
 
     At a cut point i, what operators 0..i-1 made and operators from i on read comes from at most one
     operator.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Cluster
 
-    Executable = Callable[[Placement], bool]  # whether somebody can run an operator like that
+    Executable = Callable[[Placement], bool]  # whether an operator can run like that
 
 Strategy = tuple[Placement, ...]
 
@@ -39,7 +39,7 @@ def everywhere(op_graph: OpGraph, servers: int) -> Strategy:
 
 
 def samples_of_servers(op_graph: OpGraph, cluster: Cluster, micro_batches: int) -> int:
-    """How many servers may have samples of a micro-batch, one for each of their accelerators.
+    """The most servers that may have samples of a micro-batch, one for each of their accelerators.
 
     At least one.
     """
@@ -109,7 +109,7 @@ def starting_strategies(
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
 ) -> tuple[Strategy, ...]:
-    """Where the search starts: those of the following that fit into the accelerators' memory.
+    """The starts of the search: those of the following that fit into the accelerators' memory.
 
     Data parallelism; the same with every operator whole whose AllReduce would carry more bytes than
     its activations; the same with the fewest of the largest operators whole that make it fit.
@@ -176,7 +176,7 @@ def check_memory(
 
 
 class Memory:
-    """What strategies of some degrees need of the accelerators' memory, a hard limit."""
+    """The accelerator memory of strategies of some degrees, a hard limit."""
 
     def __init__(
         self,

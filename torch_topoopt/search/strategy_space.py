@@ -115,7 +115,7 @@ def strategy_space(
     dimensions: Collection[SplitDimension] = (),
     micro_batches: int = 1,
 ) -> StrategySpace:
-    """What every operator of `op_graph` may do on `servers` servers, as far as it is `executable`.
+    """The placements of every operator of `op_graph` on `servers` servers that are `executable`.
 
     Beside samples, of which every part has one of each of the `micro_batches`, it is split along
     `dimensions`; parameters and positions not both at once. An operator that is not splittable by

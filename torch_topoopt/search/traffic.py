@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def transfers(
     operator: Operator, producer: Placement, consumer: Placement
 ) -> list[tuple[int, int, float]]:
-    """What `operator` on `consumer` takes from a tensor that was made on `producer`.
+    """The parts that `operator` on `consumer` takes from a tensor that was made on `producer`.
 
     (source, target, fraction of the tensor), only where source and target differ; gradients go the
     other way. A fraction may be listed for several pairs: partial sums come from everyone who has
@@ -61,7 +61,7 @@ def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[Sha
 
 
 def transfer_count(op_graph: OpGraph, placements: Sequence[Placement]) -> int:
-    """How many transfers between servers `placements` make, one way."""
+    """The number of transfers between servers of `placements`, one way."""
     total = 0
     for read in shared_reads(op_graph, placements):
         producer, reader = placements[read.producer], placements[read.readers[0]]
@@ -76,7 +76,7 @@ def parameter_groups(placement: Placement) -> list[tuple[int, ...]]:
 
 
 def demand(op_graph: OpGraph, placements: Sequence[Placement], servers: int) -> Demand:
-    """What one iteration of `op_graph` under `placements` asks of a cluster of `servers`.
+    """The demand of one iteration of `op_graph` under `placements` on a cluster of `servers`.
 
     One group per set of at least two servers that hold the same parameters, with the summed
     gradients of all operators on it, and one pair per (source, target) with activations sent

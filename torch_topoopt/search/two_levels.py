@@ -29,7 +29,7 @@ _REFINING_SLICE = 2
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How chains are run: their number, and on which Ray cluster (None: in threads, `workers` of
+    """The execution of chains: their number, and the Ray cluster (None: in threads, `workers` of
     them, by default one per processor)."""
 
     chains: int = DEFAULT_CHAINS
@@ -68,7 +68,7 @@ class TwoLevelSearch:
         return self.best()
 
     def result(self) -> ChainResult:
-        """What the chains have done so far; times are those of the coarse simulator."""
+        """The results of the chains so far; times are those of the coarse simulator."""
         return self._chains.result()
 
     def best(self) -> Strategy:

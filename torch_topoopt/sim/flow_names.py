@@ -1,4 +1,4 @@
-"""What the flows of a training iteration carry, for people who look at a trace."""
+"""The contents of a training iteration's flows, for people who look at a trace."""
 
 from __future__ import annotations
 

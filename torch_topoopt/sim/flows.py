@@ -57,8 +57,8 @@ class LinkChange:
 
 @dataclass(frozen=True)
 class FlowsResult:
-    """What a run gave. Arrays are per task (where there are only flows: per flow), per link and per
-    host, in the order in which they were given.
+    """The results of a run. Arrays are per task (where there are only flows: per flow), per
+    link and per host, in the order in which they were given.
 
     `completion_s` is the time of the last delivery, or the time reached if the run was ended early
     (`complete` is False; times of what did not happen are infinite). `cpu_seconds` is the run
@@ -82,7 +82,7 @@ class FlowsResult:
     packet_counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """What `topoopt simulate --json` prints."""
+        """The output of `topoopt simulate --json`."""
         return {
             "completion_s": self.completion_s,
             "complete": self.complete,

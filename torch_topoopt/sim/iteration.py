@@ -64,7 +64,7 @@ def predict_ideal_switch(
     No network of the same degree and link rate carries more bytes in the same time, and none is
     faster for data parallelism or for one transfer at a time. It is not a strict lower bound for
     every strategy: on direct links a transfer that others wait for may have a link to itself, while
-    in the switch it shares its server's one link with transfers that nobody waits for.
+    in the switch it shares its server's one link with transfers that no operator waits for.
     """
     return _estimate(op_graph, cluster, lower_ideal_switch(cluster), strategy, micro_batches)
 

@@ -81,7 +81,7 @@ class IterationProgram:
     cargo_of_task: list[int]
 
     def names(self) -> dict[int, FlowName]:
-        """What every flow carries, by the number of its task."""
+        """The contents of every flow, by the number of its task."""
         operators = [operator.name for operator in self.tasks.op_graph.operators]
         cargoes = self.tasks.core.cargoes
         names: dict[int, FlowName] = {}

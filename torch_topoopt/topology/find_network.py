@@ -44,7 +44,7 @@ def find_network(
     order; a port stays dark only if no other server has one to join it to. Where a matching crosses
     a ring over all servers, AllReduce uses its cables too if the busiest link carries less then.
 
-    Mode `released`: what the paper's public artifact does instead (`released`), one path per pair.
+    Mode `released`: the algorithm of the paper's public artifact (`released`), one path per pair.
     Both are deterministic: the seed of `search` changes nothing.
 
     Mode `best`: searched, as `search` says (`find_best_network`; other modes take no budget and no

@@ -53,7 +53,7 @@ def candidates(
 ) -> Iterator[Network]:
     """Networks for `demand` on three servers or more; `work` is shared among them.
 
-    First the rings that are best for a demand nobody knows, where they are for the whole cluster.
+    First the rings that are best for an unknown demand, where they are for the whole cluster.
     Then, for every number of ports that the AllReduce groups together may take (the paper's split
     is one of these), rings and links annealed for the model-parallel pairs. Then, for the paper's
     split, the links of an exact matching, and what annealing makes of them. Where the links are a
@@ -107,7 +107,7 @@ def candidates(
 
 
 def _union(cluster: Cluster, seed: int, work: int) -> RingUnion:
-    """Rings over all servers for a demand nobody knows, and links over the ports they leave."""
+    """Rings over all servers for an unknown demand, and links over the ports they leave."""
     duplex = cluster.ports == "duplex"
     rings, spare = divmod(cluster.degree, ports_per_ring(cluster, cluster.servers))
     if not spare:
@@ -184,7 +184,7 @@ def _grant_more(
 
 
 def _weights(servers: int, pairs: Mapping[Pair, int]) -> list[int]:
-    """What a hop costs per pair: its bytes, scaled, and a little for pairs without bytes."""
+    """The cost of a hop per pair: its bytes, scaled, and a little for pairs without bytes."""
     cells = servers * servers
     largest = min(_MOST_WEIGHT // cells, (1 << 50) // cells // servers) - 1
     most = max(pairs.values(), default=1)
@@ -215,7 +215,7 @@ def _start(
             orders[group].append(union.rings[i] if known and union else tuple(order))
         for server in group:
             free[server] -= count * ports_per_ring(cluster, len(group))
-    if union is not None:  # what the union has beyond these rings is a good start for the links
+    if union is not None:  # the union's other links are a good start for the links
         for ring in union.rings[split[whole] :]:
             links += pairwise((*ring, ring[0]))
             free = [ports - ports_per_ring(cluster, len(whole)) for ports in free]

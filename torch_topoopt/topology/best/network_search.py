@@ -1,4 +1,4 @@
-"""How a network is searched: the options of mode best."""
+"""The options of mode best: the search for a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NetworkSearch:
     `BUDGET_S_PER_SERVER` for each server. Planning routes comes on top.
 
     `on_better` is called with every network that is better than all before it, the paper's own
-    first: for whoever ends the search early.
+    first: for a caller that ends the search early.
     """
 
     seed: int = 0

@@ -1,1 +1,1 @@
-"""How a network goes on without a cable, a link or a server."""
+"""Networks without a cable, a link or a server."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DisconnectedError(ValueError):
-    """What is left of a network is in parts, so nothing can be routed over it."""
+    """The rest of a network is not connected, so nothing can be routed over it."""
 
 
 class Survivors:
@@ -71,11 +71,11 @@ def ring_without(ring: Ring, server: int | None) -> tuple[int, ...]:
 def degraded_network(
     cluster: Cluster, network: Network, failure: Failure, *, server: bool = False
 ) -> Network:
-    """What is left of `network` after the loss of link, or with `server` of server, `failure.lost`.
+    """The rest of `network` after the loss of link, or with `server` of server, `failure.lost`.
 
     Servers and ports keep their numbers; a lost server has no links and is in no group, and a group
-    of nobody else is gone. It passes `validate_network`, which is told of a lost server as
-    `without`. Raises DisconnectedError if not all servers can reach each other.
+    of it alone is gone. The network passes `validate_network`, with a lost server as `without`.
+    Raises DisconnectedError if not all servers can reach each other.
     """
     lost_server = failure.lost if server else None
     if not failure.connected:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FailureFigures:
-    """What a failure costs, in seconds of the busiest link for the demand of one iteration.
+    """The cost of a failure, in seconds of the busiest link for the demand of one iteration.
 
     Without failure `all_reduce_s` counts the AllReduce bytes alone and `busiest_s` all bytes; the
     same after it, both None where the servers are not connected any more.
@@ -175,7 +175,7 @@ def _cost(
 
 
 def _ways_to_drop(model: LoadModel, loss: Loss, g: int) -> list[tuple[int, ...]]:
-    """Which rings the group may do without, the likely best first; some ring is always left.
+    """The rings that the group may do without, the likely best first; some ring is always left.
 
     Of those that a lost link cuts: one (on duplex with the other direction of its cables), all, or
     none. A lost server is on all rings of its groups, so none is dropped for it.

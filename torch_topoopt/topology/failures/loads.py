@@ -1,4 +1,4 @@
-"""What a demand puts on the links that are left after a failure, kept up to date from one to all.
+"""The loads of a demand on the links that are left after a failure, updated from one to all.
 
 `LoadModel` holds, for a whole network, which traffic crosses which linked pair, so that a failure
 costs only the traffic that it touches.
@@ -100,7 +100,7 @@ class LoadModel:
 
 @dataclass(frozen=True)
 class Repair:
-    """How one group goes on: the rings that it drops, and ways for neighbours without a link.
+    """A group's repair: the rings that it drops, and routes for neighbours without a link.
 
     `load` is in bytes per byte that the group reduces.
     """
@@ -199,7 +199,7 @@ class Loss:
         """Group `g` without the rings `dropped`.
 
         Hops take the routes that `degraded_network` would find. With `others`, the load of all
-        other traffic, neighbours whose link is lost, or who were none before, get new detours
+        other traffic, neighbours whose link is lost, or which were none before, get new detours
         instead, such that the busiest link on them is as little busy as can be.
         """
         model = self.model
@@ -244,7 +244,7 @@ class Loss:
         One hop after the other, and again against the others' detours where a link is busier than
         it need be.
         """
-        # what is not asked for is spread as if it were alone
+        # a group without bytes gets detours as if it were alone
         scale, floor_s = 1, 0.0
         if size_bytes := self.model.all_reduce_bytes[g]:
             scale, floor_s = size_bytes, self.bound_s(g, others)

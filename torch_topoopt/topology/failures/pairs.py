@@ -73,10 +73,10 @@ class PairTraffic:
         load = self.load.copy()
         if not self.number:
             return load
-        told = {
+        rerouted = {
             self.number[pair]: routes for pair, routes in detours.items() if pair in self.number
         }
-        gone = np.array(list(told), dtype=np.int64)
+        gone = np.array(list(rerouted), dtype=np.int64)
         cut = self._route_by_edge[_ranges(self._hops_over_edge, np.array(lost, dtype=np.int64))]
         moved = np.unique(np.concatenate((self.route_pair[cut], gone)))
         routes = _ranges(self._routes_of_pair, moved)
@@ -96,7 +96,7 @@ class PairTraffic:
         anew = moved[(total == 0) & ~at_server & ~np.isin(moved, gone)]
         if len(anew):
             self._add_walks(load, anew, left, servers)
-        for number, detour in told.items():
+        for number, detour in rerouted.items():
             for route in detour:
                 for hop in pairwise(route.servers):
                     load[self.edges[hop]] += route.weight * self.size_bytes[number]
@@ -130,7 +130,7 @@ class PairTraffic:
 
 
 def _begins(sorted_ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Where each of the ids 0..count-1 begins in a sorted column, and the end."""
+    """The start of each of the ids 0..count-1 in a sorted column, and the end."""
     return np.searchsorted(sorted_ids, np.arange(count + 1))
 
 
@@ -144,7 +144,7 @@ def _ranges(begins: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int
 def hop_matrix(adjacent: Collection[Pair], servers: int) -> NDArray[np.int64]:
     """Least hops, [source, target]; -1 where there is no path."""
     # Rows are gathered, not multiplied: threads of a matrix product spin where the machine is busy.
-    following = _neighbour_table(adjacent, servers)  # -1: the row of nobody, added below
+    following = _neighbour_table(adjacent, servers)  # -1: the empty row, added below
     known = np.eye(servers, dtype=bool)
     hops = np.where(known, 0, -1)
     frontier, distance = known, 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def remaining_network(cluster: Cluster, network: Network, servers: Collection[int]) -> Network:
-    """The links between `servers`, with rings over all of them and routes over nobody else.
+    """The links between `servers`, with rings over all of them and routes over no others.
 
     Servers and ports keep their numbers. Raises DisconnectedError if the links that are left do not
     join all of `servers`.

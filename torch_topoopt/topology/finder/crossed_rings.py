@@ -97,7 +97,7 @@ def crossing_matching(
 
 
 def crossing_of(orders: Sequence[Order], matching: Sequence[Pair]) -> tuple[int, tuple[Order, ...]]:
-    """Which of `orders` the `matching` crosses, the last one first, and the two rings that gives;
+    """The one of `orders` that the `matching` crosses, the last first, and the two rings it gives;
     (-1, ()) if none."""
     for i in reversed(range(len(orders))):
         if crossed := crossed_orders(orders[i], matching):

@@ -35,7 +35,7 @@ from torch_topoopt.topology.routing.shortest_paths import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-UNKNOWN_GBPS = 10.0  # taken for interfaces whose speed nobody knows
+UNKNOWN_GBPS = 10.0  # taken for interfaces of unknown speed
 _PATHS = 4  # shortest paths that share the bytes of a pair without a link
 _SEARCH_STEPS = 200_000  # for one ring; about a second
 

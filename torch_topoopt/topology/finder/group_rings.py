@@ -63,7 +63,7 @@ def degree_split(cluster: Cluster, groups: Sequence[GroupDemand], pair_bytes: in
 
 
 def ring_counts(cluster: Cluster, groups: Sequence[GroupDemand], degree: int) -> dict[Servers, int]:
-    """How many strides each group gets out of `degree` ports per server (lines 5-7).
+    """The number of strides of each group out of `degree` ports per server (lines 5-7).
 
     In order of traffic, group k gets ceil(degree * share) ports (where they are not alike, as many
     as carry that share of what these ports do), rounded down to whole rings but
@@ -179,7 +179,7 @@ def wire_further_rings(wiring: PortAllocator, strides: dict[Servers, tuple[int, 
 
 
 def wire_partial_strides(wiring: PortAllocator, chosen: Sequence[int]) -> None:
-    """Where all servers have ports left but no coprime stride is, wires the other strides.
+    """Wires the other strides where all servers have ports left but no coprime stride is.
 
     A stride that shares a factor g with n forms g rings of n / g servers: of no use to AllReduce
     over all servers, but it shortens routes, keeps the network the same from every server, and
@@ -206,7 +206,7 @@ def wire_partial_strides(wiring: PortAllocator, chosen: Sequence[int]) -> None:
 
 
 def wire_crossing(wiring: PortAllocator, strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Where every server has one port left, a matching that crosses the last ring over all servers.
+    """A matching that crosses the last ring over all servers, where every server has one port left.
 
     `strides` are those of these rings. Returns the pairs that were joined: () on simplex, without a
     ring, with another number of ports, or where no such matching is left (`crossing_matching`).
@@ -222,7 +222,7 @@ def wire_crossing(wiring: PortAllocator, strides: Sequence[int]) -> tuple[tuple[
 
 
 def wire_repeated_strides(wiring: PortAllocator, strides: dict[Servers, tuple[int, ...]]) -> None:
-    """Where parallel links are asked for, ports that are left repeat the coprime strides.
+    """Ports that are left repeat the coprime strides, where parallel links are asked for.
 
     Those over all servers, in their order, each as often as there are ports; added to `strides`.
     """

@@ -1,1 +1,1 @@
-"""What a network is worth: hops, loads, bounds."""
+"""Measures of a network: hops, loads, bounds."""

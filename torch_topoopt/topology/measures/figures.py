@@ -1,4 +1,4 @@
-"""What a network is worth: the figures by which topologies are compared."""
+"""Measures of a network: the figures by which topologies are compared."""
 
 from __future__ import annotations
 

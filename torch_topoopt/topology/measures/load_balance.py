@@ -1,4 +1,4 @@
-"""How evenly a demand loads the links of a network (paper Figure 15)."""
+"""The balance of a demand's load on the links of a network (paper Figure 15)."""
 
 from __future__ import annotations
 

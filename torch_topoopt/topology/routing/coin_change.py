@@ -64,7 +64,7 @@ def coin_change(size: int, coins: Iterable[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def _added_squares(used: dict[int, int], sequence: tuple[int, ...]) -> int:
-    """How much the sum of squared uses grows when `sequence` is added."""
+    """The growth of the sum of squared uses when `sequence` is added."""
     return sum((2 * used[c] + m) * m for c, m in Counter(sequence).items())
 
 

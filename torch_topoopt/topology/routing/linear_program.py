@@ -120,7 +120,7 @@ class _Program:
         return second.x.reshape(len(self.sources), len(self.edges)), utilisation
 
     def _balance(self) -> tuple[Any, NDArray[np.float64]]:
-        """What goes into a server minus what goes out is what it was sent; not for the source."""
+        """Inflow minus outflow of a server is its demand; not for the source."""
         from scipy.sparse import block_diag, csr_array
 
         count = len(self.edges)
@@ -202,7 +202,7 @@ class _Decomposition:
                 if wanted > _TOLERANCE:
                     raise RuntimeError(f"HiGHS: no flow from server {self._source} to {target}")
                 found[self._shortest(target)] = wanted
-            # what the tolerances of the program left over goes the same ways
+            # the remainder within the program's tolerances takes the same paths
             scale = wanted / sum(found.values())
             table[target] = [(path, size * scale) for path, size in sorted(found.items())]
         return table

@@ -1,4 +1,4 @@
-"""What a demand puts on the links of a network, and how far its servers are apart."""
+"""The loads of a demand on the links of a network, and the distances of its servers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def link_bytes(network: Network, traffic: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[float, float, float]:
-    """How well `network` serves `demand`, less being better: three figures in order of weight.
+    """The quality of `network` for `demand`, less being better: three figures in order of weight.
 
     The bytes on its busiest link, for no demand is met before that link is done; the bytes on all
     links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen. Where

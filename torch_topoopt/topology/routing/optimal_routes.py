@@ -135,7 +135,7 @@ def _utilisation(
     routes: dict[Pair, tuple[Route, ...]],
     period: int,
 ) -> float:
-    """What the routes of all sources reach; each stands for those that it is moved to."""
+    """The loads of the routes of all sources; each represents those that it is moved to."""
     servers = len(traffic)
     sent = np.zeros_like(capacity)
     for pair, of_pair in routes.items():

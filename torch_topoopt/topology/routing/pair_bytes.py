@@ -1,4 +1,4 @@
-"""What servers send each other, as a matrix: all pairs of a large cluster at once."""
+"""The bytes between servers as a matrix: all pairs of a large cluster at once."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def ring_ports_for(
 
 
 def _least(rates: Sequence[float], share: Fraction, *, whole: float | None = None) -> int:
-    """How many of `rates`, from the first on, add up to `share` of `whole` (of all); or all."""
+    """The number of `rates`, from the first on, that add up to `share` of `whole`; or all."""
     wanted = float(share) * (sum(rates) if whole is None else whole) * (1 - 1e-12)
     for count, total in enumerate(accumulate(rates), 1):
         if total >= wanted:

@@ -167,7 +167,7 @@ class _Router:
     ) -> None:
         self.servers = servers
         self.rates = rates
-        # what bytes are divided by: rates, or where links are alike the number of parallel ones
+        # the divisor of bytes: rates, or where links are alike the number of parallel ones
         self.speed = rates or Counter((link.source, link.target) for link in links)
         self.load: dict[Pair, float] = dict.fromkeys(self.speed, 0.0)
         self.incoming = neighbours(servers, {(b, a) for a, b in self.speed})

@@ -143,7 +143,7 @@ class _Layer:
 
     def places(self) -> dict[Pair, int]:
         """All links in an order in which every dependency of this layer goes forward."""
-        # What reaches more comes first: a link reaches all that those after it reach, and itself.
+        # Links that reach more come first: a link reaches itself and all that later ones reach.
         order = sorted(self._number, key=lambda pair: (-self._size(pair), self._number[pair]))
         return {pair: place for place, pair in enumerate(order)}
 
