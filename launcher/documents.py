@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import Document
 from torch_topoopt.plan.units import format_seconds
@@ -177,7 +177,7 @@ def make_plan(
     """
     from torch_topoopt.planner.alternation import Planning
 
-    try:
+    with input_errors():
         planning = Planning(graph, cluster, options, shown(progress))
         try:
             return planning.run()
@@ -186,8 +186,6 @@ def make_plan(
             if best is None:
                 raise
             raise StoppedEarly(best, interrupted) from None
-    except ValueError as error:
-        raise InputError(str(error)) from None
 
 
 def shown(progress: Callable[[float | None, str], None]) -> Callable[[PlanProgress], None]:

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.user_functions import UserFunction, UserFunctionError, is_file
 
@@ -181,7 +181,5 @@ def check_accelerator(name: str) -> None:
     """Raises InputError for one that is not in the table."""
     from torch_topoopt.search.accelerators import accelerator
 
-    try:
+    with input_errors():
         accelerator(name)
-    except ValueError as error:
-        raise InputError(str(error)) from None

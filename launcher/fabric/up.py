@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -130,10 +130,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     arguments.ports = "duplex"  # a veth pair carries both directions
     cluster = shared_options.cluster_of(arguments)
     demand = Demand((GroupDemand(tuple(range(cluster.servers)), 1 << 20),), ())
-    try:
+    with input_errors():
         network = find_network(cluster, demand)
-    except ValueError as error:
-        raise InputError(str(error)) from None
     return Plan.of_network(cluster, network, demand, model="none")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher import documents
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.plan import programs, strategy_files
 from torch_topoopt.plan.units import counted, format_gbps
 
@@ -135,7 +135,7 @@ class PlanningChoice:
                 return str(error).removeprefix("strategy: ")
             return ""
 
-        try:
+        with input_errors():
             return plan_pipeline(
                 graph,
                 cluster,
@@ -144,8 +144,6 @@ class PlanningChoice:
                 why_not=None if program is None else why_not,
                 on_progress=documents.shown(progress),
             )
-        except ValueError as error:
-            raise InputError(str(error)) from None
 
     def options_from(self, plan: Plan) -> PlanningOptions:
         """To go on searching at the strategy of `plan`, if only that was asked for."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, parser, shared_options
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
 from torch_topoopt.launcher.simulate import packet_options
 from torch_topoopt.plan.units import format_gbps, format_seconds
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"comparing {arguments.model}") as progress:
         progress(None, "profiling")
-        try:
+        with input_errors():
             for name in names:
                 architecture(name)
             graph = choice.op_graph(arguments.model, cluster)
@@ -93,8 +93,6 @@ def main(argv: list[str]) -> int:
                 packet_options=packet,
                 on_progress=progress,
             )
-        except ValueError as error:
-            raise InputError(str(error)) from None
     if arguments.plot is not None:
         compare_plot.draw(comparison, arguments.plot)
     if arguments.json:

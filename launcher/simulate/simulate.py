@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from torch_topoopt.launcher import console, documents, parser, shared_options, signals
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import planning
 from torch_topoopt.launcher.simulate import packet_options
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
@@ -93,26 +93,26 @@ def main(argv: list[str]) -> int:
         raise InputError(f"until: {arguments.until} is not above 0")
     options = packet_options.given_options(arguments)
     terminal = console.Terminal(json_output=arguments.json)
-    with terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress:
-        try:
-            program, control, names = _program(arguments, terminal)
-            if control is not None:
-                options["control"] = control
-            with signals.noted() as stopped:
+    with (
+        terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress,
+        input_errors(),
+    ):
+        program, control, names = _program(arguments, terminal)
+        if control is not None:
+            options["control"] = control
+        with signals.noted() as stopped:
 
-                def keep_going(now_s: float, finished: int) -> bool:
-                    progress(finished / max(program.task_count, 1), f"at {format_seconds(now_s)}")
-                    return stopped() is None
+            def keep_going(now_s: float, finished: int) -> bool:
+                progress(finished / max(program.task_count, 1), f"at {format_seconds(now_s)}")
+                return stopped() is None
 
-                result = sim.run_program(
-                    program,
-                    level=arguments.level,
-                    until_s=math.inf if arguments.until is None else arguments.until,
-                    keep_going=keep_going,
-                    **options,
-                )
-        except ValueError as error:
-            raise InputError(str(error)) from None
+            result = sim.run_program(
+                program,
+                level=arguments.level,
+                until_s=math.inf if arguments.until is None else arguments.until,
+                keep_going=keep_going,
+                **options,
+            )
     _write_files(arguments, program, result, names)
     if arguments.json:
         console.print_json(result.summary())

@@ -178,7 +178,9 @@ def _check_queue(store: Store, count: int) -> None:
     for job in jobs:
         own = {server for server, user in used.items() if user == job.id}
         assert own == (
-            set(job.layout.servers) if job.layout and job.state in j.ON_SERVERS else set()
+            set(job.layout.servers)
+            if job.layout and job.state in (j.STARTING, j.RUNNING, j.STOPPING)
+            else set()
         )
 
 

@@ -65,7 +65,6 @@ class Routes:
         self._from = np.array([a for a, _ in index], dtype=np.int64)
         self._to = np.array([b for _, b in index], dtype=np.int64)
         self.router = self._routers()
-        self._path_latency_s: dict[Pair, float] = {}
 
     def _routers(self) -> list[int]:
         """The node that each server's paths start and end at: itself, or its only switch."""
@@ -123,13 +122,6 @@ class Routes:
             _joined(edges, np.int64),
             _joined(loads, np.float64),
         )
-
-    def path_latency_s(self, source: int, target: int) -> float:
-        """Of the slowest path that bytes of this pair take. Raises ValueError if there is none."""
-        pair = (source, target)
-        if pair not in self._path_latency_s:
-            self._path_latency_s[pair] = float(self.loads([pair]).latency_s[0])
-        return self._path_latency_s[pair]
 
     def _router_loads(self, pairs: set[Pair]) -> PairLoads:
         """The same between attachment switches."""

@@ -28,11 +28,8 @@ CLEARING = "clearing"  # its processes are gone; its circuits are being removed
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 
 FINAL = frozenset({DONE, FAILED, CANCELLED})
-ON_SERVERS = frozenset({STARTING, RUNNING, STOPPING})
 # The states in which a job's circuits have to be there; before and after, they have to be gone.
 WIRED = frozenset({PREPARING, READY, STARTING, RUNNING, STOPPING})
-
-LAUNCHES = ("run", "hosts", "program")
 
 
 @dataclass(frozen=True)
