@@ -1,4 +1,4 @@
-// The part of the process group that deals with its members: who has come, and groups of some.
+// The part of the process group that deals with its members: which have come, and groups of some.
 
 #include <algorithm>
 #include <utility>

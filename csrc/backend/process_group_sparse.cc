@@ -1,5 +1,5 @@
-// all_reduce of sparse tensors: everybody gets the indices and values of all members and adds them
-// up in the order of the ranks.
+// all_reduce of sparse tensors: every member gets the indices and values of all members and adds
+// them up in the order of the ranks.
 
 #include <numeric>
 #include <utility>

@@ -28,7 +28,7 @@ class Session {
   // Not on the reactor thread, and without the GIL.
   void groupClosed(std::chrono::milliseconds limit);
 
-  // As groupClosed, but the last one to go waits for nobody: all ranks are told `why`.
+  // As groupClosed, but the last one to go waits for no other rank: all are notified of `why`.
   void groupAborted(const std::string& why);
 
   // Until release(), as if one group more were open: for ranks that are in none yet, and where the
@@ -36,7 +36,7 @@ class Session {
   void hold() { groupOpened(); }
   void release(std::chrono::milliseconds limit) { groupClosed(limit); }
 
-  // Tells all ranks that this one has failed, and closes at once.
+  // Notifies all ranks that this one has failed, and closes at once.
   void fail(const std::string& why);
 
   bool closed() const;

@@ -13,7 +13,7 @@
 namespace topoopt {
 namespace {
 
-// Devices tell nobody when an event has passed, so the thread looks again after such a time,
+// Devices notify no thread when an event has passed, so the thread looks again after such a time,
 // doubled as long as nothing happens.
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{200};

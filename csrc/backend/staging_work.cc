@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10::ivalue::Future> StagingWork::makeFuture() const {
                                                   std::vector<c10::Device>{device_});
 }
 
-// The future notes the current streams, for which its callbacks and those who wait for it let their
+// The future notes the current streams, for which its callbacks and its waiting threads let their
 // own streams wait.
 void StagingWork::completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
   if (!stream_) return TopooptWork::completeFuture(future);

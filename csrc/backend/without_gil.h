@@ -1,4 +1,4 @@
-// Threads that free tensors may need the GIL, so nobody waits for them while holding it.
+// Threads that free tensors may need the GIL, so no thread waits for them while holding it.
 
 #pragma once
 

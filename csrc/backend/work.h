@@ -21,7 +21,7 @@ class TopooptWork : public c10d::Work {
 
   // Completes the work. If all went well and there is a `finisher` (copies results to where the
   // caller wants them), it runs first: here if this is the thread that made the work, for then
-  // nobody else waits for it; else on a thread of the pool.
+  // no other thread waits for it; else on a thread of the pool.
   void complete(std::exception_ptr error, std::function<void()> finisher);
 
   // Memory that must live until the operation is over.

@@ -102,7 +102,7 @@ void Group::fail(std::exception_ptr error, Spread spread) {
 }
 
 void Group::closeChannel(const std::string& why, Spread spread) {
-  if (spread == Spread::kGoodbye) return endpoint_->closeChannel(config_.channel, why);
+  if (spread == Spread::kShutdown) return endpoint_->closeChannel(config_.channel, why);
   endpoint_->failChannel(config_.channel, why, spread == Spread::kEverywhere);
 }
 
@@ -119,7 +119,7 @@ void Group::abort(const std::string& why) {
 void Group::shutdown() {
   endpoint_->reactor().run([this] {
     fail(std::make_exception_ptr(AbortedError("the process group was shut down")),
-         Spread::kGoodbye);
+         Spread::kShutdown);
   });
 }
 

@@ -109,8 +109,8 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void shutdown();
 
  protected:
-  // kHere: the others know already. kGoodbye: nothing is wrong, what was sent may still arrive.
-  enum class Spread { kEverywhere, kHere, kGoodbye };
+  // kHere: the others know already. kShutdown: nothing is wrong, what was sent may still arrive.
+  enum class Spread { kEverywhere, kHere, kShutdown };
 
   Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 

@@ -38,7 +38,8 @@ LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, int member, std::vect
       name_(std::move(name)) {}
 
 void LocalTeam::begin(const CollectiveCall& call) {
-  // Whoever failed may have arrived in this phase, so that waiting for all would not notice.
+  // The member that failed may have arrived in this phase, so that waiting for all would not
+  // notice.
   if (segment_->failed()) throw PeerLostError(segment_->failure());
   call_ = &call;
   agreed_ = false;
@@ -289,8 +290,8 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
   }
 }
 
-// All tell all how much they send: a member only knows its own sizes, so no fingerprint covers
-// them. Returns the largest size of all.
+// Every member publishes how much it sends to each: it only knows its own sizes, so no fingerprint
+// covers them. Returns the largest size of all.
 size_t LocalTeam::checkSizes(const std::vector<size_t>& receive_bytes) const {
   size_t largest = 0;
   for (int from = 0; from < size(); ++from) {

@@ -96,7 +96,7 @@ class Operation {
   size_t left_ = 0;  // sends and receives that are not complete
   std::exception_ptr error_;
   bool running_ = false;
-  bool reporting_ = false;  // the end of this operation is still to be told
+  bool reporting_ = false;  // done_ has not been called for this operation
   int depth_ = 0;           // of calls into this object that are on the stack
   std::vector<PartCounters> counters_;
 };

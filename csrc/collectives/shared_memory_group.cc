@@ -57,7 +57,7 @@ void SharedMemoryGroup::run(const CollectiveRequest& request, const CollectiveCa
 // Operations complete on their own threads, which the end of the team stops.
 void SharedMemoryGroup::endCollectives(std::exception_ptr error, Spread spread) {
   const std::string why = whatFailed(error);
-  if (spread == Spread::kGoodbye) {
+  if (spread == Spread::kShutdown) {
     team_.leave();
   } else {
     team_.fail(spread == Spread::kEverywhere ? ownFailure(why) : why);

@@ -53,9 +53,9 @@ size_t tablesBytesFor(int size) {
 }  // namespace
 
 struct TeamSegment::Header {
-  alignas(kLine) std::atomic<uint32_t> bell;      // rises when sleepers have something to look at
+  alignas(kLine) std::atomic<uint32_t> wakes;     // rises when sleepers have something to look at
   alignas(kLine) std::atomic<uint32_t> sleepers;  // members that sleep, or are about to
-  alignas(kLine) std::atomic<uint32_t> failed;    // 1: somebody writes why, 2: it is written
+  alignas(kLine) std::atomic<uint32_t> failed;    // 1: a member writes why, 2: it is written
   char why[kMaxFailureBytes];
 };
 
@@ -134,10 +134,10 @@ std::byte* TeamSegment::result(int member, uint32_t phase) const {
 
 // ---- waiting -----------------------------------------------------------------------------------
 
-// Sequentially consistent, as are sleepers and bell: either the last to arrive sees that somebody
-// is about to sleep, or the one who is about to sleep sees that all have arrived.
+// Sequentially consistent, as are sleepers and wakes: either the last to arrive sees that a member
+// is about to sleep, or that member sees that all have arrived.
 bool TeamSegment::arrived(int member, uint32_t phase) const {
-  // Phases may wrap around; nobody is half of all numbers ahead.
+  // Phases may wrap around; no member is half of all numbers ahead.
   const uint32_t reached = cell(member).phase.load(std::memory_order_seq_cst);
   return static_cast<int32_t>(reached - phase) >= 0;
 }
@@ -152,13 +152,13 @@ bool TeamSegment::allArrived(uint32_t phase) const {
 void TeamSegment::arrive(int member, uint32_t phase) {
   cell(member).core.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
   cell(member).phase.store(phase, std::memory_order_seq_cst);
-  // Only the last one has news for those who sleep.
-  if (header().sleepers.load(std::memory_order_seq_cst) != 0 && allArrived(phase)) ring();
+  // Only the last one has news for sleeping members.
+  if (header().sleepers.load(std::memory_order_seq_cst) != 0 && allArrived(phase)) wakeSleepers();
 }
 
-void TeamSegment::ring() {
-  header().bell.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &header().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void TeamSegment::wakeSleepers() {
+  header().wakes.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &header().wakes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 std::optional<TeamSegment::Waited> TeamSegment::state(int member, uint32_t phase) const {
@@ -211,7 +211,7 @@ TeamSegment::Waited TeamSegment::waitAll(int member, uint32_t phase,
 TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase,
                                        std::optional<Clock::time_point> deadline) {
   for (;;) {
-    const uint32_t seen = header().bell.load(std::memory_order_seq_cst);
+    const uint32_t seen = header().wakes.load(std::memory_order_seq_cst);
     if (const auto waited = state(member, phase)) return *waited;
     timespec left{};
     if (deadline) {
@@ -221,7 +221,7 @@ TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase,
       left.tv_sec = static_cast<time_t>(remaining.count() / 1'000'000'000);
       left.tv_nsec = static_cast<long>(remaining.count() % 1'000'000'000);
     }
-    syscall(SYS_futex, &header().bell, FUTEX_WAIT, seen, deadline ? &left : nullptr, nullptr, 0);
+    syscall(SYS_futex, &header().wakes, FUTEX_WAIT, seen, deadline ? &left : nullptr, nullptr, 0);
   }
 }
 
@@ -229,7 +229,7 @@ TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase,
 
 void TeamSegment::leave(int member) {
   cell(member).left.store(1, std::memory_order_seq_cst);
-  ring();
+  wakeSleepers();
 }
 
 bool TeamSegment::left(int member) const {
@@ -243,14 +243,14 @@ bool TeamSegment::fail(const std::string& why) {
   std::memcpy(header().why, why.data(), bytes);
   header().why[bytes] = '\0';
   header().failed.store(2, std::memory_order_seq_cst);
-  ring();
+  wakeSleepers();
   return true;
 }
 
 bool TeamSegment::failed() const { return header().failed.load(std::memory_order_seq_cst) != 0; }
 
 std::string TeamSegment::failure() const {
-  // Whoever failed may have died before it could say why.
+  // The member that failed may have died before it could say why.
   for (int i = 0; i < 1000; ++i) {
     if (header().failed.load(std::memory_order_seq_cst) == 2) return header().why;
     std::this_thread::yield();

@@ -1,11 +1,11 @@
 // The memory that the members of a local team share, and how they wait for each other in it.
 //
 // Work goes in phases. A member does what it has to do before the end of a phase, calls arrive(),
-// and goes on when all have arrived. Whoever waits looks for a short time, then sleeps in the
+// and goes on when all have arrived. A member that waits polls for a short time, then sleeps in the
 // kernel.
 //
 // Two sets of slots alternate: what is written before the end of phase p goes to set p % 2 and is
-// read by others between the ends of p and p + 1. So no slot is written while somebody reads it,
+// read by others between the ends of p and p + 1. So no slot is written while a member reads it,
 // across operations too, with one wait per phase.
 //
 // The segment is an anonymous file (memfd) full of zeros at first: nothing has to be set up, and
@@ -62,7 +62,8 @@ class TeamSegment {
   void leave(int member);
   bool left(int member) const;
 
-  // Nobody waits in this segment from now on. Only the first call counts; whether it is this one.
+  // No member waits in this segment from now on. Only the first call counts; whether it is this
+  // one.
   bool fail(const std::string& why);
   bool failed() const;
   std::string failure() const;
@@ -78,7 +79,7 @@ class TeamSegment {
   bool onCoreOfMissing(uint32_t phase) const;
   void look(uint32_t phase) const;
   Waited sleep(int member, uint32_t phase, std::optional<Clock::time_point> deadline);
-  void ring();
+  void wakeSleepers();
 
   const int size_;
   const size_t slot_bytes_;

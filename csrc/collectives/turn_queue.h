@@ -1,5 +1,5 @@
-// Functions that run one after the other, in the order in which they were given: on the thread of
-// whoever waits for one if it is its turn at once, else on a thread of the queue.
+// Functions that run one after the other, in the order in which they were given: on the caller's
+// thread if the caller waits and it is its turn at once, else on a thread of the queue.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace topoopt {
 
 class TurnQueue {
  public:
-  // Told its place in the order, from 0. It must not throw.
+  // Called with its place in the order, from 0. It must not throw.
   using Turn = std::function<void(uint64_t)>;
 
   TurnQueue();

@@ -157,8 +157,8 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
   return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
 }
 
-// Makes `strategy` the one that is simulated, undoes the last proposal, and sees who shares what
-// `changed` read. The edges around them are still to be priced.
+// Makes `strategy` the one that is simulated, undoes the last proposal, and finds which edges share
+// what `changed` read. The edges around them are still to be priced.
 void CoarseSimulator::choose(const std::vector<int>& strategy, const std::vector<int>& changed) {
   for (int op : changed_) strategy_[op] = base_[op];
   for (int edge : changed_edges_) {

@@ -5,7 +5,7 @@
 // AllReduce. Tasks are issued in one order: operators forward, those of equal depth in the graph
 // side by side, then backward in reverse, each with the transfers of its results and its AllReduce
 // behind it. A server computes in this order. A
-// transfer starts when all who send have their part, and keeps every link of its routes busy for
+// transfer starts when all senders have their part, and keeps every link of its routes busy for
 // the bytes it carries there, one transfer after the other; it arrives everywhere when its last
 // link is done. AllReduces take what transfers leave of a link. The flow level
 // (sim/iteration/iteration.h) shares links between all flows at hand instead, lets every pair of

@@ -397,7 +397,7 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
   if (posted) {
     if (!placed) {
       // It was posted, or bound, while the payload was still being read; or the ends disagree.
-      if (!posted->done) return;  // it has been told that the ends disagree
+      if (!posted->done) return;  // it has failed because the ends disagree
       Done done = std::exchange(posted->done, nullptr);
       if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
                    done)) {

@@ -6,7 +6,7 @@
 // ever waits for room at the next hop, hence no cycle of relays can wait for each other, whatever
 // the routes and the operations are.
 //
-// A rank that is done says so to all others and goes on relaying until everybody is done (leave()).
+// A rank that is done says so to all others and goes on relaying until all are done (leave()).
 //
 // Callbacks run on the reactor thread. Functions marked "loop" may only be called there.
 
@@ -68,7 +68,7 @@ class Endpoint final : private Link::Observer {
   void receive(const FlowId& flow, void* data, size_t bytes, uint32_t fingerprint, Done done);
 
   // Loop. Takes the next message of the first of the flows (peer, channel, stream) that has one;
-  // `from` is told the peer as soon as it is known.
+  // `from` is called with the peer as soon as it is known.
   void receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream, void* data,
                   size_t bytes, uint32_t fingerprint, std::function<void(int)> from, Done done);
 
@@ -79,11 +79,12 @@ class Endpoint final : private Link::Observer {
   // their callbacks are not called. Not from a callback of send or receive: post it.
   void closeChannel(uint32_t channel, const std::string& why = "the group was shut down");
 
-  // Loop. Closes the channel; with `tell`, all ranks fail it for the same reason.
-  void failChannel(uint32_t channel, const std::string& why, bool tell);
+  // Loop. Closes the channel; with `broadcast`, all ranks fail it for the same reason.
+  void failChannel(uint32_t channel, const std::string& why, bool broadcast);
 
-  // Not on the loop. Waits until all that was sent has been consumed, tells everybody, and relays
-  // until all ranks have left, something fails, or the time is up. Returns why it gave up, or "".
+  // Not on the loop. Waits until all that was sent has been consumed, notifies all ranks, and
+  // relays until all ranks have left, something fails, or the time is up. Returns why it gave up,
+  // or "".
   std::string leave(std::chrono::milliseconds limit);
 
   // Not on the loop. Fails everything, here and on all other ranks. Returns when the neighbours
@@ -191,9 +192,9 @@ class Endpoint final : private Link::Observer {
                uint32_t message_fingerprint, const Done& done);
   bool allLeft(const std::vector<int>& peers) const;
   void markLeft(int rank);
-  void failAll(const std::string& why, bool tell);
+  void failAll(const std::string& why, bool broadcast);
   void waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered);
-  void tellFailure(uint32_t channel, const std::string& why);
+  void broadcastFailure(uint32_t channel, const std::string& why);
   void continueLeaving();
   void resolveLeaving(const std::string& result);
 

@@ -9,7 +9,7 @@
 namespace topoopt {
 namespace {
 
-// How long a rank that fails stays to tell why.
+// How long a rank that fails stays to broadcast why.
 constexpr std::chrono::seconds kDeliveryLimit{2};
 constexpr std::chrono::milliseconds kDeliveryInterval{1};
 
@@ -54,13 +54,13 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
   }
 }
 
-void Endpoint::failChannel(uint32_t channel, const std::string& why, bool tell) {
+void Endpoint::failChannel(uint32_t channel, const std::string& why, bool broadcast) {
   closeChannel(channel, why);
   std::erase_if(out_, [&](const auto& entry) { return entry.first.channel == channel; });
-  if (tell) tellFailure(channel, why);
+  if (broadcast) broadcastFailure(channel, why);
 }
 
-void Endpoint::tellFailure(uint32_t channel, const std::string& why) {
+void Endpoint::broadcastFailure(uint32_t channel, const std::string& why) {
   if (!failures_seen_.emplace(channel, config_.rank).second) return;
   FrameHeader header;
   header.type = FrameType::kFailure;
@@ -69,10 +69,10 @@ void Endpoint::tellFailure(uint32_t channel, const std::string& why) {
   flood(header, why, nullptr);
 }
 
-void Endpoint::failAll(const std::string& why, bool tell) {
+void Endpoint::failAll(const std::string& why, bool broadcast) {
   if (!failure_.empty()) return;
   failure_ = why;
-  if (tell) tellFailure(kAllChannels, why);
+  if (broadcast) broadcastFailure(kAllChannels, why);
   // The callbacks close or fail channels themselves.
   const auto channels = channels_;
   for (const auto& [channel, failed] : channels) failed(peerLost(why));
@@ -86,7 +86,7 @@ void Endpoint::fail(const std::string& why) {
   // a group in shared memory read there what this rank's groups fail for, so that names the rank
   // too.
   reactor_.run([&] {
-    if (failure_.empty()) tellFailure(kAllChannels, why);
+    if (failure_.empty()) broadcastFailure(kAllChannels, why);
     failAll("rank " + std::to_string(config_.rank) + " failed: " + why, false);
     for (auto& link : links_) link->dropData();
     waitForDelivery(Reactor::Clock::now() + kDeliveryLimit, delivered);
@@ -94,7 +94,7 @@ void Endpoint::fail(const std::string& why) {
   result.wait();
 }
 
-// Looks again until the neighbours have all that was sent to them; nothing tells when a system on
+// Looks again until the neighbours have all that was sent to them; nothing reports when a system on
 // the other side has taken it.
 void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered) {
   const bool all = std::all_of(links_.begin(), links_.end(),
@@ -212,7 +212,7 @@ void Endpoint::continueLeaving() {
     left_.insert(config_.rank);
   }
   if (static_cast<int>(left_.size()) < config_.size) return;
-  // Everybody has left, and each rank passed that on before it ends its side of a link. A link
+  // All ranks have left, and each rank passed that on before it ends its side of a link. A link
   // closes when both sides have ended, so that nothing in flight is cut off.
   if (!std::exchange(leaving_->closing, true)) {
     for (auto& link : links_) link->finish();

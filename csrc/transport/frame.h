@@ -49,7 +49,7 @@ inline constexpr uint32_t kRelayedPayloadBytes = 64 << 10;
 inline constexpr uint32_t kLeastPartBytes = 4 << 10;  // of a message over parallel links
 
 // Channels from here on measure the network. What they carry is no payload to the counters, which
-// tell what a job has sent.
+// count what a job has sent.
 inline constexpr uint32_t kFirstProbeChannel = 0xfffffff0;
 
 inline bool countsAsPayload(const FrameHeader& header) {

@@ -83,8 +83,8 @@ class FrameQueue {
   // push() again.
   void wrote(size_t bytes);
 
-  // Drops the frames of this rank's own flows on `channel` and tells `dropped` of each; one that is
-  // half written is finished from a copy, so the caller's memory is free afterwards.
+  // Drops the frames of this rank's own flows on `channel` and calls `dropped` for each; one that
+  // is half written is finished from a copy, so the caller's memory is free afterwards.
   void dropOwn(uint32_t channel, BufferPool& buffers,
                const std::function<void(const FrameHeader&)>& dropped);
   // Drops all data frames but one that is half written.

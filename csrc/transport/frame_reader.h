@@ -17,7 +17,7 @@ class FrameReader {
  public:
   // What to do next.
   enum class Step {
-    kRead,    // more bytes: into room(), then tell filled()
+    kRead,    // more bytes: into room(), then call filled()
     kPlace,   // say where the payload of header() goes: payloadTo()
     kFrame,   // header() is complete, and its payload is in its place, or in takePayload()
     kBroken,  // these bytes are no frame

@@ -46,7 +46,7 @@ struct MemoryEnd;
 
 struct LinkSpec {
   LinkName name;      // as seen from this rank: source is this end unless `sends` is false
-  int fd = -1;        // connected; who is given the specification owns it
+  int fd = -1;        // connected; owned by what the specification is given to
   bool sends = true;  // false for the receiving end of a simplex link
   LinkKind kind = LinkKind::kSocket;
   int peer = -1;  // the rank at the other end; -1: every server has one rank, the names say it
@@ -92,7 +92,7 @@ class Link : public Reactor::Handler {
   void send(OutFrame frame);         // fair among flows
   void sendControl(OutFrame frame);  // before all data
 
-  // Drops the queued frames of this rank's own flows on `channel` and tells `dropped` of each; the
+  // Drops the queued frames of this rank's own flows on `channel` and calls `dropped` for each; the
   // caller's memory is free afterwards.
   void dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped);
   // Drops all data that waits: only control frames are still of use.

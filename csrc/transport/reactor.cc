@@ -18,11 +18,11 @@
 namespace topoopt {
 namespace {
 
-// Who has just had something to do will soon have more. Looking again for so long, before sleeping,
-// saves both this thread's wake-up and the other side's effort to wake it...
+// A thread that has just had something to do will soon have more. Polling for so long, before
+// sleeping, saves both this thread's wake-up and the other side's effort to wake it...
 constexpr std::chrono::microseconds kPollTime{50};
-// ...but only cores that nobody else wants are spent on it: when a yield takes longer than this,
-// somebody does, and there is no polling for a while that doubles each time.
+// ...but only cores that are idle otherwise are spent on it: when a yield takes longer than this,
+// another thread wants one, and there is no polling for a while that doubles each time.
 constexpr std::chrono::microseconds kYieldTime{20};
 constexpr std::chrono::milliseconds kShortScarceTime{10};
 constexpr std::chrono::milliseconds kLongScarceTime{1000};
@@ -48,7 +48,7 @@ Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { loop(); });
   loop_thread_ = thread_.get_id();
-  pthread_setname_np(thread_.native_handle(), "topoopt");  // for who looks at the threads
+  pthread_setname_np(thread_.native_handle(), "topoopt");  // for ps and debuggers
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

@@ -29,7 +29,7 @@ class Reactor {
     virtual void onTurn() {}
   };
 
-  // Looks for changes in memory, which no descriptor tells of.
+  // Polls for changes in memory, which no descriptor reports.
   class Poller {
    public:
     virtual ~Poller() = default;
@@ -83,7 +83,7 @@ class Reactor {
   int wake_fd_;
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;
-  bool sleeping_ = false;  // then who posts must wake the thread
+  bool sleeping_ = false;  // then a post must wake the thread
   bool stopping_ = false;
   bool stopped_ = false;
   std::map<TimerId, std::function<void()>> timers_;

@@ -34,7 +34,7 @@ class RingLink : public Link, private Reactor::Poller {
   bool attached_ = false;
   bool peer_gone_ = false;
   bool end_when_attached_ = false;
-  bool asleep_ = false;  // has told the other end so
+  bool asleep_ = false;  // has notified the other end
 };
 
 }  // namespace topoopt

@@ -136,7 +136,7 @@ void ShmLink::onReady(uint32_t) {
   }
 }
 
-// When the socket has no room, the other end has bells enough to hear.
+// When the socket has no room, the other end has notifications enough to read.
 void ShmLink::ringBell() {
   [[maybe_unused]] const ssize_t sent =
       ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);

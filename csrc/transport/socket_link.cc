@@ -30,8 +30,9 @@ size_t sizeOf(const iovec* parts, int part_count) {
 SocketLink::SocketLink(const LinkSpec& spec, const Context& context)
     : Link(spec, context), socket_(spec.fd) {
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  // Who opened the socket has chosen how much may wait in the kernel, by the rate of the link. The
-  // kernel looks at that mark before a write and not during it, so writes are no longer than it.
+  // The code that opened the socket has chosen how much may wait in the kernel, by the rate of the
+  // link. The kernel looks at that mark before a write and not during it, so writes are no longer
+  // than it.
   int unsent_bytes = 0;
   socklen_t size = sizeof unsent_bytes;
   if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, &size) == 0 &&
@@ -40,7 +41,7 @@ SocketLink::SocketLink(const LinkSpec& spec, const Context& context)
   }
 }
 
-// Edge-triggered: registered once, and then told of changes only.
+// Edge-triggered: registered once, and then notified of changes only.
 void SocketLink::start() {
   reactor().watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, this);
 }
@@ -51,7 +52,7 @@ void SocketLink::expect(size_t bytes) {
   const int wanted =
       bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, kMostWakeBytes));
   if (wanted == wake_bytes_) return;
-  // If that many are there already, the kernel tells so at once.
+  // If that many are there already, the kernel reports it at once.
   if (setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
     wake_bytes_ = wanted;
   }
@@ -81,7 +82,7 @@ Link::Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count
     const ssize_t got = readv(socket_.get(), parts, part_count);
     if (got > 0) {
       count += static_cast<size_t>(got);
-      // Then the socket is empty, and what comes now is told as a change.
+      // Then the socket is empty, and what comes now is reported as a change.
       const bool all = count < sizeOf(parts, part_count) && !end_seen_;
       return all ? Io::kBlocked : Io::kMore;
     }
