@@ -20,7 +20,7 @@ def address(field: str) -> str:
 
 
 def list_connections(rank: int, world: int) -> list[tuple[str, str]]:
-    """All established TCP connections of this machine, seen while everybody trains."""
+    """All established TCP connections of this machine, seen while all ranks train."""
     dist.init_process_group("topoopt")
     output = torch.empty(world)
     dist.all_to_all_single(output, torch.ones(world))  # every pair has exchanged something

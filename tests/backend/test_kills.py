@@ -108,7 +108,7 @@ def test_a_rank_killed_in_a_local_team_is_named_everywhere(operation, tmp_path):
 
 
 def relay_dies(victim: int, rank: int, world: int) -> str:
-    """Only the two ends of the line are in the group; everybody else just waits."""
+    """Only the two ends of the line are in the group; all others just wait."""
     begin(rank, world)
     ends = (0, world - 1)
     group = dist.new_group(ends)

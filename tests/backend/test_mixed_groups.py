@@ -121,8 +121,8 @@ def test_one_dimension_of_a_mesh_may_be_topoopt(tmp_path):
 
 def split_a_group(rank: int, world: int) -> int:
     dist.init_process_group("gloo")
-    everybody = dist.new_group(backend="topoopt")
-    child = everybody.split_group([0, 2] if rank % 2 == 0 else [1, 3], timedelta(seconds=30))
+    parent = dist.new_group(backend="topoopt")
+    child = parent.split_group([0, 2] if rank % 2 == 0 else [1, 3], timedelta(seconds=30))
     ranks = [rank % 2, rank % 2 + 2]
     total = torch.tensor([rank + 1.0])
     child.allreduce([total]).wait()

@@ -260,7 +260,7 @@ def test_a_plan_that_needs_another_cable_is_refused_before_anything_is_opened(
 
 
 def test_a_link_that_carries_small_packets_only_points_to_the_mtu(ring_plan: RingPlan) -> None:
-    """The far end proves itself, and then swallows whatever is sent to it."""
+    """The far end proves itself, and then discards all that is sent to it."""
     plan = ring_plan(2)
     (link,) = connections(plan)
     with socket.create_server(("127.0.0.1", 0)) as far, ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""Losses, gradients and parameters of a spread model equal those of one process."""
+"""Losses, gradients and parameters of a split model equal those of one process."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def train_all(backend: str, count: int, rank: int, world: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", ["topoopt", pytest.param("gloo", marks=pytest.mark.exhaustive)])
-def test_a_spread_model_trains_as_it_does_alone(backend: str, tmp_path: Path) -> None:
+def test_a_split_model_trains_as_it_does_alone(backend: str, tmp_path: Path) -> None:
     count = 1 if backend == "topoopt" else 6
     function = functools.partial(train_all, backend, count)
     if backend == "topoopt":

@@ -355,7 +355,7 @@ def test_servers_are_free_only_when_no_process_of_a_dead_supervisor_is_left(smal
 
 
 def test_a_new_daemon_starts_nothing_twice(small: Site) -> None:
-    """Each daemon goes after a few steps, in the middle of whatever it was doing."""
+    """Each daemon ends after a few steps, in the middle of its work."""
     chance = random.Random(1)
     small.submit(2)
     deadline = time.monotonic() + 30

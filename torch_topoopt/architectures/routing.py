@@ -2,7 +2,7 @@
 
 Servers with a single link are attached to a switch and left out of the path search. Links that
 every flow loads in the same proportion to their rates (the uplinks of one level of a fat-tree under
-spread routing) bound every flow alike, so one stands for all of them: exact, and a fat-tree becomes
+spread routing) bound every flow alike, so one represents all of them: exact, and a fat-tree becomes
 a tree.
 """
 

@@ -232,7 +232,7 @@ def _own_addresses(site: Site, facts: HostFacts) -> set[str]:
 
 
 def check_reach(site: Site) -> Iterator[Finding]:
-    """Does everybody reach everybody?"""
+    """Servers that do not reach each other."""
     for server, facts in site.facts.items():
         if site.file is not None and site.file.cables and not facts.reached:
             yield Finding(

@@ -110,7 +110,7 @@ def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set
 
 
 def _icmp_socket() -> socket.socket:
-    """Raw as root, else the kind that some systems let everybody have."""
+    """Raw as root, else the kind that some systems let every user have."""
     try:
         return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     except PermissionError:

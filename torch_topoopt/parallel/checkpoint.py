@@ -1,4 +1,4 @@
-"""The state of a spread model, as the user's own module has it: gathered and taken apart again.
+"""The state of a split model, as the user's own module has it: gathered and taken apart again.
 
 A checkpoint says nothing of ranks or servers, so what one plan has saved, another one can load, and
 so can the module itself.

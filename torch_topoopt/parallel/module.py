@@ -80,7 +80,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
         self._ahead = _reads_of_batch(self._steps)
-        spread_values(module)
+        broadcast_values(module)
         self._state = ModelState(module, homes_of(module, program, self._placements))
         for operator, path in program.modules.items():
             keep_part(module.get_submodule(path), self._placements[operator], self._rank)
@@ -174,7 +174,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         no gradients.
         """
         if keep_vars:
-            raise ValueError("keep_vars: the parameters of a spread model are on several ranks")
+            raise ValueError("keep_vars: the parameters of a split model are on several ranks")
         state = {} if destination is None else destination
         state.update((prefix + name, value) for name, value in self._state.gather().items())
         return state
@@ -380,7 +380,7 @@ def _reads_of_batch(steps: Sequence[_Bound]) -> list[int]:
     ]
 
 
-def spread_values(module: torch.nn.Module) -> None:
+def broadcast_values(module: torch.nn.Module) -> None:
     """Gives every rank the values of rank 0, as DistributedDataParallel does.
 
     Nothing is sent where all have the same already, because they were made with the same seed.

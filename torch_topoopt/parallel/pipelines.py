@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch_topoopt.parallel.api import parallelize, planned
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.gradients import LaterMeans
-from torch_topoopt.parallel.module import spread_values
+from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
@@ -168,7 +168,7 @@ class StagedPipeline(Pipeline):
         number = next(i for i, stage in enumerate(stages) if rank in stage.servers)
         replica, replicas = stages[number].servers.index(rank), len(stages[0].servers)
         chains = [dist.new_group([s.servers[i] for s in stages]) for i in range(replicas)]
-        spread_values(module)
+        broadcast_values(module)
         self._program, self._placed, self._group = program, stages, chains[replica]
         self._schedules: dict[int, Any] = {}
         placements = {

@@ -82,7 +82,7 @@ def predicted(
 def _to_and_from_roots(
     traffic: NDArray[np.float64], network: Network, trace: CommunicationTrace, per_server: int
 ) -> None:
-    """Moves the bytes of Broadcasts and Reduces, spread evenly in `traffic`, to where they are:
+    """Moves the bytes of Broadcasts and Reduces, even over servers in `traffic`, to where they are:
     nothing is sent to the root of a Broadcast, and nothing by that of a Reduce."""
     rings = {frozenset(group.servers): group.rings for group in network.groups}
     for rooted in rooted_demands(trace, per_server):

@@ -224,7 +224,7 @@ def _wait(device: str) -> None:
 
 
 def _real(tensor: Any, device: str, rows: int) -> Any:
-    """A tensor like one on the meta device; indices are spread over the rows of the table."""
+    """A tensor like one on the meta device; indices are distributed over the rows of the table."""
     shape, strides = tuple(tensor.shape), tensor.stride()
     made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device)
     if tensor.is_floating_point():

@@ -3,7 +3,7 @@
     python -m torch_topoopt.queue.supervisor FOLDER
 
 If one command fails, the others are ended: a job without one of its servers is none. SIGTERM ends
-all; whatever is left after 10 s is killed.
+all; processes that are left after 10 s are killed.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
 
 
 def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: Any) -> Any:
-    """The group of those ranks of the job; `options` tells its name and timeout."""
+    """The group of those ranks of the job; `options` has its name and timeout."""
     options.global_ranks_in_group = ranks
     members = job.members(ranks)
     servers, rings = members.servers, members.rings

@@ -1,7 +1,7 @@
 """Several Markov chains side by side, priced by the coarse simulator (csrc/search).
 
 FlexFlow's search (Jia et al. 2019; paper section 4.1, the Computation x Communication plane):
-propose another placement for an operator, spread one along the edges of the graph, swap two, or
+propose another placement for an operator, propagate one along the edges of the graph, swap two, or
 move a run of operators; simulate what that changes; accept by Metropolis' rule against the current
 strategy, with the relative change of the predicted time as the energy. Chains cool down over their
 budget: at first they go anywhere, in the end they only improve what they have. They are seeded by

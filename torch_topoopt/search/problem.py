@@ -94,7 +94,7 @@ class SearchProblem:
         return made
 
     def raised(self, lowered: Sequence[LoweredPlacement]) -> Strategy:
-        """A strategy of the core as everybody else knows it."""
+        """A strategy of the core as one of the library."""
         return tuple(
             placement_from_core(operator.name, placement)
             for operator, placement in zip(self.op_graph.operators, lowered, strict=True)

@@ -21,8 +21,8 @@ def transfers(
     """The parts that `operator` on `consumer` takes from a tensor that was made on `producer`.
 
     (source, target, fraction of the tensor), only where source and target differ; gradients go the
-    other way. A fraction may be listed for several pairs: partial sums come from everyone who has
-    one, and operands that are needed whole go to everyone.
+    other way. A fraction may be listed for several pairs: partial sums come from every server that
+    has one, and operands that are needed whole go to every server.
     """
     needs = operand_needs(operator, consumer)
     found = _core.placement_transfers(lower_placement(producer), lower_placement(consumer), *needs)

@@ -482,7 +482,7 @@ def _check_each_source(m: Members, case: Case, outputs: list[Placed], sources: l
 
 @_operation()
 def batch_of_sends_and_receives(m: Members, case: Case) -> Started:
-    """Everybody with everybody, in one batch."""
+    """Every rank with every other, in one batch."""
     if m.size == 1:
         return Started()
     size = _per_block(m, case)

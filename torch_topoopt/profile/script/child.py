@@ -6,7 +6,7 @@ FOLDER/jobs.json is an object {"stop_at_error": ..., "stop_when_alike": ..., "to
 what the script prints in FOLDER/i.log. Each job is a fork of this process, in which the script runs
 as __main__. All of them end with the launcher, however that ends.
 
-Every process group is PyTorch's fake one, whatever backend the script names: a collective leaves
+Every process group is PyTorch's fake one, for any backend of the script: a collective leaves
 its tensors as they are, except that gathered ones are filled with this rank's own, and received
 ones with 1.
 """

@@ -52,7 +52,7 @@ class Cable:
 def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) -> Network:
     """The network of servers 0..count-1 whose `links`, of duplex cables, connect all of them.
 
-    The one group is everybody. Its rings take cables only, and the fastest, where there is such an
+    The one group is all servers. Its rings take cables only, the fastest, where there is such an
     order of the servers; cables that leave over as much again carry further rings. Where what then
     is left joins the servers in pairs, its cables are on rings too if these pairs cross a ring
     (`crossed_rings`) and an AllReduce is faster so. Elsewhere one short walk, with relays, is the
