@@ -28,7 +28,7 @@ from torch_topoopt.topology.finder.group_rings import (
 )
 from torch_topoopt.topology.finder.multi_hop_rings import short_ring
 from torch_topoopt.topology.finder.port_allocator import PortAllocator, ports_per_ring
-from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
+from torch_topoopt.topology.finder.unequal_rates import weighted_by_rate
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
 from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
@@ -344,7 +344,7 @@ class _NetworkBuilder:
         network = Network(tuple(wiring.links), groups, routes)
         if cluster.port_gbps is None:
             return network
-        return weighed_by_rate(cluster, network, self._demand, self._paths)
+        return weighted_by_rate(cluster, network, self._demand, self._paths)
 
     def _group(
         self,

@@ -31,7 +31,7 @@ from torch_topoopt.topology.finder.multi_hop_rings import short_ring
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
 from torch_topoopt.topology.finder.released import released_order, wire_released
 from torch_topoopt.topology.finder.totient_perms import ring_order
-from torch_topoopt.topology.finder.weighed_by_rate import weighed_by_rate
+from torch_topoopt.topology.finder.unequal_rates import weighted_by_rate
 from torch_topoopt.topology.routing.load_checks import validate_loads
 from torch_topoopt.topology.routing.loads import demand_cost
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix, pairs_of
@@ -100,7 +100,7 @@ def _routed(
     )
     network = Network(tuple(wiring.links), groups, routes)
     if cluster.port_gbps is not None:
-        network = weighed_by_rate(cluster, network, demand, paths)
+        network = weighted_by_rate(cluster, network, demand, paths)
     return network
 
 

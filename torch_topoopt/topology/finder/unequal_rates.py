@@ -22,7 +22,7 @@ def groups_by_rate(cluster: Cluster, network: Network) -> tuple[Group, ...]:
     )
 
 
-def weighed_by_rate(cluster: Cluster, network: Network, demand: Demand, paths: int) -> Network:
+def weighted_by_rate(cluster: Cluster, network: Network, demand: Demand, paths: int) -> Network:
     """`network` with ring shares, and routes for `demand`, that follow the rates of its links.
 
     Shares of rings over routes depend on the routes, and routes on what the rings load, so both are
