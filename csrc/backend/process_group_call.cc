@@ -254,7 +254,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::Call::submit(bool awaits_devic
     operation->awaits_device = awaits_device;
     operation->pieces = std::move(pieces_);
     operation->spreads = std::move(spreads_);
-    operation->work = c10::static_intrusive_pointer_cast<StagingWork>(work_);
+    operation->work =
+        c10::intrusive_ptr<StagingWork>::reclaim_copy(static_cast<StagingWork*>(work_.get()));
     group_.staging(true)->submit(std::move(operation));
   }
   return work_;

@@ -309,8 +309,11 @@ TEST(LocalTeam, ATimeoutNamesTheRanksThatAreMissing) {
 TEST(LocalTeam, AFailureWakesAllThatWaitAndEndsWhatComesLater) {
   Team team(3);
   const auto errors = team.run({0, 1, 2}, [&](int member) {
-    if (member == 2) return team[2].fail("rank 12 failed: the loss is not a number");
-    team[member].barrier(call("barrier", 0, 0, 0ms));
+    if (member == 2) {
+      team[2].fail("rank 12 failed: the loss is not a number");
+    } else {
+      team[member].barrier(call("barrier", 0, 0, 0ms));
+    }
   });
   EXPECT_EQ(errors[0], "PeerLostError: rank 12 failed: the loss is not a number");
   EXPECT_EQ(errors[1], errors[0]);
