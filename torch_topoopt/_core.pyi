@@ -179,6 +179,14 @@ def network_of_paths(
 ) -> RoutedNetwork:
     """Any network: pair i loads link[begin[i]:begin[i + 1]] by load[...] bytes for each byte."""
 
+def rings_of_group(
+    groups: Sequence[tuple[_Servers, _Rings]],
+    servers: _Servers,
+    both_ways: bool,
+    hops: Sequence[int],
+) -> list[tuple[list[int], float]]:
+    """The rings that `servers` (ascending) use, with the hops between each two, row by row."""
+
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
 def memory_bytes(job: Job, strategy: Sequence[_Placement]) -> list[int]: ...
 def placement_transfers(
@@ -375,6 +383,7 @@ def run_packet_level(
     reroutes: Sequence[tuple[float, int, Sequence[int]]],
     control: CircuitControl | None = None,
 ) -> dict[str, Any]: ...
+def packet_transports() -> list[str]: ...
 def packet_options() -> list[str]: ...
 def hop_summary(servers: int, links: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
     """(sum of the least hops of all ordered pairs, diameter, pairs without a path)"""

@@ -34,22 +34,27 @@ using PyRing = std::pair<ServerList, double>;
 using PyGroup = std::pair<ServerList, std::vector<PyRing>>;
 using PyPath = std::vector<std::pair<int, double>>;
 
+std::vector<Group> toGroups(const std::vector<PyGroup>& groups) {
+  std::vector<Group> made;
+  for (const auto& [members, rings] : groups) {
+    Group group{members, {}};
+    std::sort(group.servers.begin(), group.servers.end());
+    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
+    made.push_back(std::move(group));
+  }
+  return made;
+}
+
 std::shared_ptr<RoutedNetwork> makeNetwork(
     int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
     double latency_s, const std::vector<PyRoute>& routes, const std::vector<PyGroup>& groups,
     const std::vector<PyRoute>& by_offset, std::vector<int> next_hops) {
   std::vector<Route> plain_routes;
   for (const auto& [hops, weight] : routes) plain_routes.push_back({hops, weight});
-  std::vector<Group> plain_groups;
-  for (const auto& [members, rings] : groups) {
-    Group group{members, {}};
-    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
-    plain_groups.push_back(std::move(group));
-  }
   RouteRules rules{{}, std::move(next_hops)};
   for (const auto& [strides, weight] : by_offset) rules.by_offset.push_back({strides, weight});
   return std::make_shared<RoutedNetwork>(servers, links, bytes_per_s, latency_s,
-                                         std::move(plain_routes), std::move(plain_groups),
+                                         std::move(plain_routes), toGroups(groups),
                                          std::move(rules));
 }
 
@@ -57,6 +62,26 @@ std::vector<PyRing> networkRings(const RoutedNetwork& network, ServerList server
   std::sort(servers.begin(), servers.end());
   std::vector<PyRing> rings;
   for (const Ring& ring : network.rings(servers)) rings.emplace_back(ring.servers, ring.share);
+  return rings;
+}
+
+// `hops` between each two of `servers` (ascending), row by row.
+std::vector<PyRing> ringsOf(const std::vector<PyGroup>& groups, const ServerList& servers,
+                            bool both_ways, const std::vector<int>& hops) {
+  if (servers.empty() || hops.size() != servers.size() * servers.size() ||
+      !std::is_sorted(servers.begin(), servers.end())) {
+    throw std::invalid_argument("servers: not ascending, none, or hops not one for each pair");
+  }
+  const auto place = [&](int server) {
+    return std::lower_bound(servers.begin(), servers.end(), server) - servers.begin();
+  };
+  std::vector<PyRing> rings;
+  for (const Ring& ring :
+       ringsOfGroup(toGroups(groups), servers, both_ways, [&](int source, int target) {
+         return hops[place(source) * servers.size() + place(target)];
+       })) {
+    rings.emplace_back(ring.servers, ring.share);
+  }
   return rings;
 }
 
@@ -123,6 +148,8 @@ void bindSimulator(py::module_& module) {
           },
           py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"))
       .def("rings", &networkRings, py::arg("servers"));
+  module.def("rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"),
+             py::arg("both_ways"), py::arg("hops"));
   py::class_<OwnedRates>(module, "MaxMinRates")
       .def(py::init<std::vector<double>, const std::vector<PyPath>&>(), py::arg("capacity"),
            py::arg("paths"))

@@ -13,6 +13,7 @@
 #include "bind/sim.h"
 #include "sim/core/flow_program.h"
 #include "sim/packet/packet_network.h"
+#include "sim/packet/transport.h"
 
 namespace py = pybind11;
 
@@ -51,13 +52,9 @@ Setter choice(Choice Options::* field, std::map<std::string, Choice> choices) {
 #define TOPOOPT_FIELD(path) member([](Options& o) -> auto& { return o.path; })
 
 const std::map<std::string, Setter>& setters() {
-  using packet::ReturnPath, packet::Spread, packet::TransportKind;
+  using packet::ReturnPath, packet::Spread;
   static const std::map<std::string, Setter> all = {
-      {"transport", choice(&Options::transport, {{"constant", TransportKind::kConstant},
-                                                 {"dctcp", TransportKind::kDctcp},
-                                                 {"roce", TransportKind::kRoce},
-                                                 {"dcqcn", TransportKind::kDcqcn},
-                                                 {"ndp", TransportKind::kNdp}})},
+      {"transport", TOPOOPT_FIELD(transport)},
       {"acks", choice(&Options::acks, {{"links", ReturnPath::kLinks},
                                        {"latency", ReturnPath::kLatency},
                                        {"instant", ReturnPath::kInstant}})},
@@ -181,6 +178,7 @@ void bindPacket(py::module_& module) {
   module.def("run_packet_level", &runPacketLevel, py::arg("program"), py::arg("until_s"),
              py::arg("keep_going"), py::arg("options"), py::arg("paths"), py::arg("reroutes"),
              py::arg("control") = py::none());
+  module.def("packet_transports", &packet::transports);
   module.def("packet_options", [] {
     std::vector<std::string> names;
     for (const auto& [name, unused] : setters()) names.push_back(name);

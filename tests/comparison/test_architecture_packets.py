@@ -10,7 +10,7 @@ import pytest
 from support.small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
-from torch_topoopt.architectures.routing import Routes, lower_topology
+from torch_topoopt.architectures.routing import Routes
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
@@ -137,7 +137,7 @@ def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -
     packets = predict_architecture(topology, op_graph, cluster, strategy, level="packet")
     if topology.reconfiguration is None:
         routes = Routes(topology)
-        rings = lower_topology(routes, ()).network.rings(tuple(range(8)))
+        rings = routes.rings.rings(tuple(range(8)))
         orders = [[*zip(order, (*order[1:], order[0]), strict=True)] for order, _ in rings]
         alike = {*routes.loads(hop for hops in orders for hop in hops).latency_s.tolist()}
         alpha_s = 14 * max(alike)  # an upper bound where the hops of a ring differ

@@ -456,7 +456,7 @@ def test_a_run_can_be_ended_early() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"transport": "tcp"}, "transport: 'tcp' is not one of constant, dcqcn, dctcp, ndp, roce"),
+        ({"transport": "tcp"}, "transport: 'tcp' is not one of constant, dctcp, roce, dcqcn, ndp"),
         ({"mtu_bytes": 0}, "mtu_bytes: 0 is not in 1..1048576"),
         ({"mtu_bytes": "large"}, "mtu_bytes: 'large' is not a value of its type"),
         ({"colour": "red"}, "colour: is no option of the packet level"),

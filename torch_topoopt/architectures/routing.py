@@ -9,6 +9,7 @@ a tree.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,11 @@ class Routes:
             single = len(others) == 1 and switch >= self.topology.servers
             routers.append(switch if single else server)
         return routers
+
+    @cached_property
+    def rings(self) -> _core.RoutedNetwork:
+        """The rings of every group; it knows no paths."""
+        return lower_topology(self, ()).network
 
     def loads(self, pairs: Iterable[Pair]) -> PairLoads:
         """The loads of the given pairs of servers, in ascending order of pairs.

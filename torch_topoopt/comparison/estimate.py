@@ -81,10 +81,9 @@ def predict_on(
 def pairs_of(routes: Routes, asked: Demand) -> set[Pair]:
     """The pairs of servers between which `asked` moves bytes: MP pairs and neighbours on rings."""
     pairs = {(pair.source, pair.target) for pair in asked.pairs if pair.size_bytes}
-    rings = lower_topology(routes, ()).network
     for group in asked.groups:
         if group.size_bytes and len(group.servers) > 1:
-            pairs |= ring_hops(rings, group.servers)
+            pairs |= ring_hops(routes.rings, group.servers)
     return pairs
 
 

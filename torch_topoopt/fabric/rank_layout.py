@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torch_topoopt import _core
 from torch_topoopt.plan import Ring, Route, shared_by_slowest_link
 from torch_topoopt.plan.codec import DocumentError
 
@@ -107,22 +108,23 @@ def _through(layout: RankLayout, source: int, route: Route, target: int) -> list
 
 
 def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> list[Ring]:
-    """The rings over `servers`: the plan's if it has that group, or both ways round a short cycle.
+    """The rings over `servers`, as simulators have them (csrc/sim/iteration/group_rings.h).
 
     Where `rates` differ, each ring's share is in proportion to its slowest link.
     """
-    members = set(servers)
-    for group in plan.network.groups:
-        if set(group.servers) == members and group.rings:
-            return _by_slowest_link(plan, list(group.rings), rates or {})
-    if len(members) == 1:
-        return [Ring(tuple(members), 1.0)]
-    order = _short_cycle(plan, sorted(members))
-    if len(members) == 2 or plan.cluster.ports == "simplex":
-        return [Ring(order, 1.0)]
-    return _by_slowest_link(
-        plan, [Ring(order, 0.5), Ring(tuple(reversed(order)), 0.5)], rates or {}
+    members = sorted(set(servers))
+    hops = _hops(plan.network)
+    rings = _core.rings_of_group(
+        [
+            (list(group.servers), [(list(ring.servers), ring.share) for ring in group.rings])
+            for group in plan.network.groups
+        ],
+        members,
+        plan.cluster.ports != "simplex",
+        [hops.get((a, b), plan.cluster.servers) for a in members for b in members],
     )
+    made = [Ring(tuple(order), share) for order, share in rings]
+    return list(shared_by_slowest_link(made, plan.network.routes_by_pair(), rates or {}))
 
 
 def leader_rings(
@@ -151,20 +153,3 @@ def _hops(network: Network) -> dict[tuple[int, int], int]:
         pair: min(len(route.servers) - 1 for route in routes)
         for pair, routes in network.routes_by_pair().items()
     }
-
-
-def _by_slowest_link(plan: Plan, rings: list[Ring], rates: LinkRates) -> list[Ring]:
-    return list(shared_by_slowest_link(rings, plan.network.routes_by_pair(), rates))
-
-
-def _short_cycle(plan: Plan, servers: list[int]) -> tuple[int, ...]:
-    """Visits the servers by nearest neighbour, counted in hops; ties to the lower server."""
-    hops = _hops(plan.network)
-    order = [servers[0]]
-    left = servers[1:]
-    while left:
-        here = order[-1]
-        nearest = min(left, key=lambda server: (hops[here, server], server))
-        order.append(nearest)
-        left.remove(nearest)
-    return tuple(order)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Prediction
+from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.sim import complete_groups, predict, predict_ideal_switch
+from torch_topoopt.sim.iteration import complete_groups, price
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -46,11 +47,13 @@ class PairPricing:
         self._op_graph = op_graph
         self._cluster = cluster
         self._options = options
+        self._problem = LoweredProblem(op_graph, cluster)
 
     def price(self, strategy: Strategy, network: Network, count: int) -> PricedPair:
         """The pair, with rings on `network` for each group that the strategy needs."""
-        complete = complete_groups(self._cluster, network, strategy)
-        estimate = predict(self._op_graph, self._cluster, complete, strategy, micro_batches=count)
+        estimate = price(self._problem, network, strategy, count)
+        core = self._problem.network(network)
+        complete = complete_groups(self._cluster, network, strategy, core)
         return PricedPair(strategy, complete, estimate, count)
 
     def wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
@@ -61,7 +64,7 @@ class PairPricing:
             return options.network
         asked = demand(self._op_graph, strategy, self._cluster.servers)
 
-        def price(network: Network) -> float:
+        def seconds(network: Network) -> float:
             return self.price(strategy, network, count).estimate.iteration_s
 
         return find_network(
@@ -69,7 +72,7 @@ class PairPricing:
             asked,
             mode=mode,
             routing=options.routing,
-            search=NetworkSearch(seed=options.seed, price=price if mode == "best" else None),
+            search=NetworkSearch(seed=options.seed, price=seconds if mode == "best" else None),
         )
 
     def wired(self, strategy: Strategy, mode: WiringMode, count: int) -> PricedPair:
@@ -78,9 +81,7 @@ class PairPricing:
 
     def ideal_switch_s(self, strategy: Strategy, count: int) -> float:
         """Seconds per iteration where all servers are on one ideal switch."""
-        return predict_ideal_switch(
-            self._op_graph, self._cluster, strategy, micro_batches=count
-        ).iteration_s
+        return price(self._problem, None, strategy, count).iteration_s
 
     def single_ring_s(self, strategy: Strategy, count: int) -> float:
         """Seconds per iteration where all ports are on a single ring."""

@@ -24,7 +24,7 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.circuits import choose_circuits
 from torch_topoopt.architectures.ocs_reconfig import of_circuits
 from torch_topoopt.architectures.path_picker import PathPicker
-from torch_topoopt.architectures.routing import PairLoads, Routes, lower_topology
+from torch_topoopt.architectures.routing import PairLoads, Routes
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim import run_program
 from torch_topoopt.sim.iteration_program import IterationTasks
@@ -81,7 +81,7 @@ class MovingCircuits:
         self.program = _core.FlowProgram(cluster.servers, cluster.servers)
         for a, b in self._link:
             self.program.add_link(a, b, self._bits_per_s(1), cluster.link_latency_s * 1e9)
-        rings = lower_topology(Routes(topology), ()).network
+        rings = Routes(topology).rings
         tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches)
         self._asked = tasks.pairs
         direct = [[_core.WeightedPath([self._link[pair]])] for pair in tasks.pairs]

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Degrees, Network
+from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.lowering import (
     degrees_of,
-    lower_ideal_switch,
-    lower_job,
-    lower_network,
     lower_placement,
     memory_limit,
     placement_from_core,
@@ -31,12 +29,11 @@ MAX_TRANSFERS = 40_000  # which the flow level simulates in about a second
 DEFAULT_BETA = 50.0  # to begin with: a strategy 2 % slower is accepted with probability 1/e
 
 
-class _Costs(NamedTuple):
-    """Of every way of splitting, and what the search may propose."""
+class _Space(NamedTuple):
+    """What the search may propose, and every way of splitting in it."""
 
+    core: _core.SearchSpace
     degrees: frozenset[Degrees]
-    job: _core.Job
-    space: _core.SearchSpace
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,9 @@ class SearchProblem:
         if seed < 0:
             raise ValueError(f"seed: {seed} is negative")
         return {
-            "job": self._costs.job,
+            "job": self._problem.job(self._degrees, self.micro_batches),
             "network": self._core_network,
-            "space": self._costs.space,
+            "space": self._space.core,
             "starts": self._core_starts,
             "memory_limit_bytes": memory_limit(self.cluster),
             "max_transfers": self.max_transfers,
@@ -87,8 +84,8 @@ class SearchProblem:
     ) -> SearchProblem:
         """The same on another network or from other starts, without lowering the rest again."""
         made = replace(self, network=network, starts=starts)
-        if degrees_of(starts) <= self._costs.degrees:
-            made.__dict__["_costs"] = self._costs
+        made.__dict__["_problem"] = self._problem
+        made.__dict__["_space"] = self._space
         if network is self.network:
             made.__dict__["_core_network"] = self._core_network
         return made
@@ -101,7 +98,11 @@ class SearchProblem:
         )
 
     @cached_property
-    def _costs(self) -> _Costs:
+    def _problem(self) -> LoweredProblem:
+        return LoweredProblem(self.op_graph, self.cluster, optimizer_factor=self.optimizer_factor)
+
+    @cached_property
+    def _space(self) -> _Space:
         space = strategy_space(
             self.op_graph,
             self.cluster.servers,
@@ -109,16 +110,12 @@ class SearchProblem:
             dimensions=self.dimensions,
             micro_batches=self.micro_batches,
         )
-        degrees = {move.degrees for moves in space.moves for move in moves}
-        degrees |= degrees_of(self.starts)
-        job = lower_job(
-            self.op_graph,
-            self.cluster,
-            degrees,
-            micro_batches=self.micro_batches,
-            optimizer_factor=self.optimizer_factor,
-        )
-        return _Costs(frozenset(degrees), job, _core.SearchSpace(space.groups(), space.kind))
+        degrees = frozenset(move.degrees for moves in space.moves for move in moves)
+        return _Space(_core.SearchSpace(space.groups(), space.kind), degrees)
+
+    @cached_property
+    def _degrees(self) -> frozenset[Degrees]:
+        return self._space.degrees | degrees_of(self.starts)
 
     @cached_property
     def _core_starts(self) -> list[list[LoweredPlacement]]:
@@ -130,8 +127,6 @@ class SearchProblem:
 
     @cached_property
     def _core_network(self) -> _core.RoutedNetwork:
-        if self.network is None:
-            return lower_ideal_switch(self.cluster)
-        if isinstance(self.network, Network):
-            return lower_network(self.cluster, self.network)
+        if self.network is None or isinstance(self.network, Network):
+            return self._problem.network(self.network)
         return self.network

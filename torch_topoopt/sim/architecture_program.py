@@ -14,7 +14,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.path_picker import PathPicker
-from torch_topoopt.architectures.routing import Routes, lower_topology
+from torch_topoopt.architectures.routing import Routes
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim.iteration_program import IterationTasks
 
@@ -51,8 +51,7 @@ def architecture_program(
         )
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
-    rings = lower_topology(routes, ()).network
-    tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches)
+    tasks = IterationTasks.of(op_graph, cluster, routes.rings, strategy, micro_batches)
     program = _core.FlowProgram(topology.nodes, topology.servers)
     for link in topology.links:
         program.add_link(link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9)

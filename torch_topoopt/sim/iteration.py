@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Group, Network, Ring
-from torch_topoopt.search.lowering import (
-    degrees_of,
-    lower_ideal_switch,
-    lower_job,
-    lower_network,
-    lower_placement,
-)
+from torch_topoopt.search.lowered_problem import LoweredProblem
+from torch_topoopt.search.lowering import degrees_of, lower_network, lower_placement
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import parameter_groups
 
@@ -53,7 +48,7 @@ def predict(
     Raises ValueError for an unknown accelerator, a strategy that does not fit `op_graph` or the
     cluster, or two servers that must exchange bytes but have no route.
     """
-    return _estimate(op_graph, cluster, lower_network(cluster, network), strategy, micro_batches)
+    return price(LoweredProblem(op_graph, cluster), network, strategy, micro_batches)
 
 
 def predict_ideal_switch(
@@ -66,35 +61,36 @@ def predict_ideal_switch(
     every strategy: on direct links a transfer that others wait for may have a link to itself, while
     in the switch it shares its server's one link with transfers that no operator waits for.
     """
-    return _estimate(op_graph, cluster, lower_ideal_switch(cluster), strategy, micro_batches)
+    return price(LoweredProblem(op_graph, cluster), None, strategy, micro_batches)
 
 
-def _estimate(
-    op_graph: OpGraph,
-    cluster: Cluster,
-    network: _core.RoutedNetwork,
-    strategy: Strategy,
-    micro_batches: int,
+def price(
+    problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
 ) -> IterationEstimate:
-    check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
-    job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
-    lowered = [lower_placement(placement) for placement in strategy]
-    iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(job, network, lowered)
+    """`predict`, or `predict_ideal_switch` where `network` is None, for many strategies."""
+    check_strategy(problem.op_graph, problem.cluster.servers, strategy, micro_batches=micro_batches)
+    iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(
+        problem.job(degrees_of([strategy]), micro_batches),
+        problem.network(network),
+        [lower_placement(placement) for placement in strategy],
+    )
     return IterationEstimate(iteration_s, compute_s, tuple(round(size) for size in link_bytes))
 
 
-def complete_groups(cluster: Cluster, network: Network, strategy: Strategy) -> Network:
+def complete_groups(
+    cluster: Cluster, network: Network, strategy: Strategy, core: _core.RoutedNetwork | None = None
+) -> Network:
     """`network` with rings for every group of `strategy` that it has none for.
 
-    They are the rings of the smallest group that contains the set, restricted to its members; the
-    simulator uses the same ones.
+    They are those of `core` (`network` lowered), which the simulator uses, too: of the smallest
+    group that contains the set, restricted to its members.
     """
     known = {tuple(sorted(group.servers)) for group in network.groups}
     groups = {group for placement in set(strategy) for group in parameter_groups(placement)}
     missing = {group for group in groups if len(group) > 1} - known
     if not missing:
         return network
-    core = lower_network(cluster, network)
+    core = core or lower_network(cluster, network)
     added = tuple(
         Group(servers, tuple(Ring(tuple(order), share) for order, share in core.rings(servers)))
         for servers in sorted(missing)

@@ -14,7 +14,7 @@ from torch_topoopt import _core
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-TRANSPORTS = ("constant", "dctcp", "roce", "dcqcn", "ndp")
+TRANSPORTS = tuple(_core.packet_transports())
 ACKS = ("latency", "links", "instant")
 
 

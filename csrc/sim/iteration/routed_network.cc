@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -17,31 +18,6 @@ void checkServers(int servers) {
   if (servers >= 1 && servers <= RoutedNetwork::kMaxServers) return;
   throw std::invalid_argument("servers: " + std::to_string(servers) + " is not in 1.." +
                               std::to_string(RoutedNetwork::kMaxServers));
-}
-
-// The cyclic order that starts at the smallest server, so that equal rings compare equal.
-std::vector<int> canonical(std::vector<int> ring) {
-  std::rotate(ring.begin(), std::min_element(ring.begin(), ring.end()), ring.end());
-  return ring;
-}
-
-std::vector<Ring> restricted(const Group& group, const std::vector<int>& members) {
-  std::vector<Ring> rings;
-  for (const Ring& ring : group.rings) {
-    std::vector<int> order;
-    for (int server : ring.servers) {
-      if (std::binary_search(members.begin(), members.end(), server)) order.push_back(server);
-    }
-    order = canonical(std::move(order));
-    const auto same = std::find_if(rings.begin(), rings.end(),
-                                   [&](const Ring& other) { return other.servers == order; });
-    if (same == rings.end()) {
-      rings.push_back({std::move(order), ring.share});
-    } else {
-      same->share += ring.share;
-    }
-  }
-  return rings;
 }
 
 }  // namespace
@@ -146,11 +122,14 @@ void RoutedNetwork::addLinks(const std::vector<std::pair<int, int>>& links, doub
     ++parallel_[index];
     edge_of_link_.push_back(index);
   }
+  both_ways_ = std::ranges::all_of(
+      links, [this](const auto& link) { return edge(link.second, link.first) >= 0; });
 }
 
 RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double latency_s) {
   RoutedNetwork network(servers, {}, bytes_per_s, latency_s, {}, {});
   network.is_switch_ = true;
+  network.both_ways_ = false;
   network.capacity_.assign(2 * static_cast<size_t>(servers), bytes_per_s);
   network.parallel_.assign(network.capacity_.size(), 1);
   for (int i = 0; i < 2 * servers; ++i) network.edge_of_link_.push_back(i);
@@ -299,18 +278,25 @@ const std::vector<FlowPath>& RoutedNetwork::group(const std::vector<int>& server
 }
 
 std::vector<Ring> RoutedNetwork::rings(const std::vector<int>& servers) const {
-  const Group* nearest = nullptr;
-  for (const Group& group : groups_) {
-    if (group.rings.empty()) continue;
-    if (group.servers == servers) return group.rings;
-    if (std::includes(group.servers.begin(), group.servers.end(), servers.begin(), servers.end()) &&
-        (nearest == nullptr || group.servers.size() < nearest->servers.size())) {
-      nearest = &group;
-    }
+  return ringsOfGroup(groups_, servers, both_ways_,
+                      [this](int source, int target) { return hops(source, target); });
+}
+
+// Of the shortest route; 0 where routes are no lists of servers.
+int RoutedNetwork::hops(int source, int target) const {
+  if (edge_of_link_.empty() || is_switch_ || edge_of_pair_.empty()) return 0;
+  if (const auto found = routes_.find(source * servers_ + target); found != routes_.end()) {
+    size_t least = found->second.front().servers.size();
+    for (const Route& route : found->second) least = std::min(least, route.servers.size());
+    return static_cast<int>(least) - 1;
   }
-  if (nearest != nullptr) return restricted(*nearest, servers);
-  if (is_switch_ || servers.size() == 2) return {{servers, 1.0}};
-  return {{servers, 0.5}, {canonical({servers.rbegin(), servers.rend()}), 0.5}};
+  if (!by_offset_.empty()) {
+    const auto& rules = by_offset_[(target - source + servers_) % servers_];
+    size_t least = std::numeric_limits<int>::max();
+    for (const StrideRoute& rule : rules) least = std::min(least, rule.strides.size());
+    if (!rules.empty()) return static_cast<int>(least);
+  }
+  return next_hops_.empty() ? 1 : static_cast<int>(walk(source, target).servers.size()) - 1;
 }
 
 std::vector<double> RoutedNetwork::linkBytes(const std::vector<double>& edge_bytes) const {

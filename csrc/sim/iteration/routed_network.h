@@ -9,14 +9,9 @@
 #include <vector>
 
 #include "sim/core/path_table.h"
+#include "sim/iteration/group_rings.h"
 
 namespace topoopt {
-
-// Servers in the order of a ring, and the fraction of each AllReduce's bytes that it carries.
-struct Ring {
-  std::vector<int> servers;
-  double share;
-};
 
 struct Route {
   std::vector<int> servers;
@@ -35,11 +30,6 @@ struct StrideRoute {
 struct RouteRules {
   std::vector<StrideRoute> by_offset;
   std::vector<int> next_hops;
-};
-
-struct Group {
-  std::vector<int> servers;
-  std::vector<Ring> rings;
 };
 
 // One flow that stands for all transfers of a ring or of a routed pair.
@@ -92,9 +82,8 @@ class RoutedNetwork {
   // One flow path per ring of the group `servers` (ascending, at least two). `share` is the ring's.
   const std::vector<FlowPath>& group(const std::vector<int>& servers);
 
-  // The rings that `group` uses: those planned for exactly this set; else the rings of the smallest
-  // planned group that contains it, restricted to its members in the same cyclic order; else the
-  // ascending order, and on planned networks its reverse too.
+  // As ringsOfGroup: hops are those of a planned network's routes, elsewhere all alike, and rings
+  // go both ways where every link has one in the other direction.
   std::vector<Ring> rings(const std::vector<int>& servers) const;
 
   // Bytes per link, in the order of `links`, from bytes per edge: parallel links share evenly.
@@ -107,6 +96,7 @@ class RoutedNetwork {
   void setRules(RouteRules rules);
   void checkServer(const char* where, size_t index, int server) const;
   int edge(int source, int target) const;
+  int hops(int source, int target) const;
   size_t addRoutes(int source, int target, std::vector<LinkUse>& uses) const;
   Route walk(int source, int target) const;
   FlowPath makePair(int source, int target);
@@ -114,6 +104,7 @@ class RoutedNetwork {
 
   int servers_;
   bool is_switch_ = false;
+  bool both_ways_ = true;  // as ringsOfGroup
   double latency_s_ = 0;
   std::vector<double> capacity_;  // per edge
   std::vector<int> parallel_;     // per edge: links

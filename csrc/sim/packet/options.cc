@@ -39,14 +39,14 @@ void Options::validate() const {
   }
   checkPositive("retransmission_timeout_s", retransmission_timeout_s);
   if (lossless) {
-    check(transport != TransportKind::kNdp, "lossless", 1, "possible with ndp, which trims");
+    check(transport != "ndp", "lossless", 1, "possible with ndp, which trims");
     check(pause_above_bytes >= full, "pause_above_bytes", static_cast<double>(pause_above_bytes),
           "at least a full packet");
     check(resume_below_bytes >= 0 && resume_below_bytes <= pause_above_bytes, "resume_below_bytes",
           static_cast<double>(resume_below_bytes), "in 0..pause_above_bytes");
   }
   if (!control_first) {
-    check(!lossless && transport != TransportKind::kNdp, "control_first", 0,
+    check(!lossless && transport != "ndp", "control_first", 0,
           "possible where links are paused or packets trimmed");
   }
   check(dctcp.initial_window_packets >= 1, "dctcp_initial_window_packets",

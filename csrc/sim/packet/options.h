@@ -7,9 +7,6 @@
 
 namespace topoopt::packet {
 
-// kDcqcn is kRoce with DCQCN's control of the rate.
-enum class TransportKind { kConstant, kDctcp, kRoce, kDcqcn, kNdp };
-
 // How what a receiver says gets back: over the cables of the path in the other direction, after the
 // path's latency without using any bandwidth, or at once.
 enum class ReturnPath { kLinks, kLatency, kInstant };
@@ -25,7 +22,7 @@ enum class StartOrder { kDrawn, kNumbered };
 // Sizes in bytes on the wire, headers included; 0 in a limit: no limit. Sources of the defaults are
 // in docs/simulators.md.
 struct Options {
-  TransportKind transport = TransportKind::kConstant;
+  std::string transport = "constant";  // a name of transports() (transport.h)
   ReturnPath acks = ReturnPath::kLatency;
   int payload_bytes = 8936;  // of a full packet
   int header_bytes = 64;     // of every packet; also the size of all others than data

@@ -31,21 +31,6 @@ bool hostsRelay(const FlowProgram& program) {
   return false;
 }
 
-std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const Options& options) {
-  switch (options.transport) {
-    case TransportKind::kDctcp:
-      return makeDctcp(network, options);
-    case TransportKind::kRoce:
-    case TransportKind::kDcqcn:
-      return makeRoce(network, options);
-    case TransportKind::kNdp:
-      return makeNdp(network, options);
-    case TransportKind::kConstant:
-      break;
-  }
-  return makeConstant(network);
-}
-
 }  // namespace
 
 PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
@@ -53,10 +38,9 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
   options_.validate();
   hosts_ = program.hosts();
   full_bytes_ = static_cast<uint32_t>(options_.payload_bytes + options_.header_bytes);
-  trims_ = options_.transport == TransportKind::kNdp;
+  trims_ = options_.transport == "ndp";
   hosts_relay_ = hostsRelay(program);
-  marks_on_departure_ =
-      options_.transport == TransportKind::kDctcp && options_.dctcp.mark_on_departure;
+  marks_on_departure_ = options_.transport == "dctcp" && options_.dctcp.mark_on_departure;
   scan_interval_ =
       std::max<Picoseconds>(1, toPicoseconds(options_.retransmission_timeout_s) / kScansPerTimeout);
   for (int route = 0; route < program.routeCount(); ++route) {
@@ -87,8 +71,7 @@ void PacketNetwork::reset() {
   down_links_ = 0;
   scanning_ = watching_ = held_ = false;
   queue_at_sender_ =
-      trims_ ? hosts_relay_
-             : options_.transport == TransportKind::kDctcp && options_.dctcp.queue_at_sender;
+      trims_ ? hosts_relay_ : options_.transport == "dctcp" && options_.dctcp.queue_at_sender;
   random_ = options_.seed;
   prepareLines();
   addPorts();
@@ -138,12 +121,12 @@ void PacketNetwork::addPorts() {
     const bool relay = link.source < hosts_;
     port.limit_bytes =
         orUnlimited(relay ? options_.relay_queue_bytes : options_.switch_queue_bytes);
-    if (options_.transport == TransportKind::kDctcp) {
+    if (options_.transport == "dctcp") {
       if (!relay || options_.dctcp.mark_in_hosts) {
         port.mark_from_bytes = port.mark_all_from_bytes =
             static_cast<int64_t>(options_.dctcp.mark_above_packets) * full_bytes_;
       }
-    } else if (options_.transport == TransportKind::kDcqcn) {
+    } else if (options_.transport == "dcqcn") {
       port.mark_from_bytes = options_.dcqcn.mark_from_bytes;
       port.mark_all_from_bytes = options_.dcqcn.mark_all_from_bytes;
       port.mark_probability = options_.dcqcn.mark_probability;

@@ -19,7 +19,7 @@ class Roce final : public Transport {
   Roce(PacketNetwork& network, const Options& options)
       : network_(network),
         options_(options.dcqcn),
-        controlled_(options.transport == TransportKind::kDcqcn),
+        controlled_(options.transport == "dcqcn"),
         packets_per_ack_(static_cast<uint32_t>(options.roce.packets_per_ack)),
         full_bytes_(static_cast<uint32_t>(options.payload_bytes + options.header_bytes)),
         timeout_(toPicoseconds(options.retransmission_timeout_s)),

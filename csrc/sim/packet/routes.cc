@@ -21,7 +21,7 @@ void PacketNetwork::setRoute(int route, std::span<const int> links) {
   hops_.push_back(kNoLink);
   last_port_[route] = static_cast<uint32_t>(links.back());
   back_line_[route] = lines_.lineOf(latency);
-  if (options_.acks != ReturnPath::kLinks || options_.transport == TransportKind::kConstant) return;
+  if (options_.acks != ReturnPath::kLinks || options_.transport == "constant") return;
   back_begin_[route] = static_cast<uint32_t>(hops_.size());
   for (auto it = links.rbegin(); it != links.rend(); ++it) {
     const ProgramLink& link = links_[*it];

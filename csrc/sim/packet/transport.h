@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "sim/packet/options.h"
 #include "sim/packet/packet.h"
@@ -61,9 +63,21 @@ class Transport {
   virtual void pace(uint32_t port) {}
 };
 
-std::unique_ptr<Transport> makeConstant(PacketNetwork& network);
-std::unique_ptr<Transport> makeDctcp(PacketNetwork& network, const Options& options);
-std::unique_ptr<Transport> makeRoce(PacketNetwork& network, const Options& options);
-std::unique_ptr<Transport> makeNdp(PacketNetwork& network, const Options& options);
+// Every transport: its name, and the function in its own file that makes it. "dcqcn" is "roce" with
+// DCQCN's control of the rate.
+#define TOPOOPT_TRANSPORTS(entry)                                                   \
+  entry("constant", makeConstant) entry("dctcp", makeDctcp) entry("roce", makeRoce) \
+      entry("dcqcn", makeRoce) entry("ndp", makeNdp)
+
+#define TOPOOPT_DECLARE(name, make) \
+  std::unique_ptr<Transport> make(PacketNetwork& network, const Options& options);
+TOPOOPT_TRANSPORTS(TOPOOPT_DECLARE)
+#undef TOPOOPT_DECLARE
+
+// The names.
+std::vector<std::string> transports();
+
+// The one that `options` name. Throws std::invalid_argument for a name that is not known.
+std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const Options& options);
 
 }  // namespace topoopt::packet

@@ -1,0 +1,70 @@
+#include "sim/iteration/group_rings.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace topoopt {
+
+namespace {
+
+// The cyclic order that starts at the smallest server, so that equal rings compare equal.
+std::vector<int> canonical(std::vector<int> ring) {
+  std::rotate(ring.begin(), std::min_element(ring.begin(), ring.end()), ring.end());
+  return ring;
+}
+
+std::vector<Ring> restricted(const Group& group, const std::vector<int>& members) {
+  std::vector<Ring> rings;
+  for (const Ring& ring : group.rings) {
+    std::vector<int> order;
+    for (int server : ring.servers) {
+      if (std::binary_search(members.begin(), members.end(), server)) order.push_back(server);
+    }
+    order = canonical(std::move(order));
+    const auto same = std::find_if(rings.begin(), rings.end(),
+                                   [&](const Ring& other) { return other.servers == order; });
+    if (same == rings.end()) {
+      rings.push_back({std::move(order), ring.share});
+    } else {
+      same->share += ring.share;
+    }
+  }
+  return rings;
+}
+
+std::vector<int> shortCycle(const std::vector<int>& servers,
+                            const std::function<int(int, int)>& hops) {
+  std::vector<int> order{servers.front()};
+  std::vector<int> left(servers.begin() + 1, servers.end());
+  while (!left.empty()) {
+    auto nearest = left.begin();
+    for (auto it = left.begin() + 1; it != left.end(); ++it) {
+      if (hops(order.back(), *it) < hops(order.back(), *nearest)) nearest = it;
+    }
+    order.push_back(*nearest);
+    left.erase(nearest);
+  }
+  return order;
+}
+
+}  // namespace
+
+std::vector<Ring> ringsOfGroup(const std::vector<Group>& groups, const std::vector<int>& servers,
+                               bool both_ways, const std::function<int(int, int)>& hops) {
+  const Group* nearest = nullptr;
+  for (const Group& group : groups) {
+    if (group.rings.empty()) continue;
+    if (group.servers == servers) return group.rings;
+    if (std::includes(group.servers.begin(), group.servers.end(), servers.begin(), servers.end()) &&
+        (nearest == nullptr || group.servers.size() < nearest->servers.size())) {
+      nearest = &group;
+    }
+  }
+  if (servers.size() <= 1) return {{servers, 1.0}};
+  if (nearest != nullptr) return restricted(*nearest, servers);
+  const std::vector<int> order = shortCycle(servers, hops);
+  if (!both_ways || servers.size() == 2) return {{order, 1.0}};
+  return {{order, 0.5}, {canonical({order.rbegin(), order.rend()}), 0.5}};
+}
+
+}  // namespace topoopt

@@ -1,0 +1,55 @@
+"""An OpGraph on a cluster as the C++ core takes it, lowered once for many strategies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt import _core
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster, Degrees, Network
+
+
+class LoweredProblem:
+    """The costs of every operator and the network of the moment.
+
+    Costs are lowered again only for ways of splitting that were not asked for before, and a network
+    only when it is another object than the last one. The optimizer keeps `optimizer_factor` bytes
+    for each byte of gradients.
+    """
+
+    def __init__(
+        self, op_graph: OpGraph, cluster: Cluster, *, optimizer_factor: float = 0.0
+    ) -> None:
+        self.op_graph = op_graph
+        self.cluster = cluster
+        self.optimizer_factor = optimizer_factor
+        self._jobs: dict[int, tuple[frozenset[Degrees], _core.Job]] = {}
+        self._network: tuple[Network | None, _core.RoutedNetwork] | None = None
+
+    def job(self, degrees: Iterable[Degrees], micro_batches: int = 1) -> _core.Job:
+        """The costs for at least these `degrees`; raises ValueError for an unknown accelerator."""
+        wanted = frozenset(degrees)
+        known, job = self._jobs.get(micro_batches, (frozenset(), None))
+        if job is None or not wanted <= known:
+            known |= wanted
+            job = lower_job(
+                self.op_graph,
+                self.cluster,
+                known,
+                micro_batches=micro_batches,
+                optimizer_factor=self.optimizer_factor,
+            )
+            self._jobs[micro_batches] = (known, job)
+        return job
+
+    def network(self, network: Network | None) -> _core.RoutedNetwork:
+        """None: the ideal switch."""
+        if self._network is None or self._network[0] is not network:
+            core = lower_network(self.cluster, network) if network else None
+            self._network = (network, core or lower_ideal_switch(self.cluster))
+        return self._network[1]
