@@ -137,7 +137,7 @@ class Build(build_ext):
 
 
 class SourceDistribution(sdist):
-    """What is built of it depends on one version of torch; the source itself on no certain one."""
+    """Its builds depend on one version of torch; the source itself on no certain one."""
 
     def run(self) -> None:
         requirements = [f"torch{SUPPORTED_TORCH}", *DEPENDENCIES]

@@ -103,7 +103,7 @@ static double reduced(const Command* command, long i) {
   return result;
 }
 
-// What the first call must leave at element i of this rank's output; -1: anything.
+// The value that the first call must leave at element i of this rank's output; -1: any.
 static double expected(const Command* command, long i) {
   const long part = command->elements / ranks;
   if (is(command, "all_reduce")) return reduced(command, i);

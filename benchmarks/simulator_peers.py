@@ -18,7 +18,7 @@ VERSIONS = (
 
 @dataclass(frozen=True)
 class PeerRun:
-    """`transport` None: flow level. What was not recorded is None."""
+    """`transport` None: flow level. Figures that were not recorded are None."""
 
     workload: str
     simulator: str

@@ -112,7 +112,7 @@ def compile_unit(folder: Path, unit: Unit) -> list[Path]:
 
 
 def code_flags() -> list[str]:
-    """What decides which code is made, as far as it is the same for every file."""
+    """The facts that determine the object code, as far as they are the same for every file."""
     return [flag for flag in FLAGS if flag.startswith(("-std", "-f"))]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """What a verb does, and the module of launcher/ whose `main` runs it."""
+    """The description of a verb, and the module of launcher/ whose `main` runs it."""
 
     does: str
     module: str

@@ -164,7 +164,7 @@ def simulate_iteration(
 ) -> tuple[float, float, list[float], int]:
     """(iteration seconds, compute seconds of the busiest server, bytes per link, tasks)
 
-    `fold`: whether what behaves alike is simulated once; None: where that saves time."""
+    `fold`: whether symmetric parts are simulated once; None: where that saves time."""
 
 def network_of_paths(
     servers: int,

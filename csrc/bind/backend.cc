@@ -51,7 +51,7 @@ CostModel costModel(const CostTuple& cost) {
   return {message_s, hop_s, seconds_per_byte, reduce_s_per_byte};
 }
 
-// What a group is, without how it is to be used.
+// A group, without its use.
 GroupConfig groupConfig(int rank, std::vector<int> ranks, std::vector<int> servers,
                         const std::vector<RingTuple>& rings, std::vector<int> hops) {
   GroupConfig config;

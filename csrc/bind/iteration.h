@@ -1,4 +1,4 @@
-// What the bindings of the iteration and of the search share: placements as Python gives them.
+// The common part of the bindings of the iteration and of the search: placements from Python.
 
 #pragma once
 

@@ -122,7 +122,7 @@ py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::obje
   return runProgram(program, level.network, std::move(options), keep_going);
 }
 
-// What behaves alike is simulated once (fold.h): the makespan, and per task, host and link the
+// Symmetric parts are simulated once (fold.h): the makespan, and per task, host and link the
 // finish, the busy seconds and the bytes.
 py::tuple runFolded(const FlowProgram& program, std::optional<bool> fold) {
   failOnCycle(program);

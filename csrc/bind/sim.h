@@ -1,4 +1,4 @@
-// What the bindings of both simulation levels share.
+// The common part of the bindings of both simulation levels.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Lines for whoever watches a run, in the format of the Python logger "torch_topoopt". What is
-// shown is chosen by the environment variable TOPOOPT_LOG (info or debug), as in Python.
+// Lines for the user of a run, in the format of the Python logger "torch_topoopt". The environment
+// variable TOPOOPT_LOG (info or debug) chooses the lines that are shown, as in Python.
 
 #pragma once
 

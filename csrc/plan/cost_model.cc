@@ -27,7 +27,7 @@ bool everyRingHasAReverse(const GroupLayout& layout) {
          });
 }
 
-// When a message from the root has reached everybody, each sending to its children in turn.
+// When a message from the root has reached all members, each sending to its children in turn.
 double arrival(const GroupLayout& layout, const Tree& tree, int member, double start_s,
                double message_s, double hop_s) {
   double latest_s = start_s;

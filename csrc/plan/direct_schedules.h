@@ -1,4 +1,4 @@
-// Collectives whose members send to each other directly, over whatever routes there are: exchanges
+// Collectives whose members send to each other directly, over any routes: exchanges
 // of blocks, and what takes the fewest rounds for a few bytes. Every schedule is for the member
 // `rank`; its bytes are counted as `part`.
 
@@ -26,8 +26,8 @@ Schedule doublingAllReduceSchedule(const std::vector<int>& order, int rank, size
                                    size_t element_bytes, int part = 0);
 size_t doublingRounds(size_t members);  // exchanges of a member that hands over nothing
 
-// Complete at a member when all have started it: in round k everybody sends one byte of kInput to
-// the member 2^k places further along the order.
+// Complete at a member when all have started it: in round k every member sends one byte of kInput
+// to the member 2^k places further along the order.
 Schedule disseminationSchedule(const std::vector<int>& order, int rank, int part = 0);
 
 }  // namespace topoopt

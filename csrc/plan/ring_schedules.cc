@@ -88,7 +88,7 @@ struct RingLanes {
   int outwards = -1;
 };
 
-// What each ring's builder below works on.
+// The state of each ring's builder below.
 struct RingBuilder {
   Schedule& schedule;
   const RingView& ring;

@@ -1,4 +1,4 @@
-// What a collective does, written down before it runs.
+// The steps of a collective, written down before it runs.
 //
 // A schedule is a set of lanes that run at the same time. A lane is a list of receives and a list
 // of sends, each taken in order; a step can wait for steps of any lane, which is how data moves
@@ -61,7 +61,7 @@ struct Send {
   StepRef turn_next{};  // the receive whose turn_after_send this is
 };
 
-// What a lane's bytes are counted as.
+// The counter of a lane's bytes.
 inline constexpr int kInsideServer = -1;
 
 struct Lane {

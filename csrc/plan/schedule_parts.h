@@ -1,4 +1,4 @@
-// What schedules of several kinds are built from. Only for csrc/plan.
+// The parts of schedules of several kinds. Only for csrc/plan.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace topoopt {
 // Scratch slots per lane; a lane that adds up the parts of many members has more.
 inline constexpr size_t kSlots = 8;
 
-// How many chunks the largest of several extents is cut into, given the scratch slots that hold a
+// The number of chunks of the largest of several extents, given the scratch slots that hold a
 // chunk each. All members compute the same number, so chunks match on both ends.
 size_t chunkCount(size_t largest_bytes, size_t slots);
 

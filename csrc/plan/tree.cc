@@ -66,7 +66,7 @@ std::array<Tree, 2> placedPair(const GroupLayout& layout, const std::vector<int>
   std::vector<int> parent(count);
   addBinarySubtree(parent, 0, static_cast<int>(count), -1);
   std::vector<int> numbered(count);
-  std::vector<int> flipped(count);  // who is at an even position there is at an odd one here
+  std::vector<int> flipped(count);  // a rank at an even position there is at an odd one here
   for (size_t i = 0; i < count; ++i) numbered[i] = order[i * stride % count];
   for (size_t i = 0; i < count; ++i) {
     flipped[i] = numbered[count % 2 == 0 ? count - 1 - i : (i + count - 1) % count];

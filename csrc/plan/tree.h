@@ -18,7 +18,7 @@ struct Tree {
   std::vector<int> childrenOf(int member) const;  // ascending
 };
 
-// Which way the data of a chain moves: along the ring away from its root, or along it to the root.
+// The direction of a chain's data: along the ring away from its root, or along it to the root.
 enum class Flow { kFromRoot, kToRoot };
 
 // The servers one after the other as the ring visits them; with `both_ways`, half of them in the
@@ -32,9 +32,9 @@ Tree chainTree(const GroupLayout& layout, const RingOrder& ring, int root, Flow 
 // links (TopoOpt, appendix A: any permutation of the servers gives trees of the same speed).
 std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout);
 
-// The tree on which a small message from `root` reaches everybody soon: of all servers that have it
-// and those that do not, the two between which it arrives first are connected next. A message takes
-// its sender `message_s`, and `hop_s` per link.
+// The tree on which a small message from `root` reaches all members soon: of all servers that have
+// it and those that do not, the two between which it arrives first are connected next. A message
+// takes its sender `message_s`, and `hop_s` per link.
 Tree quickTree(const GroupLayout& layout, int root, double message_s, double hop_s);
 
 }  // namespace topoopt

@@ -48,7 +48,7 @@ class HopCounter {
 
   // The same, with a cost for every pair: sum of weights[i * servers + t] times the hops from
   // sources[i] to t. A pair without a path costs as much as a hop of all pairs together, so that a
-  // network that reaches everybody always costs less than one that does not.
+  // network that reaches all servers always costs less than one that does not.
   int64_t weightedSum(const InLinks& links, const std::vector<int>& sources,
                       const std::vector<int64_t>& weights);
 

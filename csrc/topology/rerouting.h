@@ -16,7 +16,7 @@ struct Edge {
   double capacity;
 };
 
-// What one server sends to another.
+// The bytes from one server to another.
 struct Commodity {
   int source;
   int target;
@@ -31,9 +31,10 @@ struct PathFlow {
 
 // Multi-commodity flow of least maximum utilisation, u = max over edges of bytes / capacity.
 //
-// Every edge has the length exp(alpha (u_e / u - 1)) / capacity, the gradient of a smooth stand-in
-// for the maximum. A sweep goes through all commodities and moves bytes from their longer paths to
-// the one that is shortest now, until both are equally long; alpha grows, so the stand-in tightens.
+// Every edge has the length exp(alpha (u_e / u - 1)) / capacity, the gradient of a smooth
+// approximation of the maximum. A sweep goes through all commodities and moves bytes from their
+// longer paths to the one that is shortest now, until both are equally long; alpha grows, so the
+// approximation tightens.
 //
 // Each sweep also proves a bound: for any lengths no routing has a utilisation below (sum of bytes
 // times shortest distance) / (sum of capacity times length). This is the dual of the linear program

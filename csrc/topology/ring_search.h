@@ -12,7 +12,7 @@
 
 namespace topoopt {
 
-// What is searched. Every ring is a cycle over its members; on duplex its cables join neighbours in
+// The search space. Every ring is a cycle over its members; on duplex its cables join neighbours in
 // both directions. `links` belong to no ring and may join any two servers; -1 is an end that no
 // cable is plugged into. Ports are not numbered here: a server has one per ring end and link end.
 //

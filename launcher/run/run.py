@@ -400,7 +400,7 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 def _of_all_hosts(
     site: ClusterSite, links: list[LinkBytes], groups: AskedGroups, *, failed: bool
 ) -> tuple[list[LinkBytes], AskedGroups]:
-    """What all hosts have counted, on server 0; what this one has, on the others."""
+    """The counters of all hosts, on server 0; those of this one, on the others."""
     here = {"links": [asdict(link) for link in links], "groups": groups.figures()}
     hosts = site.gather("counts", here, failed=failed)
     return (

@@ -1,7 +1,7 @@
 """A few steps of the script without its messages, measured before an emulated run is planned.
 
 All ranks of emulated servers share this machine, and a step is more than the operators of the
-model: data loading, loss, optimizer, Python. What that takes is measured, not estimated. A plan
+model: data loading, loss, optimizer, Python. That time is measured, not estimated. A plan
 that is more than data parallel is measured once more as planned, because operators elsewhere, and
 the code that moves tensors between them, take other times.
 """

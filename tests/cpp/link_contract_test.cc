@@ -1,4 +1,4 @@
-// What every kind of link must do, whatever carries its bytes.
+// The contract of every kind of link.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// Relays under adversarial mixes: whatever the order in which ranks take what they are sent, no
+// Relays under adversarial mixes: for every order in which ranks receive their messages, no
 // relay holds more than one window per flow that crosses it, and everything arrives.
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kChannel = 0;
 constexpr uint32_t kFingerprint = 9;
 
-// Everybody sends a message to everybody at once, but takes them one after the other: the next
+// Every rank sends a message to every other at once, but takes them one after the other: the next
 // receive is only posted when the one before is complete.
 class OneAtATime {
  public:

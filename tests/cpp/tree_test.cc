@@ -104,7 +104,7 @@ TEST(QuickTree, ReachesEverybodyAndPrefersNeighbours) {
       deepest(tree);
     }
   }
-  // Where only hops cost, everybody passes on to a neighbour.
+  // Where only hops cost, every rank passes on to a neighbour.
   const Tree near = quickTree(cycle(12), 0, 0.0, 1.0);
   for (int i = 1; i < 12; ++i) EXPECT_EQ(cycle(12).hops(i, near.parent[i]), 1) << i;
   // Where only messages cost, every rank that has it sends at every turn: twelve need four turns.

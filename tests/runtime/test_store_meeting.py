@@ -1,4 +1,4 @@
-"""What ranks publish in the store of torch.distributed, and whom they believe."""
+"""Values of ranks in the store of torch.distributed, and the check of their authors."""
 
 from __future__ import annotations
 

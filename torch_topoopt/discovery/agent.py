@@ -5,7 +5,7 @@ streams of ssh. The agent reads its interfaces from the kernel, announces the na
 their cables, and sends probes; it changes nothing on its host.
 
 Over TCP both sides first prove that they know the shared token, each to a nonce of the other; the
-token itself is never sent. What follows is neither secret nor signed: it belongs on a management
+token itself is never sent. The rest is neither secret nor signed: it belongs on a management
 network.
 """
 

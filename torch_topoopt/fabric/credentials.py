@@ -1,7 +1,7 @@
 """Passwords of devices: where they come from, and how they stay out of every log and error.
 
 A cluster file names where a password is (an environment variable, or a file that only its owner
-can read), never the password itself. What `PasswordSource.read` returns shows nothing of the
+can read), never the password itself. The result of `PasswordSource.read` shows nothing of the
 secret in str, repr, format or pickle; a driver asks for it with `reveal()` where it logs in, and
 passes every message of a device or a library through `scrub` before it is shown.
 """

@@ -2,7 +2,7 @@
 
 An operator's parameters live on the ranks of its placement, which hold all samples between them. So
 their gradients are summed there, over that group alone, and divided by the number of all ranks.
-What is reduced together is a bucket: parameters of one group, in the order in which the backward
+A bucket is reduced together: parameters of one group, in the order in which the backward
 pass comes by them. A group's buckets start in that order on every rank, as soon as they are full.
 """
 

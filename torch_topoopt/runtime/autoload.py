@@ -16,7 +16,7 @@ def register() -> None:
         try:
             check_build(torch.__version__)
         except BuildMismatchError as error:
-            # What follows relies on parts of torch that another version may not have.
+            # The rest relies on parts of torch that another version may not have.
             _refuse_groups(error)
             raise
         from torch_topoopt.runtime import backend, rank_errors

@@ -2,7 +2,7 @@
 
 Server 0 holds torch's TCPStore, the one that its ranks use afterwards. It also profiles and plans,
 for all: two hosts with other processors or libraries may well find other plans, and what all do has
-to be one thing. What goes wrong on one host ends the run on all of them, with the same words.
+to be one thing. A failure on one host ends the run on all of them, with the same words.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class StoreMeeting:
     """Ranks meet in torch.distributed's store; `who` describes one in an error.
 
     Where TOPOOPT_SECRET_FILE is set, all that is published is signed with its secret, and nothing
-    else is believed: the store itself lets anybody in.
+    else is believed: the store itself has no access control.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ class ThreadedChains:
     ) -> ChainResult:
         """Makes that many evaluations in all, in short slices; calls back between two.
 
-        The chains cool down over them. What the callback raises ends the run, as Ctrl-C does;
+        The chains cool down over them. An exception of the callback ends the run, as Ctrl-C does;
         `result` is then what was found.
         """
         left = budgets(evaluations, len(self._chains))

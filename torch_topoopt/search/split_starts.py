@@ -45,7 +45,7 @@ def split_strategy(
     """Operators `chosen`, by index, in `parts` of their parameters where they allow that.
 
     Operator i gets some of `servers[i]`, whose number `parts` divides; `samples` of them at most
-    share samples. What is split follows `dimensions`. `first` is what is tried first: rows move
+    share samples. The splits follow `dimensions`. `first` is tried first: rows move
     more, but keep only their part of what they read.
     """
     order = sorted(PARAMETER_KINDS, key=lambda kind: kind != first)

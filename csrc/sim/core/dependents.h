@@ -1,4 +1,4 @@
-// Who waits for whom in a task graph, with lists that several tasks share stored once.
+// The dependents of each task in a task graph; lists that several tasks share are stored once.
 
 #pragma once
 
@@ -52,7 +52,7 @@ class Dependents {
   void addEdges();
 
   int tasks_ = 0;
-  std::vector<int> waiting_;        // per node (tasks, then lists): what it still waits for
+  std::vector<int> waiting_;        // per node (tasks, then lists): its open dependencies
   std::vector<int> begin_, nodes_;  // per task: nodes that wait for it
   std::vector<List> lists_;
   std::vector<int> member_begin_, members_;  // per list: tasks that wait for all of it

@@ -11,9 +11,9 @@
 
 namespace topoopt {
 
-// What arrives in order costs nothing to sort: it waits in a plain line. There are some lines,
-// since what is on its way for one of a few delays arrives in order for each of them; only what
-// overtakes in all goes through a heap.
+// Events that arrive in order cost nothing to sort: they wait in a plain line. There are some
+// lines, since events of one of a few delays arrive in order for each of them; only an event that
+// overtakes in all lines goes through a heap.
 class EventQueue {
  public:
   static constexpr double kNever = std::numeric_limits<double>::infinity();

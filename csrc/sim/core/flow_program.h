@@ -1,4 +1,4 @@
-// What a simulation is asked: nodes, directed links, and tasks whose flows take given routes.
+// The input of a simulation: nodes, directed links, and tasks whose flows take given routes.
 
 #pragma once
 
@@ -37,8 +37,8 @@ struct ProgramFlow {
 // levels read the same program: `graph()` has its tasks, a flow's `resource` is a route, and its
 // `latency_s` is the sum over the links of the route. Routes over the same links are one.
 //
-// What is added is checked at once; a fault is a std::invalid_argument that begins with what
-// `where()` returns: "line 12: flow 7", "flows[7]".
+// Additions are checked at once; a fault is a std::invalid_argument that begins with the result of
+// `where()`: "line 12: flow 7", "flows[7]".
 class FlowProgram {
  public:
   using Where = std::function<std::string()>;

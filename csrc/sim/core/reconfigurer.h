@@ -30,9 +30,9 @@ class Reconfigurer {
   Reconfigurer(ReconfigurableNetwork& network, const FlowProgram& program, double window_s,
                double delay_s, Choose choose);
 
-  // What RunOptions::control is to call, first at time 0. The first choice, without demand, is of
-  // the circuits that are there to begin with. Throws
-  // std::invalid_argument for a link that is unknown, a rate that makes no sense, and as reroute().
+  // The function for RunOptions::control, first called at time 0. The first choice, without demand,
+  // is of the circuits that are there to begin with. Throws std::invalid_argument for a link that
+  // is unknown, a rate that makes no sense, and as reroute().
   double operator()(double now_s);
 
  private:

@@ -1,4 +1,4 @@
-// What happens in one run: compute tasks, flows and delays with dependencies.
+// The tasks of one run: compute tasks, flows and delays with dependencies.
 
 #pragma once
 

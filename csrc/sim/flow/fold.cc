@@ -233,7 +233,7 @@ FoldedGraph Folder::folded() const {
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
     result.task.push_back(of_class[task_classes_.of[i]]);
-    if (result.task.back() < 0) throw std::logic_error("a class of tasks has no stand-in");
+    if (result.task.back() < 0) throw std::logic_error("a class of tasks has no representative");
   }
   for (const auto& [before, after] : graph_.dependencies()) {
     if (kept[after] >= 0) result.graph.addDependency(result.task[before], kept[after]);

@@ -1,4 +1,4 @@
-// How much of what one link holds back crosses each other link: a sparse matrix of links.
+// The part of the flows held back by one link that crosses each other link: a sparse matrix.
 
 #pragma once
 

@@ -14,7 +14,7 @@ namespace {
 
 // Levels this close are equal: no path moves between their links.
 constexpr double kTie = 1e-12;
-// A level that is found again this close is kept, so that rounding does not spread.
+// A level that is found again this close is kept, so that rounding does not accumulate.
 constexpr double kSame = 1e-14;
 constexpr unsigned kSolvesPerSum = 16;
 constexpr size_t kTurnsPerLink = 1000;

@@ -1,5 +1,5 @@
-// What a solve begins with: counts of paths and capacities are brought up to date. How levels
-// follow is in max_min_filling.cc.
+// The start of a solve: counts of paths and capacities are brought up to date. The filling of
+// levels is in max_min_filling.cc.
 
 #include "sim/flow/max_min_rates.h"
 

@@ -65,14 +65,14 @@ bool IterationModel::exchanges(const std::vector<int>& strategy, int op, int pro
                      [](const Transfer& transfer) { return transfer.source != transfer.target; });
 }
 
-// Servers that exchange data stand for themselves. The others are split into classes by the
-// placements that they are in, and the first of each class stands for all of it. Where servers
+// Servers that exchange data represent themselves. The others are split into classes by the
+// placements that they are in, and the first of each class represents all of it. Where servers
 // share processors, every one of them counts.
-void IterationModel::chooseStandIns(const std::vector<int>& strategy) {
+void IterationModel::chooseRepresentatives(const std::vector<int>& strategy) {
   const int servers = job_->servers;
   if (std::isfinite(job_->servers_at_once)) {
-    stand_in_.resize(servers);
-    std::iota(stand_in_.begin(), stand_in_.end(), 0);
+    representative_.resize(servers);
+    std::iota(representative_.begin(), representative_.end(), 0);
     return;
   }
   const int known = placements().size();
@@ -104,14 +104,14 @@ void IterationModel::chooseStandIns(const std::vector<int>& strategy) {
     }
   }
   std::vector<int> first(parts, -1);
-  stand_in_.resize(servers);
+  representative_.resize(servers);
   for (int server = 0; server < servers; ++server) {
     if (exchanging[server]) {
-      stand_in_[server] = server;
+      representative_[server] = server;
       continue;
     }
     if (first[part[server]] < 0) first[part[server]] = server;
-    stand_in_[server] = first[part[server]];
+    representative_[server] = first[part[server]];
   }
 }
 
@@ -122,9 +122,9 @@ double IterationModel::run(const std::vector<int>& strategy) {
   }
   graph_.clear();
   graph_.setDevicesAtOnce(job_->servers_at_once);
-  chooseStandIns(strategy);
+  chooseRepresentatives(strategy);
   NetworkSink sink(*network_, graph_);
-  IterationSteps(costs_, strategy, stand_in_, sink).build();
+  IterationSteps(costs_, strategy, representative_, sink).build();
   outcome_ = &simulator_.run(graph_);
   return outcome_->makespan_s;
 }

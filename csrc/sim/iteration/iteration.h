@@ -36,7 +36,7 @@ class IterationModel {
   int taskCount() const { return graph_.size(); }
 
  private:
-  void chooseStandIns(const std::vector<int>& strategy);
+  void chooseRepresentatives(const std::vector<int>& strategy);
   bool exchanges(const std::vector<int>& strategy, int op, int producer);
 
   std::shared_ptr<const Job> job_;
@@ -45,7 +45,7 @@ class IterationModel {
   FlowSimulator simulator_;
   TaskGraph graph_;
   const Outcome* outcome_ = nullptr;  // of the last run
-  std::vector<int> stand_in_;         // per server: the server simulated for it
+  std::vector<int> representative_;   // per server: the server simulated for it
 };
 
 }  // namespace topoopt

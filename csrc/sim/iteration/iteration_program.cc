@@ -147,7 +147,7 @@ class IterationTasks::Emitter {
     }
   }
 
-  // What is left of a ring's latency when all of its hops, each with its own, have arrived.
+  // The rest of a ring's latency when all of its hops, each with its own, have arrived.
   double ringDelay(const Step& step) const {
     std::vector<double> hop_s(step.hops, 0.0);
     for (int hop = 0; hop < step.hops; ++hop) {

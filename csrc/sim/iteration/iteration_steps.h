@@ -14,8 +14,8 @@
 
 namespace topoopt {
 
-// What is sent, and the operators that made it: activations forward, gradients back to who made the
-// activations, or the gradients of a bucket.
+// The payload of a message, and the operators that made it: activations forward, gradients back to
+// the producer of the activations, or the gradients of a bucket.
 enum class CargoKind : uint8_t { kActivations, kGradients, kAllReduce };
 struct Cargo {
   CargoKind kind;
@@ -35,21 +35,25 @@ struct Cargo {
 //
 // Forward and backward pass of every operator on the servers of its placement, activations and
 // gradients between placements, and an AllReduce per bucket of gradients (GradientBuckets), or per
-// operator and parameter part, when all of its gradients are there. What every server does besides
-// comes first. Readers that need the same of a tensor wait for the same transfers, and the
+// operator and parameter part, when all of its gradients are there. The work of every server
+// besides comes first. Readers that need the same of a tensor wait for the same transfers, and the
 // gradient that goes back waits for all of them. With micro-batches, backward work goes before
 // forward work and older micro-batches before younger ones, and an operator begins a further
-// micro-batch only while it holds fewer than PlacementCosts::inFlight says: 1F1B. What one shard
-// sends another goes in the order of the micro-batches, as messages do, and not all of it at once.
+// micro-batch only while it holds fewer than PlacementCosts::inFlight says: 1F1B. Transfers
+// between two shards go in the order of the micro-batches, as messages do, and not all at once.
 //
-// `stand_in[s]` is the server that is simulated for server s, itself unless another one does the
-// same work at the same times and neither of them is an end of a transfer.
+// `representative[s]` is the server that is simulated for server s, itself unless another one does
+// the same work at the same times and neither of them is an end of a transfer.
 template <class Sink>
 class IterationSteps {
  public:
   IterationSteps(PlacementCosts& costs, const std::vector<int>& strategy,
-                 const std::vector<int>& stand_in, Sink& sink)
-      : costs_(costs), job_(costs.job()), strategy_(strategy), stand_in_(stand_in), sink_(sink) {}
+                 const std::vector<int>& representative, Sink& sink)
+      : costs_(costs),
+        job_(costs.job()),
+        strategy_(strategy),
+        representative_(representative),
+        sink_(sink) {}
 
   void build() {
     const int count = static_cast<int>(strategy_.size());
@@ -95,7 +99,7 @@ class IterationSteps {
   void addOverhead() {
     if (job_.overhead_s == 0) return;
     for (int server = 0; server < job_.servers; ++server) {
-      if (stand_in_[server] == server) sink_.compute(server, job_.overhead_s, -1);
+      if (representative_[server] == server) sink_.compute(server, job_.overhead_s, -1);
     }
   }
 
@@ -125,24 +129,25 @@ class IterationSteps {
     return is_backward ? (batch + 1) * count - op : (job_.micro_batches + batch + 1) * count + op;
   }
 
-  // One task per shard whose server is simulated; the others share that of their stand-in.
+  // One task per shard whose server is simulated; the others share that of their representative.
   void addShards(int op, double seconds, int priority, std::vector<int>& tasks) {
     const std::vector<int>& on = servers(op);
     int* const of_shard = tasks.data() + first_shard_[op];
     for (size_t shard = 0; shard < on.size(); ++shard) {
       const int server = on[shard];
-      if (stand_in_[server] != server) continue;
+      if (representative_[server] != server) continue;
       of_shard[shard] = task_of_server_[server] = sink_.compute(server, seconds, priority);
     }
     for (size_t shard = 0; shard < on.size(); ++shard) {
       const int server = on[shard];
-      if (stand_in_[server] != server) of_shard[shard] = task_of_server_[stand_in_[server]];
+      if (representative_[server] != server)
+        of_shard[shard] = task_of_server_[representative_[server]];
     }
   }
 
   bool simulated(int op, size_t shard) const {
     const int server = servers(op)[shard];
-    return stand_in_[server] == server;
+    return representative_[server] == server;
   }
 
   void addForward(int batch) {
@@ -205,7 +210,7 @@ class IterationSteps {
     for (const Transfer& transfer :
          costs_.transfers(first.op, strategy_[producer], strategy_[first.op])) {
       ++number;
-      if (stand_in_[transfer.target] != transfer.target) continue;
+      if (representative_[transfer.target] != transfer.target) continue;
       int made = tasks[first_shard_[producer] + transfer.producer_shard];
       const double moved = transfer.fraction * size_bytes;
       if (transfer.source != transfer.target && moved > 0) {
@@ -265,7 +270,7 @@ class IterationSteps {
       if (shard / degrees.attribute % degrees.parameter != part) continue;
       for (const auto& tasks : backward_) found.push_back(tasks[first_shard_[op] + shard]);
     }
-    std::sort(found.begin(), found.end());  // several shards may have the same stand-in
+    std::sort(found.begin(), found.end());  // several shards may have the same representative
     found.erase(std::unique(found.begin(), found.end()), found.end());
     return found;
   }
@@ -273,7 +278,7 @@ class IterationSteps {
   PlacementCosts& costs_;
   const Job& job_;
   const std::vector<int>& strategy_;
-  const std::vector<int>& stand_in_;
+  const std::vector<int>& representative_;
   Sink& sink_;
   std::vector<char> gradient_reaches_;  // per operator: some consumer sends a gradient back
   std::vector<int> in_flight_;          // per operator

@@ -1,4 +1,4 @@
-// What a job computes and holds, for every way of splitting it that a search may try.
+// The computation and memory of a job, for every split that a search may try.
 
 #pragma once
 
@@ -17,7 +17,7 @@ struct OperandCost {
   int producer;
   double size_bytes;      // forward, producer to this operator, for the whole batch
   double gradient_bytes;  // backward, the other way
-  int tensor = 0;         // which of the producer's; 0: nobody else reads it
+  int tensor = 0;         // which of the producer's; 0: no other operator reads it
 };
 
 struct Reader {
@@ -25,9 +25,9 @@ struct Reader {
   int operand;  // index into its OperandCost
 };
 
-// A tensor and everyone who reads it, ascending: the operands with the same producer and `tensor`,
-// or one without a number. Readers that need the same of it (PlacementCosts::need) get it once,
-// together; their gradients are added up where they are, and go back once.
+// A tensor and all operators that read it, ascending: the operands with the same producer and
+// `tensor`, or one without a number. Readers that need the same of it (PlacementCosts::need) get it
+// once, together; their gradients are added up where they are, and go back once.
 struct ReadTensor {
   int producer;
   double size_bytes;
@@ -52,7 +52,7 @@ struct OperatorCost {
   std::vector<OperandCost> operands;
 };
 
-// Which gradients are reduced together: those of one group of servers, in the order of the backward
+// Gradients that are reduced together: those of one group of servers, in the order of the backward
 // pass. A bucket is full as soon as it holds `cap_bytes` (a group's first one: `first_bytes`) or
 // more, and starts when all of its gradients are there and the bucket before it has started.
 // `cap_bytes` 0: every operator's by themselves, as soon as they are there.

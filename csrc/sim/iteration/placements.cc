@@ -56,7 +56,7 @@ bool overlap(int64_t i, int64_t a, int64_t j, int64_t b) {
   return i * b < (j + 1) * a && j * a < (i + 1) * b;
 }
 
-// How many pairs `overlaps` finds.
+// The number of pairs that `overlaps` finds.
 int64_t overlapCount(int64_t a, int64_t b) { return a + b - std::gcd(a, b); }
 
 bool splitsAlike(const Degrees& producer, const Need& need) {

@@ -9,7 +9,7 @@ namespace topoopt::packet {
 
 namespace {
 
-// A lost packet is sent again: the sender hears of it at once, by nothing that takes a link.
+// A lost packet is sent again: the sender is notified at once, without a packet on any link.
 class Constant final : public Transport {
  public:
   explicit Constant(PacketNetwork& network) : network_(network) {}

@@ -154,7 +154,7 @@ class Dctcp final : public Transport {
     }
   }
 
-  // What the paper's simulator does before an acknowledgement counts.
+  // The check of the paper's simulator before an acknowledgement counts.
   void endWindow(State& state, bool marked) const {
     if (marked) state.slow_start_below = std::min(state.slow_start_below, state.window);
     if (state.seen < state.window_acks) return;

@@ -1,4 +1,4 @@
-// What is under way for a fixed time: light in a fibre, acknowledgements without a path.
+// Items under way for a fixed time: light in a fibre, acknowledgements without a path.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// What tells flows that begin in the same instant apart, wherever they stand in the program.
+// Keys that distinguish flows that begin in the same instant, independent of their order.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace topoopt::packet {
 
-// A number per task, drawn from `seed` by what the task is: its links, its size, the same of all
+// A number per task, drawn from `seed` by the task's links, its size, the same of all
 // that it waits for (directly or not), and of all that waits for it. Tasks with equal numbers can
 // be exchanged without changing the program, but for collisions of 64 bits and for graphs that
-// this much of colour refinement does not tell apart.
+// this much of colour refinement does not distinguish.
 std::vector<uint64_t> flowKeys(const FlowProgram& program, uint64_t seed);
 
 }  // namespace topoopt::packet

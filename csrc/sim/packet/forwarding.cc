@@ -194,7 +194,7 @@ bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
     port.control_turns = 0;
     return true;
   }
-  // Nobody had data after all.
+  // No flow had data after all.
   if (port.control.empty()) return false;
   port.in_service = port.control.pop();
   return true;

@@ -124,7 +124,7 @@ void PacketNetwork::failIfDeadlocked() const {
                               "; routes whose links form no such cycle, or lossy queues, avoid it");
 }
 
-// Whatever waits at the port, is being sent or is in the fibre is lost when a link fails.
+// Packets that wait at the port, are being sent or are in the fibre are lost when a link fails.
 void PacketNetwork::changeLink(int number, double bits_per_s, double now_s) {
   now_ = std::max(now_, toPicoseconds(now_s));
   Port& port = ports_[number];

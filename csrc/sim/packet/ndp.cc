@@ -105,7 +105,7 @@ class Ndp final : public Transport {
     schedule(port);
   }
 
-  // All packets of the flow are lost, and so are the headers that should have told.
+  // All packets of the flow are lost, and so are the headers that should have reported it.
   void checkTimeout(uint32_t slot) override {
     State& state = flows_[slot];
     Flow& flow = network_.flow(slot);

@@ -1,4 +1,4 @@
-// What can be chosen about a packet-level simulation.
+// The options of a packet-level simulation.
 
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace topoopt::packet {
 
-// How what a receiver says gets back: over the cables of the path in the other direction, after the
+// The way back of a receiver's acknowledgements: over the cables of the path reversed, after the
 // path's latency without using any bandwidth, or at once.
 enum class ReturnPath { kLinks, kLatency, kInstant };
 
-// How flows with several routes use them: each flow one of them, chosen by chance, or each packet
-// the next.
+// The use of several routes: each flow takes one of them, chosen at random, or each packet the
+// next.
 enum class Spread { kEcmp, kSpray };
 
 // In which order flows of one instant begin: drawn from the seed by what they are, so that hosts
@@ -53,7 +53,7 @@ struct Options {
     // A window goes into the queue of the sender's own first link, where it can be marked; else
     // packets are made when they can leave, and wait nowhere.
     bool queue_at_sender = true;
-    // Else only switches mark; what waits in a host never is.
+    // Else only switches mark; packets in a host's queue never are.
     bool mark_in_hosts = true;
     // Marks what leaves a queue that is too long, so that senders hear of it at once, and not what
     // joins it.

@@ -1,4 +1,4 @@
-// What moves through a packet-level network, and the time it moves in.
+// The packets of a packet-level network, and its unit of time.
 
 #pragma once
 

@@ -135,7 +135,7 @@ void PacketNetwork::addPorts() {
                                   static_cast<int64_t>(options_.ndp.queue_packets) * full_bytes_);
     }
     if (options_.lossless) {
-      // What still comes after the pause was sent: a round trip at full rate and a packet in
+      // Bytes that still come after the pause was sent: a round trip at full rate and a packet in
       // service at either end.
       const double round_trip_bytes =
           2 * link.bits_per_s / 8 * toSeconds(port.latency) + 4.0 * full_bytes_;

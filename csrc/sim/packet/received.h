@@ -1,4 +1,4 @@
-// Which packets of a flow have arrived, when they need not come in order.
+// The packets of a flow that have arrived, in any order.
 
 #pragma once
 

@@ -163,14 +163,14 @@ std::vector<double> PacketNetwork::waitingBytes() const {
   for (const Pending& flow : pending_) bytes[flow.route] += flow.size_bytes;
   for (const Flow& flow : flows_) {
     if (!flow.live || flow.done) continue;
-    // What is on its way still needs its circuit: a packet at least.
+    // Packets on their way still need their circuit: a packet at least.
     const uint32_t left = std::max<uint32_t>(1, flow.packets - flow.next_new);
     bytes[flow.route] += static_cast<double>(left) * options_.payload_bytes;
   }
   return bytes;
 }
 
-// Links or routes have changed: whoever can send lists itself again.
+// Links or routes have changed: every flow that can send lists itself again.
 void PacketNetwork::restartAll() {
   for (uint32_t slot = 0; slot < flows_.size(); ++slot) {
     Flow& flow = flows_[slot];

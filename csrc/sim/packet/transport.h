@@ -50,7 +50,7 @@ class Transport {
   virtual void receive(const Packet& packet) = 0;
   // Something that the receiver said has reached the sender.
   virtual void answer(const Packet& packet) = 0;
-  // A packet of data was lost. What no sender could know may not be used.
+  // A packet of data was lost. Facts that no sender could know may not be used.
   virtual void lost(const Packet& packet) {}
   // Called for every flow under way a few times per timeout, while its route is whole.
   virtual void checkTimeout(uint32_t slot) {}

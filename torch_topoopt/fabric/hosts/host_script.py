@@ -131,7 +131,7 @@ def _steps(setup: HostSetup) -> Iterator[str]:
             yield f"set_neighbour {route.destination} {interface} {route.mac}"
     if setup.relays:
         yield ""
-        yield "# 5. What this host passes on"
+        yield "# 5. Relay rules of this host"
         yield from _relays(setup)
     yield ""
     yield "finish"

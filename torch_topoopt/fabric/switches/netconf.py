@@ -1,6 +1,6 @@
 """A NETCONF session on SSH (RFC 6241, RFC 6242) for switch drivers, by ncclient.
 
-Connects when it first must, and after a broken connection anew. What goes wrong is a SwitchError
+Connects when it first must, and after a broken connection anew. A failure is a SwitchError
 that names the device and never holds a password. ncclient is imported when a connection is made.
 """
 

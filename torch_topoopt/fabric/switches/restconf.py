@@ -1,6 +1,6 @@
 """RESTCONF (RFC 8040) as the switch drivers need it: JSON over HTTPS with Basic authentication.
 
-What goes wrong becomes a SwitchError with the device's own words. A request whose answer does not
+A failure becomes a SwitchError with the device's own words. A request whose answer does not
 come is sent again: drivers only send requests that may arrive twice, see `RestconfSession`. The
 certificate of the device is verified unless the cluster file says `insecure: true`, and passwords
 go to the device itself: proxies and .netrc of the environment are not used.

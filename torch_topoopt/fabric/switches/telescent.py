@@ -5,7 +5,7 @@ untested on hardware. They show: an SSH shell on port 9861; `switchstate` prints
 outputs, `R<row>#<letter>` and twelve times `<status><input>`, in colours; output = row * 12 +
 column, counted from 0; a status that begins with A is allocated to that input, one with U is not;
 `unlock --force`, `connect --force A B`, `unallocate --force`; errors contain "Exception" or
-"ERROR". What they do not show, and how this driver keeps clear of it:
+"ERROR". Gaps in them, and how this driver avoids them:
 
 * whether `connect` answers at once or after the move: both are fine, the state is polled;
 * what other letters mean: taken as a move under way, the port in use, the circuit not settled;

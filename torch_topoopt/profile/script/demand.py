@@ -54,7 +54,7 @@ def on_servers(demand: Demand, ranks_per_server: int) -> Demand:
     """The demand among servers of a demand among ranks, `ranks_per_server` of them on each.
 
     The ranks of a group on one server reduce there first, so its AllReduce is one of their servers;
-    groups of the same servers add up. What two ranks of one server exchange stays there.
+    groups of the same servers add up. The traffic between two ranks of one server stays there.
     """
     if ranks_per_server == 1:
         return demand

@@ -89,7 +89,7 @@ def trace_script(
 
     An iteration ends when every optimizer has stepped once. By default the ranks are all of them
     in a world of at most 8, else rank 0. `time_limit_s` is per rank. torch.compile leaves the model
-    as it is. What the script prints is dropped. With `limits`, which are for all ranks together,
+    as it is. The script's output is dropped. With `limits`, which are for all ranks together,
     ranks beyond the first are only run where the first calls anything but collectives of the whole
     world, in which all ranks do the same. PyTorch is imported by `server`, or by a process of its
     own.

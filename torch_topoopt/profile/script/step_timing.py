@@ -59,9 +59,9 @@ def time_steps(
 
     A rank has the `variables` in its environment, and torchrun's own. Ranks that are more than the
     processors share them: a step takes a rank's processor time as many times longer, and what it
-    waits for anything else. What the script prints is dropped, and whatever it still runs when the
-    steps are timed, or after `limit_s`, is ended. PyTorch is imported by `server`, or by a process
-    of its own.
+    waits for anything else. The script's output is dropped, and the processes that are left when
+    the steps are timed, or after `limit_s`, are ended. PyTorch is imported by `server`, or by a
+    process of its own.
 
     Raises ScriptError, in one line, if the script raises, ends before that, or takes too long.
     """

@@ -2,7 +2,7 @@
 
 Features are the last dimension of what linear layers, embeddings and layer norms make, and the
 second of what convolutions make (samples, channels, height, width). Elementwise operators take the
-layout of the tensor they read. Whatever is not listed here is split by samples only; so are
+layout of the tensor they read. Operators that are not listed here are split by samples only; so are
 convolutions by image positions unless their kernel is 1 x 1, for the others need rows of the
 neighbouring part (a halo).
 

@@ -1,7 +1,7 @@
 """TopologyFinder as the paper's public artifact does it: mode `released`.
 
 The artifact's code differs from the paper's text, and the paper's published path lengths and
-bandwidth taxes come from such code. What it does, as read in its sources:
+bandwidth taxes come from such code. Its algorithm, as read in its sources:
 
 - The whole degree serves AllReduce; no port is left for matchings (Algorithm 1, step 3 never runs).
 - AllReduce bytes are counted by group size. The size with the most gets all ports; if that is not
