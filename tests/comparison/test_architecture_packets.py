@@ -148,3 +148,30 @@ def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -
         assert least_s <= estimate.iteration_s - estimate.compute_s <= alpha_s * 1.01
     if topology.reconfiguration is None:
         assert packets.iteration_s == pytest.approx(flow.iteration_s, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_large_all_reduce_takes_what_its_rings_load_the_busiest_link_with(name: str) -> None:
+    """Beta of the alpha-beta model: 2 (k - 1) / k bytes over every hop of a ring, for each byte."""
+    k, size_bytes = 8, 800 * MB
+    cluster = Cluster(k, 4, 100.0, link_latency_s=0.0)
+    op_graph = one_all_reduce(size_bytes)
+    strategy = data_parallel(op_graph, k)
+    topology = ARCHITECTURES[name](cluster, demand(op_graph, strategy, k))
+    flow = predict_architecture(topology, op_graph, cluster, strategy)
+    packets = predict_architecture(topology, op_graph, cluster, strategy, level="packet")
+    if topology.reconfiguration is not None:  # four ports at best; forwarding may take three hops
+        beta_s = 2 * (k - 1) / k * size_bytes / (4 * cluster.link_bytes_per_s)
+        for estimate in (flow, packets):
+            reduced_s = estimate.iteration_s - estimate.compute_s
+            assert beta_s * (1 - 1e-9) <= reduced_s <= 12 * beta_s
+        return
+    routes = Routes(topology)
+    seconds = np.zeros(len(routes.bytes_per_s))
+    for order, share in routes.rings.rings(tuple(range(k))):
+        loads = routes.loads(zip(order, (*order[1:], order[0]), strict=True))
+        np.add.at(seconds, loads.edge, loads.load * share / routes.bytes_per_s[loads.edge])
+    beta_s = 2 * (k - 1) / k * size_bytes * seconds.max()
+    assert flow.iteration_s - flow.compute_s == pytest.approx(beta_s, rel=1e-6)
+    # one path for each flow, which may meet others where they were spread
+    assert packets.iteration_s - packets.compute_s >= beta_s * (1 - 1e-6)

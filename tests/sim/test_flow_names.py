@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from support.small_op_graphs import chain, embeddings
 
+from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.options import PlanningOptions
@@ -77,3 +79,12 @@ def test_the_text_of_a_name() -> None:
     assert name.text(3, 0) == "gradients of a, b and 2 more: 3 -> 0"
     assert ring_text((0, 4, 2)) == "+2"
     assert ring_text((0, 2, 1, 3)) == "0-2-1-3"
+
+
+def test_a_bucket_is_named_for_its_own_operators() -> None:
+    graph = replace(chain(3), gradient_buckets=GradientBuckets(first_bytes=1, cap_bytes=1))
+    made = planner.plan(graph, Cluster(4, 2, 10.0), PlanningOptions(strategy_space="data-parallel"))
+    _, names = named_plan_program(graph, made)
+    named = [name.operators for name in names.values()]
+    assert {len(operators) for operators in named} == {1}
+    assert {name for (name,) in named} == {o.name for o in graph.operators if o.parameter_bytes}
