@@ -163,7 +163,7 @@ at::Tensor ProcessGroupTopoopt::Call::flat(const at::Tensor& tensor) const {
 // `copy` is what `tensor` will be when the call is over.
 at::Tensor ProcessGroupTopoopt::Call::returned(const at::Tensor& tensor, const at::Tensor& copy) {
   if (device_) {
-    spreads_.emplace_back(tensor, copy);
+    copies_back_.emplace_back(tensor, copy);
   } else {
     host_call_->finishers->push_back([tensor, copy] { tensor.copy_(copy); });
   }
@@ -253,7 +253,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::Call::submit(bool awaits_devic
     auto operation = std::make_shared<StagingOperation>(*device_, kind_.order);
     operation->awaits_device = awaits_device;
     operation->pieces = std::move(pieces_);
-    operation->spreads = std::move(spreads_);
+    operation->copies_back = std::move(copies_back_);
     operation->work =
         c10::intrusive_ptr<StagingWork>::reclaim_copy(static_cast<StagingWork*>(work_.get()));
     group_.staging(true)->submit(std::move(operation));

@@ -120,7 +120,7 @@ class ProcessGroupTopoopt::Call {
   c10::intrusive_ptr<TopooptWork> work_;
   // Staged.
   std::vector<StagingPiece> pieces_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> spreads_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_back_;
 };
 
 }  // namespace topoopt

@@ -287,7 +287,7 @@ void Staging::copyBack(Piece& piece) {
   }
   const bool last = ++operation.pieces_copied_back == operation.pieces.size();
   if (last) {
-    for (const auto& [to, from] : operation.spreads) copyTensor(to, from);
+    for (const auto& [to, from] : operation.copies_back) copyTensor(to, from);
   }
   piece.copied = recorded(stream);
   piece.stage = Stage::kCopyingBack;

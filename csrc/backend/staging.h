@@ -77,7 +77,7 @@ struct StagingOperation {
   bool awaits_device = false;  // before it starts, even if it reads nothing
   std::vector<StagingPiece> pieces;
   // From a contiguous device tensor (second) to the caller's, after all pieces.
-  std::vector<std::pair<at::Tensor, at::Tensor>> spreads;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_back;
   c10::intrusive_ptr<StagingWork> work;
   size_t pieces_started = 0;
   size_t pieces_copied_back = 0;

@@ -66,7 +66,7 @@ std::shared_ptr<Group> Group::open(std::shared_ptr<Endpoint> endpoint, GroupConf
     group->endpoint_->openChannel(group->config_.channel,
                                   [weak = group->weak_from_this()](std::exception_ptr error) {
                                     if (const auto self = weak.lock())
-                                      self->fail(error, Spread::kHere);
+                                      self->fail(error, Notify::kNoRank);
                                   });
   });
   return group;
@@ -82,28 +82,28 @@ std::exception_ptr Group::error() const {
   return error_ ? error_ : aborted_;
 }
 
-void Group::failSoon(std::exception_ptr error, Spread spread) {
+void Group::failSoon(std::exception_ptr error, Notify notify) {
   endpoint_->reactor().post(
-      [self = shared_from_this(), error, spread] { self->fail(error, spread); });
+      [self = shared_from_this(), error, notify] { self->fail(error, notify); });
 }
 
-void Group::fail(std::exception_ptr error, Spread spread) {
+void Group::fail(std::exception_ptr error, Notify notify) {
   {
     std::lock_guard lock(mutex_);
     if (error_) return;
     error_ = error;
   }
   const auto self = shared_from_this();
-  endCollectives(error, spread);
+  endCollectives(error, notify);
   for (PointToPoint& message : std::exchange(point_to_point_, {})) {
     if (message.timer) endpoint_->reactor().cancel(*message.timer);
     message.done(error);
   }
 }
 
-void Group::closeChannel(const std::string& why, Spread spread) {
-  if (spread == Spread::kShutdown) return endpoint_->closeChannel(config_.channel, why);
-  endpoint_->failChannel(config_.channel, why, spread == Spread::kEverywhere);
+void Group::closeChannel(const std::string& why, Notify notify) {
+  if (notify == Notify::kShutdown) return endpoint_->closeChannel(config_.channel, why);
+  endpoint_->failChannel(config_.channel, why, notify == Notify::kAllRanks);
 }
 
 void Group::abort(const std::string& why) {
@@ -119,7 +119,7 @@ void Group::abort(const std::string& why) {
 void Group::shutdown() {
   endpoint_->reactor().run([this] {
     fail(std::make_exception_ptr(AbortedError("the process group was shut down")),
-         Spread::kShutdown);
+         Notify::kShutdown);
   });
 }
 

@@ -109,24 +109,24 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void shutdown();
 
  protected:
-  // kHere: the others know already. kShutdown: nothing is wrong, what was sent may still arrive.
-  enum class Spread { kEverywhere, kHere, kShutdown };
+  // kNoRank: the others know already. kShutdown: nothing is wrong, what was sent may still arrive.
+  enum class Notify { kAllRanks, kNoRank, kShutdown };
 
   Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
   // The engine: runs a collective after those that were submitted before it.
   virtual void submit(CollectiveRequest request, const CallTerms& terms, Done done) = 0;
   // On the reactor thread, when error_ has been set: closes the channel and fails all collectives.
-  virtual void endCollectives(std::exception_ptr error, Spread spread) = 0;
+  virtual void endCollectives(std::exception_ptr error, Notify notify) = 0;
   virtual const GroupLayout& layout() const = 0;
   // Of the layout's parts, as far as they have carried anything.
   virtual std::vector<PartCounters> partCounters() = 0;
 
   // Reactor thread only.
-  void fail(std::exception_ptr error, Spread spread);
-  void closeChannel(const std::string& why, Spread spread);
+  void fail(std::exception_ptr error, Notify notify);
+  void closeChannel(const std::string& why, Notify notify);
   // Any thread.
-  void failSoon(std::exception_ptr error, Spread spread = Spread::kEverywhere);
+  void failSoon(std::exception_ptr error, Notify notify = Notify::kAllRanks);
 
   const std::shared_ptr<Endpoint> endpoint_;
   const GroupConfig config_;

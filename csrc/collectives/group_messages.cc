@@ -32,7 +32,7 @@ void Group::pointToPoint(std::string what, Milliseconds limit, Done done,
         entry->timer.reset();
         const std::string why = entry->what + " in group " + group->config_.name +
                                 ": Timed out after " + std::to_string(limit.count()) + " ms";
-        group->fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
+        group->fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
       });
     }
     start([self, entry](std::exception_ptr error) {

@@ -123,13 +123,13 @@ void LinkGroup::onTimeout() {
   const Pending& late = queue_.front();
   const std::string why =
       timedOutText(late.name, late.number, config_.name, late.limit, operation_.waitingFor());
-  fail(std::make_exception_ptr(TimeoutError(why)), Spread::kEverywhere);
+  fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
 }
 
 // The channel is closed first: from then on nothing touches the memory of pending operations.
-void LinkGroup::endCollectives(std::exception_ptr error, Spread spread) {
+void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
   if (timer_) endpoint_->reactor().cancel(*std::exchange(timer_, std::nullopt));
-  closeChannel(whatFailed(error), spread);
+  closeChannel(whatFailed(error), notify);
   operation_.cancel();
   running_ = false;
   deadline_.reset();

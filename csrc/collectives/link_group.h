@@ -38,7 +38,7 @@ class LinkGroup final : public Group {
   };
 
   void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
-  void endCollectives(std::exception_ptr error, Spread spread) override;
+  void endCollectives(std::exception_ptr error, Notify notify) override;
   const GroupLayout& layout() const override { return schedules_.layout(); }
   std::vector<PartCounters> partCounters() override;
 

@@ -25,7 +25,7 @@ void SharedMemoryGroup::submit(CollectiveRequest request, const CallTerms& terms
           // At once: the caller that gets this error finds the team failed. The first member that
           // fails notifies the others.
           const bool first = team_.fail(ownFailure(exception.what()));
-          failSoon(here, first ? Spread::kEverywhere : Spread::kHere);
+          failSoon(here, first ? Notify::kAllRanks : Notify::kNoRank);
           return done(here);
         }
         done(nullptr);
@@ -55,14 +55,14 @@ void SharedMemoryGroup::run(const CollectiveRequest& request, const CollectiveCa
 }
 
 // Operations complete on their own threads, which the end of the team stops.
-void SharedMemoryGroup::endCollectives(std::exception_ptr error, Spread spread) {
+void SharedMemoryGroup::endCollectives(std::exception_ptr error, Notify notify) {
   const std::string why = whatFailed(error);
-  if (spread == Spread::kShutdown) {
+  if (notify == Notify::kShutdown) {
     team_.leave();
   } else {
-    team_.fail(spread == Spread::kEverywhere ? ownFailure(why) : why);
+    team_.fail(notify == Notify::kAllRanks ? ownFailure(why) : why);
   }
-  closeChannel(why, spread);
+  closeChannel(why, notify);
 }
 
 void SharedMemoryGroup::shutdown() {

@@ -24,7 +24,7 @@ class SharedMemoryGroup final : public Group {
 
  private:
   void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
-  void endCollectives(std::exception_ptr error, Spread spread) override;
+  void endCollectives(std::exception_ptr error, Notify notify) override;
   const GroupLayout& layout() const override { return layout_; }
   std::vector<PartCounters> partCounters() override { return {}; }
 

@@ -22,7 +22,7 @@ struct Loops {
   [[gnu::always_inline]] static inline void put(double* at, const Lanes& lanes) {
     __builtin_memcpy(at, &lanes, sizeof lanes);
   }
-  [[gnu::always_inline]] static inline void spread(Lanes& lanes, double value) {
+  [[gnu::always_inline]] static inline void splat(Lanes& lanes, double value) {
     for (size_t i = 0; i < kLanes; ++i) lanes[i] = value;
   }
   [[gnu::always_inline]] static inline void raise(Lanes& a, const Lanes& b) { a = a < b ? b : a; }
@@ -37,7 +37,7 @@ struct Loops {
                                                     const double* members, double seconds,
                                                     size_t n) {
     Lanes duration, before, after, member;
-    spread(duration, seconds);
+    splat(duration, seconds);
     for (size_t i = 0; i < n; i += kLanes) {
       get(before, free + i);
       get(after, ready + i);
@@ -54,7 +54,7 @@ struct Loops {
   [[gnu::always_inline]] static inline void wait(double* ready, const double* mask, double seconds,
                                                  size_t n) {
     Lanes arrived, until, applies;
-    spread(arrived, seconds);
+    splat(arrived, seconds);
     for (size_t i = 0; i < n; i += kLanes) {
       get(until, ready + i);
       get(applies, mask + i);
@@ -83,8 +83,8 @@ struct Loops {
 
   [[gnu::always_inline]] static inline double largest(const double* values, double from, size_t n) {
     Lanes a, b, value;
-    spread(a, from);
-    spread(b, from);
+    splat(a, from);
+    splat(b, from);
     for (size_t i = 0; i < n; i += 2 * kLanes) {
       get(value, values + i);
       raise(a, value);
@@ -101,8 +101,8 @@ struct Loops {
                                                        double ready, size_t n) {
     Lanes size, from, begin, busy, end, over, done;
     const Lanes none = {};
-    spread(size, bytes);
-    spread(from, ready);
+    splat(size, bytes);
+    splat(from, ready);
     done = from;
     for (size_t i = 0; i < n; i += kLanes) {
       get(busy, s_per_byte + i);
@@ -127,8 +127,8 @@ struct Loops {
                                                      double bytes, double ready, size_t n) {
     Lanes size, from, busy, end, done;
     const Lanes none = {};
-    spread(size, bytes);
-    spread(from, ready);
+    splat(size, bytes);
+    splat(from, ready);
     done = from;
     for (size_t i = 0; i < n; i += kLanes) {
       get(busy, s_per_byte + i);
@@ -147,7 +147,7 @@ struct Loops {
   [[gnu::always_inline]] static inline double add(double* sums, const double* terms, double factor,
                                                   size_t n) {
     Lanes by, term, sum, most = {};
-    spread(by, factor);
+    splat(by, factor);
     for (size_t i = 0; i < n; i += kLanes) {
       get(term, terms + i);
       get(sum, sums + i);
