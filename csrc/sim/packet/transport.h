@@ -65,9 +65,14 @@ class Transport {
 
 // Every transport: its name, and the function in its own file that makes it. "dcqcn" is "roce" with
 // DCQCN's control of the rate.
-#define TOPOOPT_TRANSPORTS(entry)                                                   \
-  entry("constant", makeConstant) entry("dctcp", makeDctcp) entry("roce", makeRoce) \
-      entry("dcqcn", makeRoce) entry("ndp", makeNdp)
+// clang-format off: a line each
+#define TOPOOPT_TRANSPORTS(entry) \
+  entry("constant", makeConstant) \
+  entry("dctcp", makeDctcp)       \
+  entry("roce", makeRoce)         \
+  entry("dcqcn", makeRoce)        \
+  entry("ndp", makeNdp)
+// clang-format on
 
 #define TOPOOPT_DECLARE(name, make) \
   std::unique_ptr<Transport> make(PacketNetwork& network, const Options& options);
