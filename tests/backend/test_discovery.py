@@ -145,7 +145,7 @@ def test_hosts_on_one_switch_are_connected_pairwise_beside_their_cable(hosts):
         assert found["interfaces"] == ["cable0", "manage"]
 
 
-def test_a_host_that_nobody_reaches_is_named_on_all_ranks(hosts):
+def test_a_host_that_no_other_reaches_is_named_on_all_ranks(hosts):
     broken = hosts.make(3, [(0, 1)])
     outcomes = run_bare_ranks(
         3,

@@ -48,7 +48,7 @@ def exchange(rank: int, world: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("relay", ["kernel", "user"])
-def test_servers_without_a_link_talk_through_whoever_relays(
+def test_servers_without_a_link_talk_through_relays(
     relay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_namespaces()

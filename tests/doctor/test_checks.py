@@ -265,7 +265,7 @@ def test_two_ports_in_one_subnet_that_answer_for_each_other(site: Site) -> None:
     assert len(finding.repair) == 2
 
 
-def test_the_matrix_says_how_everybody_is_reached(site: Site) -> None:
+def test_the_matrix_says_how_every_host_is_reached(site: Site) -> None:
     facts = site.facts["h0"]
     reached = tuple(
         replace(r, answered=False) if r.server == "h2" and r.address == "10.77.1.2" else r

@@ -137,7 +137,7 @@ def test_nothing_is_repaired_by_an_ordinary_user(hosts: Hosts) -> None:
     assert "mtu 9000" in hosts.on(0, *["ip", "link", "show", "dev", "p0"])
 
 
-def test_a_smaller_mtu_at_an_end_that_nobody_asked_is_found_by_the_probe(hosts: Hosts) -> None:
+def test_a_smaller_mtu_at_an_end_without_facts_is_found_by_the_probe(hosts: Hosts) -> None:
     hosts.interface(1, 1, "mtu", "1300")
     found = _found(examine(hosts, 0))
     finding = found["mtu-path", "h0:p0"]
@@ -181,7 +181,7 @@ def test_cables_in_wrong_ports_are_found_from_both_ends(
         assert alone.what == found[first[0]]
 
 
-def test_probing_takes_little_time_where_nobody_answers(hosts: Hosts) -> None:
+def test_probing_takes_little_time_where_no_host_answers(hosts: Hosts) -> None:
     for number in (1, 2, 3):
         hosts.on(number, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/icmp_echo_ignore_all")
     started = time.monotonic()

@@ -53,7 +53,7 @@ def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: i
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     source = _file(tmp_path / "secret", SECRET)
     os.chown(tmp_path / "secret", 4321, -1)
     with pytest.raises(CredentialError, match="belongs to user 4321; it must belong to user 0"):

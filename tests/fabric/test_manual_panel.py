@@ -255,7 +255,7 @@ def test_unattended_moves_are_taken_as_done(tmp_path: Path) -> None:
     assert "no " + str(tmp_path / "panel.json") + " yet; taken to be empty" in output.getvalue()
 
 
-def test_sockets_in_use_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+def test_sockets_in_use_are_refused_before_the_person_is_asked(tmp_path: Path) -> None:
     panel, output = scripted(tmp_path, "\n")
     panel.apply(Difference((), (cable(1, 2),)))
     asked = output.getvalue()

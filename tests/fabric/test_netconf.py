@@ -140,7 +140,7 @@ def test_a_device_that_does_not_answer_is_given_up(
     assert not session.connected
 
 
-def test_nobody_there_is_an_error_with_the_address(
+def test_a_silent_address_is_an_error_that_names_it(
     server: PolatisNetconfServer, connect: Connect
 ) -> None:
     server.device.reboot_s = 600.0

@@ -163,7 +163,7 @@ def test_an_input_taken_without_a_lock_stays_theirs_and_the_request_leaves_nothi
     assert device.circuits() == {Circuit("2", "12")}
 
 
-def test_a_lock_of_somebody_else_is_waited_for_and_then_named(
+def test_a_lock_of_another_client_is_waited_for_and_then_named(
     server: PolatisNetconfServer, connect: Connect, device: PolatisDevice
 ) -> None:
     server.locked_by = 99

@@ -111,7 +111,7 @@ def test_only_single_pairs_are_written(
     assert writes == [f"PUT {pair}=1", f"PUT {pair}=2", f"DELETE {pair}=1"]
 
 
-def test_an_input_that_somebody_takes_between_reading_and_writing_stays_theirs(
+def test_an_input_that_another_client_takes_between_reading_and_writing_stays_theirs(
     server: PolatisRestconfServer, device: PolatisDevice, switch: PolatisSwitch
 ) -> None:
     switch.circuits()
@@ -121,7 +121,7 @@ def test_an_input_that_somebody_takes_between_reading_and_writing_stays_theirs(
     assert device.circuits() == {Circuit("1", "12")}
 
 
-def test_a_circuit_that_somebody_changes_before_it_is_removed_stays_theirs(
+def test_a_circuit_that_another_client_changes_before_it_is_removed_stays_theirs(
     server: PolatisRestconfServer, device: PolatisDevice, switch: PolatisSwitch
 ) -> None:
     switch.apply(Difference((), (C1,)))
@@ -138,7 +138,7 @@ def test_a_circuit_that_somebody_changes_before_it_is_removed_stays_theirs(
     assert device.circuits() == {Circuit("1", "12")}
 
 
-def test_a_circuit_that_somebody_replaced_is_not_removed_in_its_place(
+def test_a_circuit_that_another_client_replaced_is_not_removed_in_its_place(
     device: PolatisDevice, switch: PolatisSwitch
 ) -> None:
     switch.apply(Difference((), (C1,)))

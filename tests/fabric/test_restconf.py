@@ -68,7 +68,7 @@ def test_a_slow_answer_is_waited_for_and_a_missing_one_is_not(
         connect(timeout_s=0.05).get(_PORTS)
 
 
-def test_nobody_at_the_address(connect: Connect) -> None:
+def test_no_device_at_the_address(connect: Connect) -> None:
     with pytest.raises(SwitchUnreachable, match=r"no answer from https://127\.0\.0\.1:1 .*refused"):
         connect(address="127.0.0.1:1").get(_PORTS)
 

@@ -80,7 +80,7 @@ def test_all_members_see_what_one_of_them_writes():
         (3, "1", "member 0 is another one here"),
     ],
 )
-def test_if_one_member_cannot_open_it_nobody_uses_it_and_all_say_why(position, value, reason):
+def test_if_one_member_cannot_open_it_none_uses_it_and_all_say_why(position, value, reason):
     before = len(os.listdir("/proc/self/fd"))
     descriptors, warnings = open_all(LyingStore(position, value), 2)
     assert descriptors == [-1, -1]

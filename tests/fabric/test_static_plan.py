@@ -97,7 +97,7 @@ def test_the_ring_takes_the_fast_cables_and_every_port_keeps_its_rate() -> None:
         assert cluster.gbps_of(link) == (0.1 if {pair, pair[::-1]} & slow else 10.0)
 
 
-def test_a_plan_made_elsewhere_finds_its_cables_whatever_its_ports_are_called(
+def test_a_plan_made_elsewhere_finds_its_cables_under_any_names_of_ports(
     ring_plan: RingPlan,
 ) -> None:
     plan = ring_plan(4)

@@ -267,7 +267,7 @@ def test_host_keys_are_left_unchecked_only_on_request(
     switch.close()
 
 
-def test_nobody_listens(login: SshLogin) -> None:
+def test_no_device_listens(login: SshLogin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(SwitchUnreachable, match=f"127.0.0.1:{port}"):

@@ -65,7 +65,7 @@ def test_every_cable_of_the_plan_gets_sockets_of_one_switch_within_the_partition
             assert cluster.ports[end][1].lookahead == f"{connection.switch}:{socket}"
 
 
-def test_the_jobs_own_cluster_file_has_its_cables_and_nobody_elses(
+def test_the_jobs_own_cluster_file_has_its_cables_and_no_others(
     ring_plan: Callable[..., Plan],
 ) -> None:
     cluster = make_cluster(4)

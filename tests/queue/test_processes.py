@@ -81,7 +81,7 @@ def test_it_is_found_by_pid_and_start_time_and_not_mistaken_for_another(runner: 
     assert LocalProcesses().find(runner.folder) == identity
 
 
-def test_a_child_that_nobody_has_waited_for_is_not_alive() -> None:
+def test_a_child_that_is_not_waited_for_is_not_alive() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     identity = ProcessIdentity.of(child.pid)
     wait_for(lambda: ProcessIdentity.of(child.pid) is None, "the zombie")

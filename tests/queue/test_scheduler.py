@@ -62,7 +62,7 @@ def test_without_1x2_switches_it_waits_until_the_circuits_of_the_last_are_gone()
     assert assign(_servers(2, ONE), [], [Waiting(2, 2, 2)])
 
 
-def test_nobody_overtakes_a_job_that_has_no_servers_yet() -> None:
+def test_no_job_overtakes_one_that_has_no_servers_yet() -> None:
     held = [_held(1, 1, "01"), _held(2, 2, "01", "lookahead")]
     assert assign(_servers(3), held, [Waiting(3, 3, 2), Waiting(4, 1, 2)]) == []
     assert assign(_servers(3), held, [Waiting(4, 1, 2)]) == [Assignment(4, ("h2",), "switch")]
@@ -112,7 +112,7 @@ def _days(draw: st.DrawFn) -> tuple[list[ServerSides], list[tuple[int, int]]]:
 
 @settings(deadline=None, max_examples=150)
 @given(_days(), st.integers(0, 2**32))
-def test_partitions_are_disjoint_and_everybody_runs(
+def test_partitions_are_disjoint_and_every_job_runs(
     day: tuple[list[ServerSides], list[tuple[int, int]]], seed: int
 ) -> None:
     """Plays a cluster, round by round, with submissions at random moments."""

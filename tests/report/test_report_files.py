@@ -36,7 +36,7 @@ def test_an_interrupted_run_gives_a_page_that_says_what_is_missing(run: Path) ->
     assert len(summary(run)["notes"]) == 1
 
 
-def test_a_plan_that_nobody_has_run_is_a_page_of_predictions(run: Path) -> None:
+def test_a_plan_without_a_run_is_a_page_of_predictions(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     text, page = report(run)
     assert tuple(page.sections) == tuple(

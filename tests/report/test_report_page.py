@@ -114,7 +114,7 @@ def test_names_from_the_user_are_shown_and_never_become_markup(tmp_path: Path) -
     assert json.dumps(summary(folder), allow_nan=False)
 
 
-def test_the_same_files_give_the_same_bytes_whatever_style_matplotlib_is_set_to(
+def test_the_same_files_give_the_same_bytes_in_any_style_of_matplotlib(
     tmp_path: Path,
 ) -> None:
     plan = make_plan(12, (1, 5), "full")

@@ -123,7 +123,7 @@ def test_a_worse_strategy_is_judged_against_the_current_one() -> None:
     assert len(rises) > 30
 
 
-def test_the_same_seed_gives_the_same_chain_whatever_the_slices() -> None:
+def test_the_same_seed_gives_the_same_chain_in_any_slices() -> None:
     op_graph = embeddings(4, table_bytes=10**8)
     cluster = Cluster(4, 2, 10.0)
     network = wired(op_graph, cluster)

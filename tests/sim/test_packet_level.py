@@ -363,7 +363,7 @@ def test_a_deadlock_is_found_in_the_cycle_and_not_in_what_waits_behind_it(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_whatever_fails_and_comes_back_every_flow_is_delivered(transport: str) -> None:
+def test_every_flow_is_delivered_when_links_fail_and_come_back(transport: str) -> None:
     """The contract of a transport: links fail at random, at any moment of a flow, and recover."""
     for seed in range(6):
         chance = random.Random(seed)

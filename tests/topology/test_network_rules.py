@@ -256,7 +256,7 @@ def test_a_valid_network_passes_and_one_corruption_is_named(
 
 @settings(max_examples=25, deadline=None)
 @given(made=demanded())
-def test_bytes_on_links_add_up_whoever_made_the_network(
+def test_bytes_on_links_add_up_on_every_network(
     made: tuple[Cluster, Demand, Network, random.Random],
 ) -> None:
     cluster, demand, network, chance = made

@@ -82,7 +82,7 @@ def groups_of(size: int, count: int) -> tuple[GroupDemand, ...]:
 
 
 @pytest.mark.parametrize(("ports", "size"), [("duplex", 4), ("duplex", 2), ("simplex", 8)])
-def test_the_heaviest_group_size_gets_all_ports_but_the_ring_over_everybody(
+def test_the_heaviest_group_size_gets_all_ports_but_the_ring_over_all(
     ports: str, size: int
 ) -> None:
     cluster = Cluster(16, 4, 1.0, "duplex" if ports == "duplex" else "simplex")

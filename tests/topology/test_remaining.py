@@ -14,7 +14,7 @@ from torch_topoopt.topology.find_network import find_network
 
 @pytest.mark.parametrize("ports", ["duplex", "simplex"])
 @pytest.mark.parametrize("gone", [{0}, {7}, {2, 3}, {0, 1, 2, 3, 4, 5, 6}])
-def test_all_that_are_left_reach_each_other_over_nobody_else(ports: str, gone: set[int]) -> None:
+def test_all_that_are_left_reach_each_other_over_no_others(ports: str, gone: set[int]) -> None:
     cluster = Cluster(8, 4, 10.0, ports="simplex" if ports == "simplex" else "duplex")
     network = find_network(cluster, Demand((GroupDemand(tuple(range(8)), 1 << 20),), ()))
     left = sorted(set(range(8)) - gone)

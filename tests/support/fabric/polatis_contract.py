@@ -169,7 +169,7 @@ class PolatisContract(SwitchContract):
         _, before, _ = wired(switch)
         assert device.circuits() == before
 
-    def test_nobody_there_is_an_error_at_once(
+    def test_an_absent_device_is_an_error_at_once(
         self, server: PolatisServer, connect: Connect
     ) -> None:
         server.close()
