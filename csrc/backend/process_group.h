@@ -61,7 +61,7 @@ class ProcessGroupTopoopt final : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   // Fails what is pending on all ranks, and if this is the session's last group, ends the session
-  // without waiting for anybody: the ranks may then meet anew, in a smaller group perhaps.
+  // without waiting for others: the ranks may then meet anew, in a smaller group perhaps.
   void abort() override;
   void shutdown() override;
   const std::string& groupName() const { return group_->name(); }

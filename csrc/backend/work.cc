@@ -51,7 +51,7 @@ void TopooptWork::complete(std::exception_ptr error, std::function<void()> finis
 }
 
 void TopooptWork::finishWork(std::exception_ptr error) {
-  // The future is taken before anybody can see the work completed, so that exactly one of this
+  // The future is taken before a caller can see the work completed, so that exactly one of this
   // function and getFuture() completes it.
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {

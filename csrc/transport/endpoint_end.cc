@@ -151,7 +151,8 @@ bool Endpoint::allLeft(const std::vector<int>& peers) const {
          std::all_of(peers.begin(), peers.end(), [this](int peer) { return left_.contains(peer); });
 }
 
-// A rank only leaves when all that it sent is consumed, so what waits for it now waits in vain.
+// A rank only leaves when all that it sent is consumed, so a receive that waits for it now is
+// unmatched.
 void Endpoint::markLeft(int rank) {
   left_.insert(rank);
   std::set<uint32_t> waiting;

@@ -20,7 +20,7 @@ class Reactor {
   using Clock = std::chrono::steady_clock;
   using TimerId = std::pair<Clock::time_point, uint64_t>;
 
-  // Told on the reactor thread when its descriptor is ready; `events` as epoll gives them.
+  // Called on the reactor thread when its descriptor is ready; `events` as epoll gives them.
   class Handler {
    public:
     virtual ~Handler() = default;

@@ -1,4 +1,4 @@
-"""How a model is run, and errors of strategies that cannot be, in words of the command line."""
+"""The runs of a model, and errors of strategies that cannot run, in words of the command line."""
 
 from __future__ import annotations
 

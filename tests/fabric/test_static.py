@@ -40,7 +40,7 @@ RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
 
 @dataclass
 class Board:
-    """Where the threads meet, and whose announcements each port receives."""
+    """The rendezvous of the threads, and the senders that each port receives from."""
 
     senders: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     texts: dict[tuple[str, int], str] = field(default_factory=dict)

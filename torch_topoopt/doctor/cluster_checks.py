@@ -195,7 +195,7 @@ def _is_private_twice(site: Site, ip: str) -> bool:
 
 
 def reach_matrix(site: Site) -> Matrix:
-    """Which hosts reach which, from the probes of each host.
+    """Reachability between hosts, from the probes of each host.
 
     "direct": over a cable; "relay": all addresses, through other servers; "part": some addresses;
     "management": but not through a port of the fabric; "none"; "?": that host was not asked.

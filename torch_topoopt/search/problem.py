@@ -30,7 +30,7 @@ DEFAULT_BETA = 50.0  # to begin with: a strategy 2 % slower is accepted with pro
 
 
 class _Space(NamedTuple):
-    """What the search may propose, and every way of splitting in it."""
+    """The proposals of the search, and every way of splitting in them."""
 
     core: _core.SearchSpace
     degrees: frozenset[Degrees]

@@ -55,8 +55,8 @@ struct Options {
     bool queue_at_sender = true;
     // Else only switches mark; packets in a host's queue never are.
     bool mark_in_hosts = true;
-    // Marks what leaves a queue that is too long, so that senders hear of it at once, and not what
-    // joins it.
+    // Marks packets that leave a queue that is too long, so that senders are notified at once, and
+    // not those that join it.
     bool mark_on_departure = false;
     // The window of the paper's simulator: the estimate starts at 0, a window lasts for as many
     // acknowledgements as it had packets when it began, and while the estimate is not 0 every one
