@@ -4,6 +4,7 @@
 # make test    setup-dev, then every check and every test
 # make test-all  the same with the tests marked exhaustive
 # make test-clients  trains with Hugging Face's Trainer, accelerate, Lightning and Ray Train, which it installs
+# make stubs   the stubs of the extension modules, from their bindings
 # make dist    source distribution and wheel, in dist/
 # make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
 # make clean   removes what these made
@@ -14,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients lint typecheck dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients lint typecheck stubs dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -111,6 +112,9 @@ lint: setup-dev typecheck
 
 typecheck: setup-dev
 	@$(BIN)/mypy -p torch_topoopt
+
+stubs: setup-dev
+	@$(BIN)/python csrc/bind/stubs.py
 
 dist: setup
 	@.ci/make-dist $(BIN)/python dist

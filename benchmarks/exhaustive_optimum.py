@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
+from torch_topoopt.plan import Group, Link, Network, Ring, Route
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement, operand_needs
+from torch_topoopt.search.lowering import degrees_of, lower_job, operand_needs
 from torch_topoopt.search.shards import shard_cost
 from torch_topoopt.search.strategy_space import every_strategy
 from torch_topoopt.search.traffic import demand, parameter_groups
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch_topoopt.op_graph import OpGraph, SplitDimension
-    from torch_topoopt.plan import Cluster, Demand, Network, Placement
+    from torch_topoopt.plan import Cluster, Demand, Placement
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.topology.find_network import Mode
 
@@ -88,7 +89,6 @@ def optimum_of(
         seconds = np.maximum(loads.seconds(per_byte), bounds)
         pairs += [(float(seconds[s]), n, s) for s in np.flatnonzero(seconds <= limit_s)]
     job = lower_job(graph, cluster, degrees_of(promising))
-    lowered = [[lower_placement(p) for p in strategy] for strategy in promising]
     routed: dict[int, _core.RoutedNetwork] = {}
     best_s, best, simulated = math.inf, -1, 0
     for seconds, n, s in sorted(pairs):
@@ -97,12 +97,14 @@ def optimum_of(
         if n not in routed:
             routed[n] = _core.RoutedNetwork(
                 servers=cluster.servers,
+                links=networks[n].links,
                 bytes_per_s=cluster.link_bytes_per_s,
                 latency_s=cluster.link_latency_s,
-                **networks[n],
+                routes=networks[n].routes,
+                groups=networks[n].groups,
             )
         simulated += 1
-        took_s = _core.simulate_iteration(job, routed[n], lowered[s])[0]
+        took_s = _core.simulate_iteration(job, routed[n], promising[s])[0]
         if took_s < best_s:
             best_s, best = took_s, s
     if best_s > limit_s:
@@ -111,9 +113,9 @@ def optimum_of(
     return Optimum(best_s, promising[best], *counts)
 
 
-def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[dict[str, Any]]:
-    """The parts of a RoutedNetwork, for every order of the servers, each only once."""
-    found: set[str] = set()
+def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[Network]:
+    """The networks for every order of the servers, each only once; ports are all 0."""
+    found: set[Network] = set()
     seen: set[str] = set()
     for network in networks:
         routes = [route for routes in network.routes_by_pair().values() for route in routes]
@@ -121,20 +123,26 @@ def in_any_order(cluster: Cluster, networks: Iterable[Network]) -> Iterator[dict
             continue
         seen.add(same)
         for order in itertools.permutations(range(cluster.servers)):
-            named: dict[str, Any] = {
-                "links": sorted((order[a.source], order[a.target]) for a in network.links),
-                "routes": sorted((tuple(order[s] for s in r.servers), r.weight) for r in routes),
-                "groups": sorted(
-                    (
-                        sorted(order[s] for s in group.servers),
-                        sorted(([order[s] for s in r.servers], r.share) for r in group.rings),
-                    )
-                    for group in network.groups
-                ),
-            }
-            if (key := repr(named)) not in found:
-                found.add(key)
+            named = _renumbered(network, routes, order)
+            if named not in found:
+                found.add(named)
                 yield named
+
+
+def _renumbered(network: Network, routes: Sequence[Route], order: Sequence[int]) -> Network:
+    def servers_of(part: Group | Ring | Route) -> tuple[int, ...]:
+        return tuple(order[server] for server in part.servers)
+
+    links = sorted((order[a.source], order[a.target]) for a in network.links)
+    groups = sorted(
+        (tuple(sorted(servers_of(group))), sorted((servers_of(r), r.share) for r in group.rings))
+        for group in network.groups
+    )
+    return Network(
+        tuple(Link(source, 0, target, 0) for source, target in links),
+        tuple(Group(members, tuple(Ring(*ring) for ring in rings)) for members, rings in groups),
+        tuple(Route(*way) for way in sorted((servers_of(r), r.weight) for r in routes)),
+    )
 
 
 class LinkLoads:
@@ -155,23 +163,24 @@ class LinkLoads:
             for group in asked.groups:
                 self._bytes[self._groups[group.servers], i] += group.size_bytes
 
-    def seconds_per_byte(self, network: dict[str, Any]) -> np.ndarray:
+    def seconds_per_byte(self, network: Network) -> np.ndarray:
         """Of each link (rows) for each pair and group (columns) on `network`, of `in_any_order`."""
         n = self._cluster.servers
         use = np.zeros((n * n, len(self._bytes)))  # bytes on a link per byte that is asked for
-        for path, weight in network["routes"]:
+        for route in network.routes:
+            path = route.servers
             for a, b in itertools.pairwise(path):
-                use[a * n + b, path[0] * n + path[-1]] += weight
-        for members, rings in network["groups"]:
-            column = self._groups.get(tuple(members))
+                use[a * n + b, path[0] * n + path[-1]] += route.weight
+        for group in network.groups:
+            column = self._groups.get(group.servers)
             if column is None:
                 continue
-            share_of_ring = 2 * (len(members) - 1) / len(members)
-            for order, share in rings:
-                for a, b in zip(order, (*order[1:], order[0]), strict=True):
-                    use[:, column] += share * share_of_ring * use[:, a * n + b]
+            share_of_ring = 2 * (len(group.servers) - 1) / len(group.servers)
+            for ring in group.rings:
+                for a, b in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True):
+                    use[:, column] += ring.share * share_of_ring * use[:, a * n + b]
         count = np.zeros(n * n)
-        np.add.at(count, [a * n + b for a, b in network["links"]], 1)
+        np.add.at(count, [link.source * n + link.target for link in network.links], 1)
         used = count > 0
         per_byte: np.ndarray = use[used] / (count[used] * self._cluster.link_bytes_per_s)[:, None]
         return per_byte
@@ -262,12 +271,11 @@ class StrategyBound:
         self, index: int, producer: Placement, consumer: Placement
     ) -> list[tuple[int, int, float]]:
         """(source, target, share of the tensor), what stays on a server with it."""
-        made, used = lower_placement(producer), lower_placement(consumer)
         needs = operand_needs(self._graph.operators[index], consumer)
-        key = made, used, needs
+        key = *((p.servers, p.degrees) for p in (producer, consumer)), needs
         if key not in self._moved:
-            found = _core.placement_transfers(made, used, *needs)
-            self._moved[key] = [(source, target, share) for _, _, source, target, share in found]
+            found = _core.placement_transfers(producer, consumer, *needs)
+            self._moved[key] = [(t.source, t.target, t.fraction) for t in found]
         return self._moved[key]
 
 

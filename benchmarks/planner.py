@@ -138,14 +138,14 @@ def agreement_of(problem: SearchProblem, plan: Plan, samples: int) -> dict[str, 
     from scipy.stats import spearmanr
 
     from torch_topoopt import _core
-    from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, lower_placement
+    from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network
     from torch_topoopt.sim import predict
 
     strategies = sampled(problem, samples)
     cluster = problem.cluster
     job = lower_job(problem.op_graph, cluster, degrees_of(strategies))
     prices = _core.StrategyPrices(job, lower_network(cluster, plan.network))
-    coarse = [prices.run([lower_placement(p) for p in strategy]) for strategy in strategies]
+    coarse = [prices.run(strategy) for strategy in strategies]
     flow = [predict(problem.op_graph, cluster, plan.network, s).iteration_s for s in strategies]
     ratios = [a / b for a, b in zip(coarse, flow, strict=True)]
     return {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind/plan_types.h"
 #include "sim/iteration/routed_network.h"
 
 namespace py = pybind11;
@@ -18,22 +19,13 @@ namespace py = pybind11;
 namespace topoopt {
 namespace {
 
-using PyRing = std::pair<std::vector<int>, double>;
-using PyGroup = std::pair<std::vector<int>, std::vector<PyRing>>;
-
 std::shared_ptr<RoutedNetwork> networkOfPaths(
     int servers, std::vector<double> capacity, const Array<int64_t>& source,
     const Array<int64_t>& target, const Array<double>& latency_s, const Array<int64_t>& begin,
-    const Array<int64_t>& link, const Array<double>& load, const std::vector<PyGroup>& groups) {
-  std::vector<Group> plain_groups;
-  for (const auto& [members, rings] : groups) {
-    Group group{members, {}};
-    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
-    plain_groups.push_back(std::move(group));
-  }
+    const Array<int64_t>& link, const Array<double>& load, std::vector<plan::Group> groups) {
   return std::make_shared<RoutedNetwork>(RoutedNetwork::ofPaths(
       servers, std::move(capacity), toPairPaths(source, target, latency_s, begin, link, load),
-      std::move(plain_groups)));
+      std::move(groups)));
 }
 
 }  // namespace
@@ -63,9 +55,11 @@ std::vector<PairPath> toPairPaths(const Array<int64_t>& source, const Array<int6
 }
 
 void bindArchitectures(py::module_& module) {
-  module.def("network_of_paths", &networkOfPaths, py::arg("servers"), py::arg("bytes_per_s"),
-             py::arg("source"), py::arg("target"), py::arg("latency_s"), py::arg("begin"),
-             py::arg("link"), py::arg("load"), py::arg("groups"));
+  module.def(
+      "network_of_paths", &networkOfPaths, py::arg("servers"), py::arg("bytes_per_s"),
+      py::arg("source"), py::arg("target"), py::arg("latency_s"), py::arg("begin"), py::arg("link"),
+      py::arg("load"), py::arg("groups"),
+      "Any network: pair i loads link[begin[i]:begin[i + 1]] by load[...] bytes for each byte");
 }
 
 }  // namespace topoopt

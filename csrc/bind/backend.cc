@@ -1,7 +1,7 @@
 // The extension module torch_topoopt._backend: the process group "topoopt".
 //
-// Python reads the Plan, opens the sockets of this server's links and hands both over as plain
-// numbers; from then on everything happens in C++.
+// Python reads the Plan, opens the sockets of this server's links and hands both over; from then on
+// everything happens in C++.
 
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
@@ -11,84 +11,119 @@
 
 #include <stdexcept>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "backend/process_group.h"
 #include "backend/session.h"
+#include "bind/plan_types.h"
 #include "collectives/measuring.h"
 #include "collectives/team_segment.h"
 
 namespace py = pybind11;
 
 namespace topoopt {
+
+// As torch_topoopt.plan.LinkTraffic says it.
+template <>
+struct Record<LinkTraffic> {
+  static constexpr auto python = py::detail::const_name("torch_topoopt.plan.LinkTraffic");
+  static constexpr auto fields = std::tuple(
+      Field{"source", &LinkTraffic::source}, Field{"source_port", &LinkTraffic::source_port},
+      Field{"target", &LinkTraffic::target}, Field{"target_port", &LinkTraffic::target_port},
+      Field{"kind", &LinkTraffic::kind}, Field{"sent_bytes", &LinkTraffic::sent_bytes},
+      Field{"relayed_bytes", &LinkTraffic::relayed_bytes},
+      Field{"received_bytes", &LinkTraffic::received_bytes},
+      Field{"overhead_bytes", &LinkTraffic::overhead_bytes},
+      Field{"seconds", &LinkTraffic::seconds});
+};
+
+}  // namespace topoopt
+
+namespace pybind11::detail {
+
+template <>
+struct type_caster<topoopt::LinkKind> {
+  PYBIND11_TYPE_CASTER(topoopt::LinkKind, const_name("typing.Literal['socket', 'shm']"));
+
+  static handle cast(topoopt::LinkKind kind, return_value_policy, handle) {
+    return str(topoopt::kindName(kind)).release();
+  }
+  bool load(handle source, bool) {
+    if (!isinstance<str>(source)) return false;
+    value = topoopt::kindNamed(source.cast<std::string>());
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail
+
+namespace topoopt {
 namespace {
 
-// kind ("socket" or "shm"), rank at the other end, source, source port, target, target port,
-// descriptor, whether this rank sends on it
-using LinkTuple = std::tuple<std::string, int, int, int, int, int, int, bool>;
-using RouteTuple = std::tuple<std::vector<int>, double>;
-using RingTuple = std::tuple<std::vector<int>, double>;
-using CostTuple = std::tuple<double, double, double, double>;  // as CostModel
-
-std::shared_ptr<Session> makeSession(int rank, int size, const std::vector<LinkTuple>& links,
-                                     const std::vector<RouteTuple>& routes, size_t window_bytes,
+std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> links,
+                                     std::vector<plan::Route> routes, size_t window_bytes,
                                      std::function<void(const std::string&)> closed) {
-  EndpointConfig config;
-  config.rank = rank;
-  config.size = size;
-  config.window_bytes = window_bytes;
-  for (const auto& [kind, peer, source, source_port, target, target_port, fd, sends] : links) {
-    config.links.push_back(
-        {{source, source_port, target, target_port}, fd, sends, kindNamed(kind), peer});
-  }
-  for (const auto& [ranks, weight] : routes) config.routes.push_back({ranks, weight});
-  return std::make_shared<Session>(std::move(config), std::move(closed));
-}
-
-CostModel costModel(const CostTuple& cost) {
-  const auto& [message_s, hop_s, seconds_per_byte, reduce_s_per_byte] = cost;
-  return {message_s, hop_s, seconds_per_byte, reduce_s_per_byte};
-}
-
-// A group, without its use.
-GroupConfig groupConfig(int rank, std::vector<int> ranks, std::vector<int> servers,
-                        const std::vector<RingTuple>& rings, std::vector<int> hops) {
-  GroupConfig config;
-  config.rank = rank;
-  config.ranks = std::move(ranks);
-  config.servers = std::move(servers);
-  for (const auto& [order, share] : rings) config.rings.push_back({order, share});
-  config.hops = std::move(hops);
-  return config;
-}
-
-CostTuple measuredCost(Session& session, int rank, std::vector<int> ranks, std::vector<int> servers,
-                       const std::vector<RingTuple>& rings, std::vector<int> hops,
-                       double seconds_per_byte, std::chrono::milliseconds timeout) {
-  GroupConfig config =
-      groupConfig(rank, std::move(ranks), std::move(servers), rings, std::move(hops));
-  config.cost.seconds_per_byte = seconds_per_byte;
-  const CostModel model = measureCost(session.endpoint(), std::move(config), timeout);
-  return {model.message_s, model.hop_s, model.seconds_per_byte, model.reduce_s_per_byte};
+  return std::make_shared<Session>(
+      EndpointConfig{rank, size, std::move(links), std::move(routes), window_bytes},
+      std::move(closed));
 }
 
 c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
-    std::shared_ptr<Session> session, const std::string& name, uint32_t channel, int rank,
-    std::vector<int> ranks, std::vector<int> servers, const std::vector<RingTuple>& rings,
-    std::vector<int> hops, const CostTuple& cost, int segment_fd, const std::string& algorithm,
+    std::shared_ptr<Session> session, GroupConfig config,
     c10::intrusive_ptr<ProcessGroupTopoopt::Options> options, c10::intrusive_ptr<c10d::Store> store,
     ProcessGroupTopoopt::Splitter splitter) {
-  GroupConfig config =
-      groupConfig(rank, std::move(ranks), std::move(servers), rings, std::move(hops));
-  config.name = name;
-  config.channel = channel;
-  config.cost = costModel(cost);
-  config.segment_fd = segment_fd;
-  config.algorithm = algorithm;
   return c10::make_intrusive<ProcessGroupTopoopt>(std::move(session), std::move(config),
                                                   std::move(options), std::move(store),
                                                   std::move(splitter));
+}
+
+void bindConfigs(py::module_& module) {
+  py::class_<LinkSpec>(
+      module, "LinkSpec",
+      "A connected link, whose descriptor a Session takes over. `kind`: \"socket\" "
+      "or \"shm\"; `peer`: the rank at the other end.")
+      .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer) {
+             return LinkSpec{link, fd, sends, kind, peer};
+           }),
+           py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"));
+  py::class_<GroupConfig>(
+      module, "GroupConfig",
+      "A group of ranks of a session: `ranks[rank]` is this one. `rings` visit "
+      "the first member of every server, as indices into `ranks`; `hops` are the "
+      "links between members, row by row.")
+      .def(py::init([](int rank, std::vector<int> ranks, std::vector<int> servers,
+                       std::vector<plan::Ring> rings, std::vector<int> hops) {
+             GroupConfig config;
+             config.rank = rank;
+             config.ranks = std::move(ranks);
+             config.rings = std::move(rings);
+             config.servers = std::move(servers);
+             config.hops = std::move(hops);
+             return config;
+           }),
+           py::arg("rank"), py::arg("ranks"), py::arg("servers"), py::arg("rings"), py::arg("hops"))
+      .def_readonly("rank", &GroupConfig::rank)
+      .def_readonly("ranks", &GroupConfig::ranks)
+      .def_readonly("servers", &GroupConfig::servers)
+      .def_readonly("rings", &GroupConfig::rings)
+      .def_readwrite("name", &GroupConfig::name)
+      .def_readwrite("channel", &GroupConfig::channel)
+      .def_readwrite("cost", &GroupConfig::cost)
+      .def_readwrite("segment_fd", &GroupConfig::segment_fd,
+                     "Of memory that all members share; -1: none.")
+      .def_readwrite("algorithm", &GroupConfig::algorithm);
+}
+
+void bindCounters(py::module_& module) {
+  py::class_<RingCounters>(
+      module, "RingCounters",
+      "What a ring, a tree or a kind of direct message of a group has carried.")
+      .def_readonly("kind", &RingCounters::kind)
+      .def_readonly("index", &RingCounters::index)
+      .def_readonly("ranks", &RingCounters::ranks)
+      .def_readonly("sent_bytes", &RingCounters::sent_bytes)
+      .def_readonly("seconds", &RingCounters::seconds);
 }
 
 void bindOptions(py::object scope) {
@@ -116,72 +151,29 @@ void bindOptions(py::object scope) {
           }));
 }
 
-py::list ringCounters(ProcessGroupTopoopt& group) {
-  std::vector<RingCounters> counters;
-  {
-    py::gil_scoped_release no_gil;
-    counters = group.ringCounters();
-  }
-  py::list list;
-  for (const RingCounters& counter : counters) {
-    py::dict entry;
-    entry["kind"] = counter.kind;
-    entry["index"] = counter.index;
-    entry["ranks"] = counter.ranks;
-    entry["sent_bytes"] = counter.counters.sent_bytes;
-    entry["seconds"] = counter.counters.busy_s;
-    list.append(entry);
-  }
-  return list;
-}
-
-py::list linkCounters(Session& session) {
-  std::vector<std::pair<LinkSpec, LinkCounters>> counters;
-  {
-    py::gil_scoped_release no_gil;
-    counters = session.endpoint()->counters();
-  }
-  py::list list;
-  for (const auto& [spec, counter] : counters) {
-    if (!spec.sends) continue;
-    py::dict entry;
-    entry["source"] = spec.name.source;
-    entry["source_port"] = spec.name.source_port;
-    entry["target"] = spec.name.target;
-    entry["target_port"] = spec.name.target_port;
-    entry["kind"] = kindName(spec.kind);
-    entry["sent_bytes"] = counter.sent_bytes;
-    entry["relayed_bytes"] = counter.relayed_bytes;
-    entry["received_bytes"] = counter.received_bytes;
-    entry["overhead_bytes"] = counter.overhead_bytes;
-    entry["seconds"] = counter.busy_s;
-    list.append(entry);
-  }
-  return list;
+// Of the links that this rank sends on.
+std::vector<LinkTraffic> linkTraffic(Session& session) {
+  std::vector<LinkTraffic> links = session.endpoint()->traffic();
+  std::erase_if(links, [](const LinkTraffic& link) { return !link.sends; });
+  return links;
 }
 
 constexpr size_t kMostIterations = 1 << 24;  // asked about at once; far more than are remembered
 
-// Of this rank's own messages, and by link, in the order of linkCounters.
-py::tuple iterationBytes(Session& session, uint64_t first, size_t count) {
+// Of this rank's own messages, and by link, in the order of linkTraffic.
+std::pair<std::vector<uint64_t>, std::vector<std::vector<uint64_t>>> iterationBytes(
+    Session& session, uint64_t first, size_t count) {
   if (count > kMostIterations) {
     throw std::invalid_argument("count: " + std::to_string(count) + " is more than " +
                                 std::to_string(kMostIterations));
   }
-  std::vector<std::pair<LinkSpec, LinkCounters>> links;
-  std::vector<std::vector<uint64_t>> sent;
-  std::vector<uint64_t> own;
-  {
-    py::gil_scoped_release no_gil;
-    links = session.endpoint()->counters();
-    sent = session.endpoint()->iterationBytes(first, count);
-    own = session.endpoint()->ownIterationBytes(first, count);
-  }
-  py::list list;
+  const std::vector<LinkTraffic> links = session.endpoint()->traffic();
+  const std::vector<std::vector<uint64_t>> sent = session.endpoint()->iterationBytes(first, count);
+  std::vector<std::vector<uint64_t>> of_senders;
   for (size_t i = 0; i < links.size(); ++i) {
-    if (links[i].first.sends) list.append(py::cast(sent[i]));
+    if (links[i].sends) of_senders.push_back(sent[i]);
   }
-  return py::make_tuple(own, list);
+  return {session.endpoint()->ownIterationBytes(first, count), std::move(of_senders)};
 }
 
 }  // namespace
@@ -198,27 +190,32 @@ PYBIND11_MODULE(_backend, module) {
   module.def("team_segment_bytes", &topoopt::TeamSegment::bytesFor, py::arg("size"),
              "Bytes that a group of `size` ranks on one server shares.");
 
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  topoopt::bindConfigs(module);
+  topoopt::bindCounters(module);
   py::class_<Session, std::shared_ptr<Session>>(
       module, "Session", "The links of this process, shared by all its process groups.")
       .def(py::init(&topoopt::makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
            py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false))
-      .def("link_counters", &topoopt::linkCounters)
+      .def("link_traffic", &topoopt::linkTraffic, no_gil)
       .def(
           "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
           "What is sent from now on belongs to the next iteration; returns its number.")
-      .def("iteration_bytes", &topoopt::iterationBytes, py::arg("first"), py::arg("count"),
+      .def("iteration_bytes", &topoopt::iterationBytes, py::arg("first"), py::arg("count"), no_gil,
            "Bytes of the messages of each iteration from `first` on: those of this rank, and what "
            "each link has sent of all that pass it.")
-      .def("measure_cost", &topoopt::measuredCost, py::arg("rank"), py::arg("ranks"),
-           py::arg("servers"), py::arg("rings"), py::arg("hops"), py::arg("seconds_per_byte"),
-           py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
-           "What messages cost, measured by all `ranks` together: message_s, hop_s, "
-           "seconds_per_byte, reduce_s_per_byte.")
+      .def(
+          "measure_cost",
+          [](Session& session, topoopt::GroupConfig group, std::chrono::milliseconds timeout) {
+            return topoopt::measureCost(session.endpoint(), std::move(group), timeout);
+          },
+          py::arg("group"), py::arg("timeout"), no_gil,
+          "What messages cost, measured by all ranks of `group` together; the seconds per byte are "
+          "those of `group.cost`.")
       .def("hold", &Session::hold)
-      .def("release", &Session::release, py::arg("limit"), py::call_guard<py::gil_scoped_release>())
-      .def("release_aborted", &Session::groupAborted, py::arg("why"),
-           py::call_guard<py::gil_scoped_release>())
-      .def("fail", &Session::fail, py::arg("why"), py::call_guard<py::gil_scoped_release>())
+      .def("release", &Session::release, py::arg("limit"), no_gil)
+      .def("release_aborted", &Session::groupAborted, py::arg("why"), no_gil)
+      .def("fail", &Session::fail, py::arg("why"), no_gil)
       .def_property_readonly("closed", &Session::closed)
       .def_property_readonly("inherited", &Session::inherited);
 
@@ -226,15 +223,12 @@ PYBIND11_MODULE(_backend, module) {
       module, "ProcessGroupTopoopt");
   topoopt::bindOptions(group);
   group.def_property_readonly("group_name", &ProcessGroupTopoopt::groupName)
-      .def("ring_counters", &topoopt::ringCounters)
+      .def("ring_counters", &ProcessGroupTopoopt::ringCounters, no_gil)
       .def_property_readonly("is_shut_down", &ProcessGroupTopoopt::isShutDown)
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
-      .def("shutdown", &ProcessGroupTopoopt::shutdown, py::call_guard<py::gil_scoped_release>())
+      .def("shutdown", &ProcessGroupTopoopt::shutdown, no_gil)
       .def("end_with", &ProcessGroupTopoopt::endWith, py::arg("companion"))
       .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {})
-      .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("name"),
-           py::arg("channel"), py::arg("rank"), py::arg("ranks"), py::arg("servers"),
-           py::arg("rings"), py::arg("hops"), py::arg("cost"), py::arg("segment_fd"),
-           py::arg("algorithm"), py::arg("options").none(false), py::arg("store"),
-           py::arg("splitter"), py::call_guard<py::gil_scoped_release>());
+      .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("config"),
+           py::arg("options").none(false), py::arg("store"), py::arg("splitter"), no_gil);
 }

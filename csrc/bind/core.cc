@@ -13,6 +13,7 @@
 
 #include "bind/architectures.h"
 #include "bind/iteration.h"
+#include "bind/plan_types.h"
 #include "bind/sim.h"
 #include "sim/flow/max_min_rates.h"
 #include "sim/iteration/routed_network.h"
@@ -28,61 +29,33 @@ void bindTopology(py::module_& module);        // bind/topology.cc
 
 namespace {
 
-using ServerList = std::vector<int>;
-using PyRoute = std::pair<ServerList, double>;
-using PyRing = std::pair<ServerList, double>;
-using PyGroup = std::pair<ServerList, std::vector<PyRing>>;
 using PyPath = std::vector<std::pair<int, double>>;
 
-std::vector<Group> toGroups(const std::vector<PyGroup>& groups) {
-  std::vector<Group> made;
-  for (const auto& [members, rings] : groups) {
-    Group group{members, {}};
-    std::sort(group.servers.begin(), group.servers.end());
-    for (const auto& [order, share] : rings) group.rings.push_back({order, share});
-    made.push_back(std::move(group));
-  }
-  return made;
-}
-
-std::shared_ptr<RoutedNetwork> makeNetwork(
-    int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
-    double latency_s, const std::vector<PyRoute>& routes, const std::vector<PyGroup>& groups,
-    const std::vector<PyRoute>& by_offset, std::vector<int> next_hops) {
-  std::vector<Route> plain_routes;
-  for (const auto& [hops, weight] : routes) plain_routes.push_back({hops, weight});
-  RouteRules rules{{}, std::move(next_hops)};
-  for (const auto& [strides, weight] : by_offset) rules.by_offset.push_back({strides, weight});
-  return std::make_shared<RoutedNetwork>(servers, links, bytes_per_s, latency_s,
-                                         std::move(plain_routes), toGroups(groups),
-                                         std::move(rules));
-}
-
-std::vector<PyRing> networkRings(const RoutedNetwork& network, ServerList servers) {
-  std::sort(servers.begin(), servers.end());
-  std::vector<PyRing> rings;
-  for (const Ring& ring : network.rings(servers)) rings.emplace_back(ring.servers, ring.share);
-  return rings;
+std::shared_ptr<RoutedNetwork> makeNetwork(int servers, const std::vector<plan::Link>& links,
+                                           double bytes_per_s, double latency_s,
+                                           std::vector<plan::Route> routes,
+                                           std::vector<plan::Group> groups,
+                                           std::vector<plan::StrideRoute> by_offset,
+                                           std::vector<int> next_hops) {
+  return std::make_shared<RoutedNetwork>(servers, links, bytes_per_s, latency_s, std::move(routes),
+                                         std::move(groups),
+                                         RouteRules{std::move(by_offset), std::move(next_hops)});
 }
 
 // `hops` between each two of `servers` (ascending), row by row.
-std::vector<PyRing> ringsOf(const std::vector<PyGroup>& groups, const ServerList& servers,
-                            bool both_ways, const std::vector<int>& hops) {
+std::vector<plan::Ring> ringsOf(std::vector<plan::Group> groups, const std::vector<int>& servers,
+                                bool both_ways, const std::vector<int>& hops) {
   if (servers.empty() || hops.size() != servers.size() * servers.size() ||
       !std::is_sorted(servers.begin(), servers.end())) {
     throw std::invalid_argument("servers: not ascending, none, or hops not one for each pair");
   }
+  for (plan::Group& group : groups) std::sort(group.servers.begin(), group.servers.end());
   const auto place = [&](int server) {
     return std::lower_bound(servers.begin(), servers.end(), server) - servers.begin();
   };
-  std::vector<PyRing> rings;
-  for (const Ring& ring :
-       ringsOfGroup(toGroups(groups), servers, both_ways, [&](int source, int target) {
-         return hops[place(source) * servers.size() + place(target)];
-       })) {
-    rings.emplace_back(ring.servers, ring.share);
-  }
-  return rings;
+  return ringsOfGroup(groups, servers, both_ways, [&](int source, int target) {
+    return hops[place(source) * servers.size() + place(target)];
+  });
 }
 
 // MaxMinRates with the arrays that it refers to.
@@ -136,25 +109,40 @@ class OwnedRates {
 };
 
 void bindSimulator(py::module_& module) {
-  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(module, "RoutedNetwork")
+  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(
+      module, "RoutedNetwork",
+      "Links, routes per pair, rings per group. One object must not be used from two threads. A "
+      "pair "
+      "without a route follows `by_offset`, or `next_hops[source * servers + target]`.")
       .def(py::init(&makeNetwork), py::arg("servers"), py::arg("links"), py::arg("bytes_per_s"),
            py::arg("latency_s"), py::arg("routes"), py::arg("groups"),
-           py::arg("by_offset") = std::vector<PyRoute>{}, py::arg("next_hops") = std::vector<int>{})
+           py::arg("by_offset") = py::tuple(), py::arg("next_hops") = py::tuple())
       .def_static(
           "ideal_switch",
           [](int servers, double bytes_per_s, double latency_s) {
             return std::make_shared<RoutedNetwork>(
                 RoutedNetwork::idealSwitch(servers, bytes_per_s, latency_s));
           },
-          py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"))
-      .def("rings", &networkRings, py::arg("servers"));
-  module.def("rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"),
-             py::arg("both_ways"), py::arg("hops"));
-  py::class_<OwnedRates>(module, "MaxMinRates")
+          py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"),
+          "A switch that never blocks, with one link to and from each server.")
+      .def(
+          "rings",
+          [](const RoutedNetwork& network, std::vector<int> servers) {
+            std::sort(servers.begin(), servers.end());
+            return network.rings(servers);
+          },
+          py::arg("servers"), "Those that an AllReduce among `servers` uses.");
+  module.def(
+      "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
+      py::arg("hops"),
+      "The rings that `servers` (ascending) use, with the hops between each two, row by row.");
+  py::class_<OwnedRates>(
+      module, "MaxMinRates",
+      "Max-min fair rates of the flows on given paths, each a list of (link, load).")
       .def(py::init<std::vector<double>, const std::vector<PyPath>&>(), py::arg("capacity"),
            py::arg("paths"))
       .def("change", &OwnedRates::change, py::arg("path"), py::arg("delta"))
-      .def("solve", &OwnedRates::solve);
+      .def("solve", &OwnedRates::solve, "(rate of every path, number of links visited)");
 }
 
 }  // namespace
@@ -164,8 +152,8 @@ PYBIND11_MODULE(_core, module) {
   module.doc() =
       "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
   topoopt::bindSim(module);
-  topoopt::bindIteration(module);
   topoopt::bindSimulator(module);
+  topoopt::bindIteration(module);
   topoopt::bindIterationTasks(module);
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);

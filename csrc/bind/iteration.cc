@@ -20,140 +20,69 @@ namespace py = pybind11;
 namespace topoopt {
 namespace {
 
-// sample, kind, parameter, attribute
-using PyDegrees = std::tuple<int, int, int, int>;
-// forward_s, backward_s, state_bytes, saved_bytes
-using PyShard = std::tuple<double, double, int64_t, int64_t>;
-// producer, size_bytes, gradient_bytes, tensor
-using PyOperand = std::tuple<int, double, double, int>;
-// servers, parameter, attribute, whole parameter and attribute, by expert
-using PyNeed = std::tuple<std::vector<int>, int, int, bool, bool, bool>;
-// shards, all_reduce_bytes, kinds that need whole operands, whole positions, operands
-using PyOperator =
-    std::tuple<std::vector<PyShard>, double, std::vector<int>, bool, std::vector<PyOperand>>;
-
-ParameterSplit kindOf(int kind) {
-  if (kind < 0 || kind >= kParameterSplits) {
-    throw std::invalid_argument("kind: " + std::to_string(kind) + " is not in 0.." +
-                                std::to_string(kParameterSplits - 1));
-  }
-  return static_cast<ParameterSplit>(kind);
-}
-
 constexpr double kAll = std::numeric_limits<double>::infinity();
 
-std::shared_ptr<Job> makeJob(int servers, int micro_batches, const std::vector<PyDegrees>& degrees,
-                             double local_reduce_s_per_byte,
-                             const std::vector<PyOperator>& operators, double first_bucket_bytes,
-                             double bucket_bytes, double overhead_s, double servers_at_once) {
-  auto job = std::make_shared<Job>(Job{servers,
-                                       micro_batches,
-                                       {},
-                                       local_reduce_s_per_byte,
-                                       {},
-                                       {first_bucket_bytes, bucket_bytes},
-                                       overhead_s,
-                                       servers_at_once});
-  for (const auto& [sample, kind, parameter, attribute] : degrees) {
-    job->degrees.push_back({sample, kindOf(kind), parameter, attribute});
-  }
-  for (const auto& [shards, all_reduce_bytes, whole, positions, operands] : operators) {
-    OperatorCost& op = job->operators.emplace_back();
-    for (const auto& [forward_s, backward_s, state, saved] : shards) {
-      op.shards.push_back({forward_s, backward_s, state, saved});
-    }
-    op.all_reduce_bytes = all_reduce_bytes;
-    for (int kind : whole) op.whole_operands[static_cast<size_t>(kindOf(kind))] = true;
-    op.whole_positions = positions;
-    for (const auto& [producer, size, gradient, tensor] : operands) {
-      op.operands.push_back({producer, size, gradient, tensor});
-    }
-  }
+std::shared_ptr<Job> makeJob(int servers, int micro_batches, std::vector<plan::Degrees> degrees,
+                             double local_reduce_s_per_byte, std::vector<ShardedOperator> operators,
+                             std::optional<GradientBuckets> buckets, double overhead_s,
+                             double servers_at_once) {
+  auto job = std::make_shared<Job>(
+      Job{servers, micro_batches, std::move(degrees), local_reduce_s_per_byte, std::move(operators),
+          buckets.value_or(GradientBuckets{}), overhead_s, servers_at_once});
   job->validate();
   return job;
 }
 
-py::tuple simulateIteration(const std::shared_ptr<Job>& job,
-                            const std::shared_ptr<RoutedNetwork>& network,
-                            const std::vector<PyPlacement>& strategy, std::optional<bool> fold) {
+// Valid on some number of servers.
+const plan::Placement& checked(const plan::Placement& placement) {
+  validate(placement, RoutedNetwork::kMaxServers);
+  return placement;
+}
+
+std::tuple<double, double, std::vector<double>, int> simulateIteration(
+    const std::shared_ptr<Job>& job, const std::shared_ptr<RoutedNetwork>& network,
+    const std::vector<plan::Placement>& strategy, std::optional<bool> fold) {
   IterationModel model(job, network, foldingOf(fold));
-  const std::vector<int> ids = model.costs().intern(toStrategy(strategy));
+  const std::vector<int> ids = model.costs().intern(strategy);
   double seconds = 0;
   {
     py::gil_scoped_release release;
     seconds = model.run(ids);
   }
-  return py::make_tuple(seconds, model.computeSeconds(), model.linkBytes(), model.taskCount());
+  return {seconds, model.computeSeconds(), model.linkBytes(), model.taskCount()};
 }
 
 std::vector<int64_t> memoryBytes(const std::shared_ptr<Job>& job,
-                                 const std::vector<PyPlacement>& strategy) {
+                                 const std::vector<plan::Placement>& strategy) {
   PlacementCosts costs(job);
-  return costs.memoryBytes(costs.intern(toStrategy(strategy)));
+  return costs.memoryBytes(costs.intern(strategy));
 }
 
-std::vector<std::tuple<int, int, int, int, double>> transfers(const PyPlacement& producer,
-                                                              const PyPlacement& consumer,
-                                                              bool whole_parameter,
-                                                              bool whole_attribute) {
-  std::vector<std::tuple<int, int, int, int, double>> found;
-  const Need need = needOf(toPlacement(consumer), {whole_parameter, whole_attribute});
-  for (const Transfer& t : transfersBetween(toPlacement(producer), need)) {
-    found.emplace_back(t.producer_shard, t.consumer_shard, t.source, t.target, t.fraction);
-  }
-  return found;
+std::vector<Transfer> transfers(const plan::Placement& producer, const plan::Placement& consumer,
+                                bool whole_parameter, bool whole_attribute) {
+  return transfersBetween(checked(producer),
+                          needOf(checked(consumer), {whole_parameter, whole_attribute}));
 }
 
-PyNeed needed(const PyPlacement& consumer, bool whole_parameter, bool whole_attribute) {
-  const Need need = needOf(toPlacement(consumer), {whole_parameter, whole_attribute});
-  return {need.servers,         need.parameter,       need.attribute,
-          need.whole.parameter, need.whole.attribute, need.by_expert};
+Need need(const plan::Placement& consumer, bool whole_parameter, bool whole_attribute) {
+  return needOf(checked(consumer), {whole_parameter, whole_attribute});
 }
 
-int64_t sent(const PyPlacement& producer, const PyPlacement& consumer, bool whole_parameter,
+int64_t sent(const plan::Placement& producer, const plan::Placement& consumer, bool whole_parameter,
              bool whole_attribute) {
-  return sentBetween(toPlacement(producer),
-                     needOf(toPlacement(consumer), {whole_parameter, whole_attribute}));
+  return sentBetween(checked(producer),
+                     needOf(checked(consumer), {whole_parameter, whole_attribute}));
 }
 
-std::vector<int> inFlight(const std::vector<PyPlacement>& strategy,
+std::vector<int> inFlight(const std::vector<plan::Placement>& strategy,
                           const std::vector<std::vector<int>>& producers, int servers,
                           int micro_batches) {
-  const std::vector<Placement> placements = toStrategy(strategy);
   std::vector<const Placement*> placed;
-  for (const Placement& placement : placements) placed.push_back(&placement);
+  for (const Placement& placement : strategy) placed.push_back(&checked(placement));
   return microBatchesInFlight(placed, producers, servers, micro_batches);
 }
 
 }  // namespace
-
-Placement toPlacement(const PyPlacement& placement) {
-  const auto& [servers, kind, parameter, attribute] = placement;
-  const int64_t parts = int64_t{parameter} * attribute;
-  const auto count = static_cast<int64_t>(servers.size());
-  if (parameter < 1 || attribute < 1 || count < 1 || count % parts != 0) {
-    throw std::invalid_argument("servers: " + std::to_string(count) + " are no multiple of " +
-                                std::to_string(parameter) + " x " + std::to_string(attribute) +
-                                " parts");
-  }
-  for (int server : servers) {
-    if (server >= 0 && server < RoutedNetwork::kMaxServers) continue;
-    throw std::invalid_argument("servers: " + std::to_string(server) + " is not in 0.." +
-                                std::to_string(RoutedNetwork::kMaxServers - 1));
-  }
-  return {servers, {static_cast<int>(count / parts), kindOf(kind), parameter, attribute}};
-}
-
-std::vector<Placement> toStrategy(const std::vector<PyPlacement>& placements) {
-  std::vector<Placement> strategy;
-  for (const PyPlacement& placement : placements) strategy.push_back(toPlacement(placement));
-  return strategy;
-}
-
-PyPlacement fromPlacement(const Placement& placement) {
-  const Degrees& degrees = placement.degrees;
-  return {placement.servers, static_cast<int>(degrees.kind), degrees.parameter, degrees.attribute};
-}
 
 Folding foldingOf(std::optional<bool> fold) {
   if (!fold) return Folding::kWhereItPays;
@@ -161,26 +90,54 @@ Folding foldingOf(std::optional<bool> fold) {
 }
 
 void bindIteration(py::module_& module) {
-  py::class_<Job, std::shared_ptr<Job>>(module, "Job")
+  py::class_<Transfer>(
+      module, "Transfer",
+      "What a shard of a consumer takes from a shard of a producer: a `fraction` of "
+      "the tensor, from server `source` to `target`.")
+      .def_readonly("producer_shard", &Transfer::producer_shard)
+      .def_readonly("consumer_shard", &Transfer::consumer_shard)
+      .def_readonly("source", &Transfer::source)
+      .def_readonly("target", &Transfer::target)
+      .def_readonly("fraction", &Transfer::fraction);
+  py::class_<Need>(module, "Need", "What the shards of a consumer need of a tensor.")
+      .def("__eq__",
+           [](const Need& need, const py::object& other) {
+             return py::isinstance<Need>(other) && need == other.cast<const Need&>();
+           })
+      .def("__hash__",
+           [](const Need& need) { return py::hash(py::tuple(py::cast(need.servers))); });
+  py::class_<Job, std::shared_ptr<Job>>(
+      module, "Job",
+      "The costs of every operator, with shards for each of `degrees`; `buckets` of gradients "
+      "(None: "
+      "every operator by itself); seconds of a server beside its operators.")
       .def(py::init(&makeJob), py::arg("servers"), py::arg("micro_batches"), py::arg("degrees"),
            py::arg("local_reduce_s_per_byte"), py::arg("operators"),
-           py::arg("first_bucket_bytes") = 0.0, py::arg("bucket_bytes") = 0.0,
-           py::arg("overhead_s") = 0.0, py::arg("servers_at_once") = kAll);
+           py::arg("buckets") = py::none(), py::arg("overhead_s") = 0.0,
+           py::arg("servers_at_once") = kAll);
   module.def("simulate_iteration", &simulateIteration, py::arg("job").none(false),
-             py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none());
-  module.def("memory_bytes", &memoryBytes, py::arg("job").none(false), py::arg("strategy"));
+             py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none(),
+             "(iteration seconds, compute seconds of the busiest server, bytes per link, tasks). "
+             "`fold`: whether what behaves alike is simulated once; None: where that saves time.");
+  module.def("memory_bytes", &memoryBytes, py::arg("job").none(false), py::arg("strategy"),
+             "Bytes in the memory of each accelerator of every server.");
   module.def("placement_transfers", &transfers, py::arg("producer"), py::arg("consumer"),
-             py::arg("whole_parameter"), py::arg("whole_attribute"));
+             py::arg("whole_parameter"), py::arg("whole_attribute"),
+             "Every pair of shards that share a part of the tensor.");
   module.def("placement_sent", &sent, py::arg("producer"), py::arg("consumer"),
-             py::arg("whole_parameter"), py::arg("whole_attribute"));
-  module.def("placement_need", &needed, py::arg("consumer"), py::arg("whole_parameter"),
-             py::arg("whole_attribute"));
+             py::arg("whole_parameter"), py::arg("whole_attribute"),
+             "How many of `placement_transfers` are between different servers.");
+  module.def("placement_need", &need, py::arg("consumer"), py::arg("whole_parameter"),
+             py::arg("whole_attribute"),
+             "What shards need of a tensor: equal for consumers that share one transfer of it.");
   module.def(
       "parameter_groups",
-      [](const PyPlacement& placement) { return parameterGroups(toPlacement(placement)); },
-      py::arg("placement"));
+      [](const plan::Placement& placement) { return parameterGroups(checked(placement)); },
+      py::arg("placement"),
+      "The servers that hold the same parameters, ascending: one group per part of them.");
   module.def("micro_batches_in_flight", &inFlight, py::arg("strategy"), py::arg("producers"),
-             py::arg("servers"), py::arg("micro_batches"));
+             py::arg("servers"), py::arg("micro_batches"),
+             "Per operator: how many micro-batches it holds at once.");
 }
 
 }  // namespace topoopt

@@ -13,23 +13,26 @@
 
 namespace py = pybind11;
 
+namespace pybind11::detail {
+
+template <>
+struct type_caster<topoopt::CargoKind> {
+  using Kind = topoopt::CargoKind;
+  PYBIND11_TYPE_CASTER(Kind, const_name("typing.Literal['activations', 'gradients', 'AllReduce']"));
+
+  static handle cast(Kind kind, return_value_policy, handle) {
+    if (kind == Kind::kAllReduce) return str("AllReduce").release();
+    return str(kind == Kind::kActivations ? "activations" : "gradients").release();
+  }
+};
+
+}  // namespace pybind11::detail
+
 namespace topoopt {
 
 void bindIterationTasks(py::module_& module);
 
 namespace {
-
-const char* nameOf(CargoKind kind) {
-  switch (kind) {
-    case CargoKind::kActivations:
-      return "activations";
-    case CargoKind::kGradients:
-      return "gradients";
-    case CargoKind::kAllReduce:
-      break;
-  }
-  return "AllReduce";
-}
 
 py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::Flow::* field) {
   py::array_t<int> values(static_cast<py::ssize_t>(tasks.flows().size()));
@@ -48,21 +51,29 @@ AddedIterations addTo(const IterationTasks& tasks, FlowProgram& program,
 }  // namespace
 
 void bindIterationTasks(py::module_& module) {
-  py::class_<WeightedPath>(module, "WeightedPath")
+  py::class_<WeightedPath>(
+      module, "WeightedPath",
+      "Links (indices) from a source to a target, and the fraction of the bytes on them.")
       .def(py::init<std::vector<int>, double>(), py::arg("links"), py::arg("weight") = 1.0);
-  py::class_<IterationTasks::RingCargo>(module, "Cargo")
+  py::class_<IterationTasks::RingCargo>(
+      module, "Cargo",
+      "What flows carry, of which operators (indices); of an AllReduce the order of its ring.")
       .def_property_readonly(
-          "kind", [](const IterationTasks::RingCargo& cargo) { return nameOf(cargo.cargo.kind); })
+          "kind", [](const IterationTasks::RingCargo& cargo) { return cargo.cargo.kind; })
       .def_property_readonly(
           "operators", [](const IterationTasks::RingCargo& cargo) { return cargo.cargo.operators; })
       .def_readonly("ring", &IterationTasks::RingCargo::ring);
-  py::class_<AddedIterations>(module, "AddedIterations")
+  py::class_<AddedIterations>(
+      module, "AddedIterations",
+      "The tasks that end an iteration, and per task an index into the cargoes (-1: no flow).")
       .def_readonly("ends", &AddedIterations::ends)
       .def_readonly("cargo_of_task", &AddedIterations::cargo_of_task);
-  py::class_<IterationTasks>(module, "IterationTasks")
+  py::class_<IterationTasks>(
+      module, "IterationTasks",
+      "The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet.")
       .def(py::init([](std::shared_ptr<Job> job, const RoutedNetwork& network,
-                       const std::vector<PyPlacement>& strategy) {
-             return IterationTasks(std::move(job), network, toStrategy(strategy));
+                       const std::vector<plan::Placement>& strategy) {
+             return IterationTasks(std::move(job), network, strategy);
            }),
            py::arg("job").none(false), py::arg("network"), py::arg("strategy"))
       .def_property_readonly(

@@ -157,7 +157,7 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
                         const py::dict& options,
                         const std::vector<std::pair<int, std::vector<Path>>>& paths,
                         const std::vector<std::tuple<double, int, Path>>& reroutes,
-                        const CircuitControl* control) {
+                        const std::optional<CircuitControl>& control) {
   PacketNetwork network(program, makeOptions(options));
   for (const auto& [flow, alternatives] : paths) {
     network.spread(routeOf(program, flow, "paths"), alternatives);

@@ -115,7 +115,7 @@ Reconfigurer::Move toMove(const std::map<int, double>& rates, const Array<int64_
 }
 
 py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::object& keep_going,
-                      const CircuitControl* control) {
+                      const std::optional<CircuitControl>& control) {
   ProgramFlowNetwork level(program);
   RunOptions options{until_s, program.changes()};
   addControl(options, program, level.network, control);
@@ -150,7 +150,12 @@ void bindFlowProgram(py::module_& module) {
       .def_readonly("target", &PlacedFlow::target)
       .def_readonly("size_bytes", &PlacedFlow::size_bytes)
       .def_readonly("links", &PlacedFlow::links);
-  py::class_<FlowProgram>(module, "FlowProgram")
+  py::class_<FlowProgram>(
+      module, "FlowProgram",
+      "Links and tasks: flows with paths, computation, delays. What is added is checked, a fault "
+      "is a "
+      "ValueError. Tasks are numbered in the order of addition, and so are links; a task waits for "
+      "those that `add_dependency` says.")
       .def(py::init<int64_t, int64_t>(), py::arg("nodes"), py::arg("hosts"))
       .def("add_link", &addLink, py::arg("source"), py::arg("target"), py::arg("bits_per_s"),
            py::arg("latency_ns"))
@@ -226,8 +231,8 @@ py::dict runProgram(const FlowProgram& program, Network& network, RunOptions opt
 }
 
 void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableNetwork& network,
-                const CircuitControl* control) {
-  if (control == nullptr) return;
+                const std::optional<CircuitControl>& control) {
+  if (!control) return;
   options.control_at_s = 0;
   options.control =
       Reconfigurer(network, program, control->window_s, control->delay_s,
@@ -239,15 +244,22 @@ void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableN
 
 void bindSim(py::module_& module) {
   bindFlowProgram(module);
-  py::class_<Reconfigurer::Move>(module, "CircuitMove")
+  py::class_<Reconfigurer::Move>(
+      module, "CircuitMove",
+      "Rates by link (0: no circuit any more), and the paths of pairs as in network_of_paths.")
       .def(py::init(&toMove), py::arg("rates"), py::arg("source"), py::arg("target"),
            py::arg("latency_s"), py::arg("begin"), py::arg("link"), py::arg("load"));
-  py::class_<CircuitControl>(module, "CircuitControl")
+  py::class_<CircuitControl>(module, "CircuitControl",
+                             "`choose(now_s, {(source, target): bytes})` is called at 0 and then "
+                             "every window; it returns a "
+                             "CircuitMove or None.")
       .def(py::init<double, double, py::function>(), py::arg("window_s"), py::arg("delay_s"),
            py::arg("choose"));
   module.def("run_flow_level", &runFlowLevel, py::arg("program"), py::arg("until_s"),
              py::arg("keep_going"), py::arg("control") = py::none());
-  module.def("run_folded", &runFolded, py::arg("program"), py::arg("fold"));
+  module.def("run_folded", &runFolded, py::arg("program"), py::arg("fold"),
+             "At flow level, with what behaves alike simulated once (None: where that saves time): "
+             "(makespan, finish per task, busy seconds per host, bytes per link).");
 }
 
 }  // namespace topoopt

@@ -4,6 +4,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
 #include "sim/core/flow_program.h"
 #include "sim/core/network.h"
 #include "sim/core/task_runner.h"
@@ -27,7 +29,7 @@ struct __attribute__((visibility("hidden"))) CircuitControl {
 
 // Sets `options.control` to what moves the circuits of `network`; without `control` to nothing.
 void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableNetwork& network,
-                const CircuitControl* control);
+                const std::optional<CircuitControl>& control);
 
 // Adds the packet level to the module (bind/packet.cc).
 void bindPacket(pybind11::module_& module);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace {
 
 using Links = std::vector<std::pair<int, int>>;
 
-py::tuple hopSummary(int servers, const Links& links) {
+std::tuple<int64_t, int, int64_t> hopSummary(int servers, const Links& links) {
   HopSummary found;
   {
     py::gil_scoped_release release;
@@ -29,7 +30,7 @@ py::tuple hopSummary(int servers, const Links& links) {
     for (int s = 0; s < servers; ++s) sources[s] = s;
     found = HopCounter().summary(InLinks(servers, links), sources);
   }
-  return py::make_tuple(found.sum, found.diameter, found.unreachable);
+  return {found.sum, found.diameter, found.unreachable};
 }
 
 py::array_t<int16_t> hopMatrix(int servers, const Links& links) {
@@ -45,9 +46,9 @@ py::array_t<int16_t> hopMatrix(int servers, const Links& links) {
   return py::array_t<int16_t>({servers, servers}, hops.data());
 }
 
-py::tuple best(const RingSearch& search) {
+std::pair<std::vector<std::vector<int>>, Links> best(const RingSearch& search) {
   RingUnion found = search.best();
-  return py::make_tuple(std::move(found.rings), std::move(found.links));
+  return {std::move(found.rings), std::move(found.links)};
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ void bindTopology(py::module_& module) {
              "(sum of least hops over all ordered pairs, diameter, pairs without a path)");
   module.def("hop_matrix", &hopMatrix, py::arg("servers"), py::arg("links"),
              "Least hops [source][target] as an int16 array; -1 without a path");
-  py::class_<RingSearch>(module, "RingSearch")
+  py::class_<RingSearch>(module, "RingSearch", "Annealing over unions of rings and links.")
       .def(py::init([](int servers, int symmetry, bool duplex, std::vector<std::vector<int>> rings,
                        Links links, std::vector<int64_t> weights, uint64_t seed) {
              return RingSearch({servers, symmetry, duplex, std::move(rings), std::move(links)},
@@ -67,11 +68,12 @@ void bindTopology(py::module_& module) {
            py::arg("links"), py::arg("weights"), py::arg("seed"))
       .def("anneal", &RingSearch::anneal, py::arg("work"), py::arg("hot"), py::arg("cold"),
            py::arg("enough") = 0, py::call_guard<py::gil_scoped_release>())
-      .def("best", &best)
+      .def("best", &best, "(rings, links) of the best union seen")
       .def_property_readonly("cost", &RingSearch::cost)
       .def_property_readonly("best_cost", &RingSearch::bestCost)
       .def_property_readonly("accepted", &RingSearch::accepted)
-      .def_property_readonly("operations", &RingSearch::operations);
+      .def_property_readonly("operations", &RingSearch::operations,
+                             "On words, in all calls so far: what `work` counts.");
 }
 
 }  // namespace topoopt

@@ -43,8 +43,8 @@ GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
   if (std::adjacent_find(members.begin(), members.end()) != members.end()) {
     fail("ranks: one is there twice");
   }
-  for (double cost : {config.cost.message_s, config.cost.hop_s, config.cost.seconds_per_byte,
-                      config.cost.reduce_s_per_byte}) {
+  for (double cost : {config.cost.alpha_s, config.cost.per_hop_latency_s,
+                      config.cost.beta_s_per_byte, config.cost.gamma_s_per_byte}) {
     if (!std::isfinite(cost) || cost < 0) {
       fail("cost: " + std::to_string(cost) + " is not at least 0 and finite");
     }
@@ -223,11 +223,11 @@ std::vector<RingCounters> Group::counters() {
                   : part < numbers.direct ? part - numbers.trees
                                           : part - numbers.direct;
     if (part < numbers.trees) {
-      for (const int member : layout().rings()[part].order) {
+      for (const int member : layout().rings()[part].servers) {
         entry.ranks.push_back(config_.ranks[member]);
       }
     }
-    entry.counters = parts[part];
+    static_cast<PartCounters&>(entry) = parts[part];
     list.push_back(std::move(entry));
   }
   return list;

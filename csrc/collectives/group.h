@@ -37,7 +37,7 @@ struct GroupConfig {
   uint32_t channel = 0;
   int rank = 0;                   // of this process in the group
   std::vector<int> ranks;         // members, as ranks of the endpoint
-  std::vector<RingOrder> rings;   // over the first members of the servers, as 0..ranks.size()-1
+  std::vector<plan::Ring> rings;  // over the first members of the servers, as 0..ranks.size()-1
   std::vector<int> servers{};     // of each member; empty if all are different
   int segment_fd = -1;            // memory that all members share; -1: collectives go over links
   std::vector<int> hops{};        // links between members, row by row; empty if all are neighbours
@@ -47,11 +47,10 @@ struct GroupConfig {
 };
 
 // What a ring or a tree of a group has done, for the statistics.
-struct RingCounters {
+struct RingCounters : PartCounters {
   std::string kind;        // "ring", "tree" or "direct"
   int index = 0;           // among those of its kind
   std::vector<int> ranks;  // of a ring: those of the endpoint that it visits, in its order
-  PartCounters counters;
 };
 
 class Group : public std::enable_shared_from_this<Group> {

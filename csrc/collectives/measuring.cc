@@ -81,7 +81,7 @@ CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
   const GroupLayout layout(static_cast<int>(config.ranks.size()), config.rings, config.servers,
                            config.hops);
   CostModel model = config.cost;
-  const std::vector<int>& order = layout.rings()[0].order;
+  const std::vector<int>& order = layout.rings()[0].servers;
   if (order.size() < 2) return model;
   int hops = 1;
   for (size_t i = 0; i < order.size(); ++i) {
@@ -92,18 +92,18 @@ CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
   std::vector<double> data(order.size() * rings, 0.0);
   Probe one_ring(endpoint, config, Algorithm::kRing, kFirstProbeChannel, limit);
   const double step_s = one_ring.sum(data, kRepeats) / steps;
-  double message_s = step_s / 2;
+  double alpha_s = step_s / 2;
   if (rings > 1) {
     Probe all_rings(endpoint, config, Algorithm::kMultiRing, kFirstProbeChannel + 1, limit);
-    message_s = (all_rings.sum(data, kRepeats) / steps - step_s) / static_cast<double>(rings - 1);
+    alpha_s = (all_rings.sum(data, kRepeats) / steps - step_s) / static_cast<double>(rings - 1);
   }
-  message_s = std::clamp(message_s, step_s / 10, step_s * 9 / 10);
-  std::vector<double> sums = {message_s, (step_s - message_s) / hops, reduceSecondsPerByte()};
+  alpha_s = std::clamp(alpha_s, step_s / 10, step_s * 9 / 10);
+  std::vector<double> sums = {alpha_s, (step_s - alpha_s) / hops, reduceSecondsPerByte()};
   one_ring.sum(sums, 1);
   const double members = layout.size();
-  model.message_s = sums[0] / members;
-  model.hop_s = sums[1] / members;
-  model.reduce_s_per_byte = sums[2] / members;
+  model.alpha_s = sums[0] / members;
+  model.per_hop_latency_s = sums[1] / members;
+  model.gamma_s_per_byte = sums[2] / members;
   return model;
 }
 

@@ -10,7 +10,7 @@
 namespace topoopt {
 
 // Called by all members of `config` at the same time, not on the reactor thread; all get the same
-// model, the mean of what they have measured. `config.cost.seconds_per_byte` is taken from there,
+// model, the mean of what they have measured. `config.cost.beta_s_per_byte` is taken from there,
 // and so is the rest if the group is on one server. The messages go over channels of their own
 // (kFirstProbeChannel), which links do not count as payload; once per endpoint. Throws what made a
 // collective fail.

@@ -167,7 +167,7 @@ void Operation::completeInTurn(StepRef step) {
 
 void Operation::stepOver(int index) {
   if (const int part = lane(index).part; part != kInsideServer && --part_left_[part] == 0) {
-    counters_[part].busy_s += std::chrono::duration<double>(Clock::now() - started_).count();
+    counters_[part].seconds += std::chrono::duration<double>(Clock::now() - started_).count();
   }
   if (--left_ == 0) running_ = false;
 }

@@ -21,7 +21,7 @@ namespace topoopt {
 // What one part of a group (a ring, a tree) has done so far.
 struct PartCounters {
   uint64_t sent_bytes = 0;
-  double busy_s = 0;  // from the start of an operation until the part had nothing left to do
+  double seconds = 0;  // from the start of an operation until the part had nothing left to do
 };
 
 // All functions are for the loop. What is pending must be over, or the channel closed, before this

@@ -14,28 +14,29 @@ constexpr size_t kStepBytes = 64 << 10;       // what a tree passes on at a time
 constexpr size_t kDoublingBytes = 256 << 10;  // more is no longer small, and scratch is per round
 
 bool everyRingHasAReverse(const GroupLayout& layout) {
-  const std::vector<RingOrder>& rings = layout.rings();
+  const std::vector<plan::Ring>& rings = layout.rings();
   return layout.leaders().size() > 2 &&
-         std::all_of(rings.begin(), rings.end(), [&](const RingOrder& ring) {
-           std::vector<int> reversed(ring.order.rbegin(), ring.order.rend());
-           return std::any_of(rings.begin(), rings.end(), [&](const RingOrder& other) {
-             const auto start = std::find(reversed.begin(), reversed.end(), other.order.front());
+         std::all_of(rings.begin(), rings.end(), [&](const plan::Ring& ring) {
+           std::vector<int> reversed(ring.servers.rbegin(), ring.servers.rend());
+           return std::any_of(rings.begin(), rings.end(), [&](const plan::Ring& other) {
+             const auto start = std::find(reversed.begin(), reversed.end(), other.servers.front());
              std::vector<int> turned(start, reversed.end());
              turned.insert(turned.end(), reversed.begin(), start);
-             return turned == other.order;
+             return turned == other.servers;
            });
          });
 }
 
 // When a message from the root has reached all members, each sending to its children in turn.
 double arrival(const GroupLayout& layout, const Tree& tree, int member, double start_s,
-               double message_s, double hop_s) {
+               double alpha_s, double per_hop_latency_s) {
   double latest_s = start_s;
   double ready_s = start_s;
   for (const int child : tree.childrenOf(member)) {
-    ready_s += message_s;
-    const double arrival_s = ready_s + hop_s * layout.hops(member, child);
-    latest_s = std::max(latest_s, arrival(layout, tree, child, arrival_s, message_s, hop_s));
+    ready_s += alpha_s;
+    const double arrival_s = ready_s + per_hop_latency_s * layout.hops(member, child);
+    latest_s =
+        std::max(latest_s, arrival(layout, tree, child, arrival_s, alpha_s, per_hop_latency_s));
   }
   return latest_s;
 }
@@ -67,9 +68,9 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
       both_(everyRingHasAReverse(layout)),
       binary_(doubleBinaryTree(layout)) {
   double largest = 0;
-  for (const RingOrder& ring : layout.rings()) largest = std::max(largest, ring.share);
+  for (const plan::Ring& ring : layout.rings()) largest = std::max(largest, ring.share);
   links_ = 1.0 / largest;
-  const std::vector<int>& order = layout.rings()[0].order;
+  const std::vector<int>& order = layout.rings()[0].servers;
   for (size_t i = 0; i < order.size(); ++i) {
     ring_hops_ = std::max(ring_hops_, layout.hops(order[i], order[(i + 1) % order.size()]));
   }
@@ -125,12 +126,12 @@ std::vector<TreeShare> CostEstimate::trees(const Request& request, Algorithm alg
       return {{binary_[0], 0.5, first_tree}, {binary_[1], 0.5, first_tree + 1}};
     }
     const int root = rooted ? request.root : layout_.leaders()[0];
-    return {{quickTree(layout_, root, model_.message_s, model_.hop_s), 1.0, first_tree}};
+    return {{quickTree(layout_, root, model_.alpha_s, model_.per_hop_latency_s), 1.0, first_tree}};
   }
   std::vector<TreeShare> list;
   const auto flow = request.collective == Collective::kBroadcast ? Flow::kFromRoot : Flow::kToRoot;
   for (int r = 0; r < rings; ++r) {
-    const RingOrder& ring = layout_.rings()[r];
+    const plan::Ring& ring = layout_.rings()[r];
     const bool one = algorithm == Algorithm::kRing;
     list.push_back({chainTree(layout_, ring, request.root, flow, algorithm == Algorithm::kBothWays),
                     one ? 1.0 : ring.share, r});
@@ -142,20 +143,20 @@ std::vector<TreeShare> CostEstimate::trees(const Request& request, Algorithm alg
 // ---- seconds -----------------------------------------------------------------------------------
 
 double CostEstimate::messageSeconds(double hops, size_t bytes) const {
-  return model_.message_s +
-         hops * (model_.hop_s + static_cast<double>(bytes) * model_.seconds_per_byte);
+  return model_.alpha_s +
+         hops * (model_.per_hop_latency_s + static_cast<double>(bytes) * model_.beta_s_per_byte);
 }
 
 // `bytes` go round each ring in equal steps; with several rings, each step is a message on each.
 double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool reduces,
                                size_t rings) const {
   if (steps == 0) return 0;
-  const double others = static_cast<double>(rings - 1) * model_.message_s;
+  const double others = static_cast<double>(rings - 1) * model_.alpha_s;
   const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
   const double moved = factor * static_cast<double>(bytes);
   const double links = rings == 1 ? 1.0 : links_;
-  return latency + moved * model_.seconds_per_byte / links +
-         (reduces ? moved * model_.reduce_s_per_byte : 0.0);
+  return latency + moved * model_.beta_s_per_byte / links +
+         (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }
 
 double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t bytes, int directions,
@@ -166,11 +167,11 @@ double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t byt
   for (const TreeShare& part : trees) {
     const double share = part.share * static_cast<double>(bytes);
     const double step = std::min(share, static_cast<double>(kStepBytes));
-    const double hop_s = model_.hop_s + step * model_.seconds_per_byte;
-    const double reduce_s = reduces ? step * model_.reduce_s_per_byte : 0.0;
+    const double hop_s = model_.per_hop_latency_s + step * model_.beta_s_per_byte;
+    const double reduce_s = reduces ? step * model_.gamma_s_per_byte : 0.0;
     latency = std::max(latency, arrival(layout_, part.tree, part.tree.root(), 0.0,
-                                        model_.message_s + reduce_s, hop_s));
-    const double rest_s = (share - step) * model_.seconds_per_byte;
+                                        model_.alpha_s + reduce_s, hop_s));
+    const double rest_s = (share - step) * model_.beta_s_per_byte;
     for (size_t i = 0; i < part.tree.parent.size(); ++i) {
       const int parent = part.tree.parent[i];
       if (parent < 0) continue;
@@ -180,13 +181,13 @@ double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t byt
       if (directions > 1) out[i] += edge_s;
     }
   }
-  const double parallel = static_cast<double>(trees.size() - 1) * model_.message_s;
+  const double parallel = static_cast<double>(trees.size() - 1) * model_.alpha_s;
   return directions * (latency + parallel) +
          std::max(busiest_edge, *std::max_element(out.begin(), out.end()) / links_);
 }
 
 double CostEstimate::doublingSeconds(size_t bytes) const {
-  const std::vector<int>& order = layout_.rings()[0].order;
+  const std::vector<int>& order = layout_.rings()[0].servers;
   const size_t core = size_t{1} << doublingRounds(order.size());
   double total = core < order.size() ? 2 * messageSeconds(ring_hops_, bytes) : 0.0;
   for (size_t distance = 1; distance < core; distance *= 2) {
@@ -194,13 +195,13 @@ double CostEstimate::doublingSeconds(size_t bytes) const {
     for (size_t i = 0; i < order.size(); ++i) {
       hops = std::max(hops, layout_.hops(order[i], order[(i + distance) % order.size()]));
     }
-    total += messageSeconds(hops, bytes) + static_cast<double>(bytes) * model_.reduce_s_per_byte;
+    total += messageSeconds(hops, bytes) + static_cast<double>(bytes) * model_.gamma_s_per_byte;
   }
   return total;
 }
 
 double CostEstimate::disseminationSeconds() const {
-  const std::vector<int>& order = layout_.rings()[0].order;
+  const std::vector<int>& order = layout_.rings()[0].servers;
   double total = 0;
   for (size_t distance = 1; distance < order.size(); distance *= 2) {
     int hops = 0;

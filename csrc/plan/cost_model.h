@@ -13,15 +13,23 @@
 #include "plan/group_layout.h"
 #include "plan/tree_schedules.h"
 
+namespace topoopt::plan {
+
+// The alpha-beta-gamma model with a latency per hop, as torch_topoopt.plan.CostModel has it: a
+// message of b bytes over h links takes alpha + h (per-hop latency + b beta), and reducing it b
+// gamma.
+struct CostModel {
+  double alpha_s = 25e-6;            // to hand over and take one message
+  double per_hop_latency_s = 15e-6;  // to pass one on over one link
+  double beta_s_per_byte = 1.0e-9;   // of one link
+  double gamma_s_per_byte = 0.2e-9;  // of adding up
+};
+
+}  // namespace topoopt::plan
+
 namespace topoopt {
 
-// How long things take. A message over h links takes message_s + h hop_s and its bytes' time.
-struct CostModel {
-  double message_s = 25e-6;           // to hand over and take one message
-  double hop_s = 15e-6;               // to pass one on over one link
-  double seconds_per_byte = 1.0e-9;   // of one link
-  double reduce_s_per_byte = 0.2e-9;  // of adding up
-};
+using plan::CostModel;
 
 enum class Algorithm : uint8_t { kDirect, kRing, kMultiRing, kBothWays, kTree, kDoubling };
 const char* nameOf(Algorithm algorithm);

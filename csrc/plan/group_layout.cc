@@ -7,7 +7,7 @@
 
 namespace topoopt {
 
-GroupLayout::GroupLayout(int size, std::vector<RingOrder> rings, std::vector<int> servers,
+GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers,
                          std::vector<int> hops)
     : size_(size), rings_(std::move(rings)), hops_(std::move(hops)) {
   const auto members = static_cast<size_t>(size);
@@ -40,7 +40,7 @@ GroupLayout::GroupLayout(int size, std::vector<RingOrder> rings, std::vector<int
 void GroupLayout::checkRings() const {
   if (rings_.empty()) throw std::invalid_argument("rings: a group on several servers needs one");
   for (size_t r = 0; r < rings_.size(); ++r) {
-    std::vector<int> order = rings_[r].order;
+    std::vector<int> order = rings_[r].servers;
     std::sort(order.begin(), order.end());
     if (order == leaders_) continue;
     throw std::invalid_argument("rings[" + std::to_string(r) +

@@ -6,25 +6,21 @@
 #include <cstddef>
 #include <vector>
 
-namespace topoopt {
+#include "plan/network.h"
 
-// A ring of one group: `order` lists the leaders of its servers, each once; `share` is its fraction
-// of the elements. Shares of all rings sum to 1.
-struct RingOrder {
-  std::vector<int> order;
-  double share = 1.0;
-};
+namespace topoopt {
 
 class GroupLayout {
  public:
   // `servers` names the server of each member; empty if all are different. `hops` holds the number
-  // of links between each two members, row by row; empty if all are neighbours. Without rings, a
-  // group on one server gets a ring of one. Throws std::invalid_argument, naming what is wrong.
-  GroupLayout(int size, std::vector<RingOrder> rings, std::vector<int> servers = {},
+  // of links between each two members, row by row; empty if all are neighbours. Rings list the
+  // leaders of all servers, each once. Without rings, a group on one server gets a ring of one.
+  // Throws std::invalid_argument, naming what is wrong.
+  GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers = {},
               std::vector<int> hops = {});
 
   int size() const { return size_; }
-  const std::vector<RingOrder>& rings() const { return rings_; }
+  const std::vector<plan::Ring>& rings() const { return rings_; }
 
   // The first member of each server, ascending.
   const std::vector<int>& leaders() const { return leaders_; }
@@ -42,7 +38,7 @@ class GroupLayout {
   void checkRings() const;
 
   const int size_;
-  std::vector<RingOrder> rings_;
+  std::vector<plan::Ring> rings_;
   const std::vector<int> hops_;
   std::vector<int> leaders_;
   std::vector<int> leader_of_;

@@ -19,14 +19,14 @@ constexpr size_t kBatch = kSlots / 2;
 // position: one piece, or one per member of the server there, the leader's first.
 class RingView {
  public:
-  RingView(const GroupLayout& layout, const RingOrder& ring, int rank, size_t element_bytes,
+  RingView(const GroupLayout& layout, const plan::Ring& ring, int rank, size_t element_bytes,
            std::vector<std::vector<Extent>> segments, size_t slots)
-      : size(static_cast<int>(ring.order.size())),
+      : size(static_cast<int>(ring.servers.size())),
         leader(layout.leaderOf(rank)),
-        position(static_cast<int>(std::find(ring.order.begin(), ring.order.end(), leader) -
-                                  ring.order.begin())),
-        next(ring.order[(position + 1) % size]),
-        previous(ring.order[(position + size - 1) % size]),
+        position(static_cast<int>(std::find(ring.servers.begin(), ring.servers.end(), leader) -
+                                  ring.servers.begin())),
+        next(ring.servers[(position + 1) % size]),
+        previous(ring.servers[(position + size - 1) % size]),
         others(layout.othersOf(leader)),
         element_bytes_(element_bytes),
         segments_(std::move(segments)) {
@@ -312,11 +312,11 @@ void reduceScatterRing(const RingBuilder& b, size_t output_base) {
 
 // For ring number `index`: its part of the blocks of every server's members, by ring position.
 std::vector<std::vector<Extent>> blockSegments(const GroupLayout& layout,
-                                               const std::vector<RingOrder>& rings, size_t index,
+                                               const std::vector<plan::Ring>& rings, size_t index,
                                                const std::vector<size_t>& counts) {
   const std::vector<size_t> starts = blockStarts(counts);
   std::vector<std::vector<Extent>> segments;
-  for (const int leader : rings[index].order) {
+  for (const int leader : rings[index].servers) {
     std::vector<int> members = {leader};
     const std::vector<int>& others = layout.othersOf(leader);
     members.insert(members.end(), others.begin(), others.end());
@@ -332,19 +332,19 @@ std::vector<std::vector<Extent>> blockSegments(const GroupLayout& layout,
 
 }  // namespace
 
-std::vector<RingOrder> ringsInUse(const GroupLayout& layout, Rings rings) {
+std::vector<plan::Ring> ringsInUse(const GroupLayout& layout, Rings rings) {
   if (rings == Rings::kAll) return layout.rings();
-  return {{layout.rings()[0].order, 1.0}};
+  return {{layout.rings()[0].servers, 1.0}};
 }
 
 Schedule allReduceSchedule(const GroupLayout& layout, Rings in_use, int rank, size_t count,
                            size_t element_bytes) {
   Schedule schedule;
-  const std::vector<RingOrder> rings = ringsInUse(layout, in_use);
+  const std::vector<plan::Ring> rings = ringsInUse(layout, in_use);
   const std::vector<Extent> parts = divideByShare(count, rings);
   const size_t slots = rings.size() * kSlots * (layout.mostOthers() > 0 ? 2 : 1);
   for (size_t r = 0; r < rings.size(); ++r) {
-    const size_t size = rings[r].order.size();
+    const size_t size = rings[r].servers.size();
     std::vector<std::vector<Extent>> segments;
     for (size_t s = 0; s < size; ++s) segments.push_back({divide(parts[r], size, s)});
     const RingView ring(layout, rings[r], rank, element_bytes, std::move(segments), slots);
@@ -356,7 +356,7 @@ Schedule allReduceSchedule(const GroupLayout& layout, Rings in_use, int rank, si
 Schedule allGatherSchedule(const GroupLayout& layout, Rings in_use, int rank,
                            const std::vector<size_t>& counts, size_t element_bytes) {
   Schedule schedule;
-  const std::vector<RingOrder> rings = ringsInUse(layout, in_use);
+  const std::vector<plan::Ring> rings = ringsInUse(layout, in_use);
   for (size_t r = 0; r < rings.size(); ++r) {
     const RingView ring(layout, rings[r], rank, element_bytes,
                         blockSegments(layout, rings, r, counts), 0);
@@ -368,7 +368,7 @@ Schedule allGatherSchedule(const GroupLayout& layout, Rings in_use, int rank,
 Schedule reduceScatterSchedule(const GroupLayout& layout, Rings in_use, int rank,
                                const std::vector<size_t>& counts, size_t element_bytes) {
   Schedule schedule;
-  const std::vector<RingOrder> rings = ringsInUse(layout, in_use);
+  const std::vector<plan::Ring> rings = ringsInUse(layout, in_use);
   const size_t output_base = blockStarts(counts)[rank] * element_bytes;
   const size_t slots = rings.size() * kSlots * (1 + layout.mostOthers());
   for (size_t r = 0; r < rings.size(); ++r) {

@@ -19,7 +19,7 @@ namespace topoopt {
 enum class Rings { kFirst, kAll };
 
 // The rings that take part, their shares summing to 1.
-std::vector<RingOrder> ringsInUse(const GroupLayout& layout, Rings rings);
+std::vector<plan::Ring> ringsInUse(const GroupLayout& layout, Rings rings);
 
 // Reduces `count` elements of kInput in place on all members: per ring, reduce-scatter and then
 // all-gather, 2 (g - 1) segment steps for g servers.

@@ -89,7 +89,7 @@ struct Extent {
 Extent divide(Extent whole, size_t parts, size_t index);
 
 // One extent per ring, in proportion to the shares; they tile `count` elements exactly.
-std::vector<Extent> divideByShare(size_t count, const std::vector<RingOrder>& rings);
+std::vector<Extent> divideByShare(size_t count, const std::vector<plan::Ring>& rings);
 
 // Blocks of `counts` elements lie one after the other; returns where block i starts.
 std::vector<size_t> blockStarts(const std::vector<size_t>& counts);

@@ -82,7 +82,7 @@ std::shared_ptr<const PreparedSchedule> ScheduleCache::build(const ScheduleKey& 
 
 Schedule ScheduleCache::scheduleFor(const ScheduleKey& key, Algorithm algorithm) const {
   const Rings rings = algorithm == Algorithm::kRing ? Rings::kFirst : Rings::kAll;
-  const std::vector<int>& order = layout_.rings()[0].order;
+  const std::vector<int>& order = layout_.rings()[0].servers;
   const Request request = requestOf(key);
   const int direct = partsOf(layout_).direct;
   switch (key.collective) {

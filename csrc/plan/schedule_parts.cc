@@ -87,7 +87,7 @@ Extent divide(Extent whole, size_t parts, size_t index) {
   return {whole.first + index * base + std::min(index, rest), base + (index < rest ? 1 : 0)};
 }
 
-std::vector<Extent> divideByShare(size_t count, const std::vector<RingOrder>& rings) {
+std::vector<Extent> divideByShare(size_t count, const std::vector<plan::Ring>& rings) {
   std::vector<Extent> parts;
   double sum = 0;
   size_t first = 0;

@@ -88,16 +88,16 @@ std::vector<int> Tree::childrenOf(int member) const {
   return children;
 }
 
-Tree chainTree(const GroupLayout& layout, const RingOrder& ring, int root, Flow flow,
+Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow flow,
                bool both_ways) {
   Tree tree = localEdges(layout, root);
-  const int size = static_cast<int>(ring.order.size());
-  const auto start = std::find(ring.order.begin(), ring.order.end(), layout.leaderOf(root));
-  const int first = static_cast<int>(start - ring.order.begin());
+  const int size = static_cast<int>(ring.servers.size());
+  const auto start = std::find(ring.servers.begin(), ring.servers.end(), layout.leaderOf(root));
+  const int first = static_cast<int>(start - ring.servers.begin());
   // at(i) is i places from the root's server, in the direction in which the data leaves it, or
   // against the direction in which the data comes.
   const auto at = [&](int i) {
-    return ring.order[(flow == Flow::kFromRoot ? first + i : first + size - i) % size];
+    return ring.servers[(flow == Flow::kFromRoot ? first + i : first + size - i) % size];
   };
   const int forward = both_ways ? size / 2 : size - 1;
   for (int i = 1; i <= forward; ++i) tree.parent[at(i)] = at(i - 1);
@@ -109,10 +109,10 @@ std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout) {
   const size_t count = layout.leaders().size();
   std::array<Tree, 2> best;
   std::pair<int, int> least{INT32_MAX, INT32_MAX};
-  for (const RingOrder& ring : layout.rings()) {
+  for (const plan::Ring& ring : layout.rings()) {
     for (size_t stride = 1; stride == 1 || stride < count; ++stride) {
       if (std::gcd(stride, count) != 1) continue;
-      std::array<Tree, 2> pair = placedPair(layout, ring.order, stride);
+      std::array<Tree, 2> pair = placedPair(layout, ring.servers, stride);
       const auto one = linksOf(layout, pair[0]);
       const auto other = linksOf(layout, pair[1]);
       const std::pair<int, int> links{std::max(one.first, other.first), one.second + other.second};
@@ -124,14 +124,14 @@ std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout) {
   return best;
 }
 
-Tree quickTree(const GroupLayout& layout, int root, double message_s, double hop_s) {
+Tree quickTree(const GroupLayout& layout, int root, double alpha_s, double per_hop_latency_s) {
   Tree tree = localEdges(layout, root);
   struct Sender {
     int member;
     double ready_s;  // when it can have handed over its next message
   };
   const int top = layout.leaderOf(root);
-  std::vector<Sender> senders = {{top, message_s}};
+  std::vector<Sender> senders = {{top, alpha_s}};
   std::vector<int> left = layout.leaders();
   std::erase(left, top);
   while (!left.empty()) {
@@ -140,13 +140,13 @@ Tree quickTree(const GroupLayout& layout, int root, double message_s, double hop
     for (size_t i = 0; i < senders.size(); ++i) {
       for (size_t j = 0; j < left.size(); ++j) {
         const int hops = layout.hops(senders[i].member, left[j]);
-        next = std::min(next, {senders[i].ready_s + hop_s * hops, hops, i, j});
+        next = std::min(next, {senders[i].ready_s + per_hop_latency_s * hops, hops, i, j});
       }
     }
     const auto [arrival_s, hops, sender, target] = next;
     tree.parent[left[target]] = senders[sender].member;
-    senders[sender].ready_s += message_s;
-    senders.push_back({left[target], arrival_s + message_s});
+    senders[sender].ready_s += alpha_s;
+    senders.push_back({left[target], arrival_s + alpha_s});
     left.erase(left.begin() + static_cast<ptrdiff_t>(target));
   }
   return tree;

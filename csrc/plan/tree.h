@@ -23,7 +23,7 @@ enum class Flow { kFromRoot, kToRoot };
 
 // The servers one after the other as the ring visits them; with `both_ways`, half of them in the
 // ring's order and half against it.
-Tree chainTree(const GroupLayout& layout, const RingOrder& ring, int root, Flow flow,
+Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow flow,
                bool both_ways);
 
 // Two balanced binary trees over the servers, of which each server is a leaf in one and an inner
@@ -34,7 +34,7 @@ std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout);
 
 // The tree on which a small message from `root` reaches all members soon: of all servers that have
 // it and those that do not, the two between which it arrives first are connected next. A message
-// takes its sender `message_s`, and `hop_s` per link.
-Tree quickTree(const GroupLayout& layout, int root, double message_s, double hop_s);
+// takes its sender `alpha_s`, and `per_hop_latency_s` per link.
+Tree quickTree(const GroupLayout& layout, int root, double alpha_s, double per_hop_latency_s);
 
 }  // namespace topoopt

@@ -37,7 +37,7 @@ size_t mostChildren(const Tree& tree) {
 
 std::vector<TreeView> viewsOf(const std::vector<TreeShare>& trees, int rank, size_t count,
                               size_t element_bytes, bool slots) {
-  std::vector<RingOrder> shares;
+  std::vector<plan::Ring> shares;
   size_t all_slots = 0;
   for (const TreeShare& tree : trees) {
     shares.push_back({{}, tree.share});

@@ -50,7 +50,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
 
 void CoarseSimulator::addEdges() {
   for (int op = 0; op < operators_; ++op) {
-    for (const OperandCost& operand : job_->operators[op].operands) {
+    for (const Operand& operand : job_->operators[op].operands) {
       const int edge = static_cast<int>(edges_.size());
       edges_.push_back({operand.producer, op, operand.size_bytes / job_->micro_batches,
                         operand.gradient_bytes / job_->micro_batches,

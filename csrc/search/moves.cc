@@ -19,7 +19,7 @@ Moves::Moves(PlacementCosts& costs, const SearchSpace& space)
     : space_of_operator_(space.space_of_operator), neighbours_(costs.job().operators.size()) {
   const size_t operators = costs.job().operators.size();
   for (size_t op = 0; op < operators; ++op) {
-    for (const OperandCost& operand : costs.job().operators[op].operands) {
+    for (const Operand& operand : costs.job().operators[op].operands) {
       neighbours_[op].push_back(operand.producer);
       neighbours_[operand.producer].push_back(static_cast<int>(op));
     }

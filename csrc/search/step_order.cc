@@ -9,7 +9,7 @@ namespace topoopt {
 std::vector<int> depths(const Job& job) {
   std::vector<int> depth(job.operators.size(), 0);
   for (size_t op = 0; op < job.operators.size(); ++op) {  // producers come before it
-    for (const OperandCost& operand : job.operators[op].operands) {
+    for (const Operand& operand : job.operators[op].operands) {
       depth[op] = std::max(depth[op], depth[operand.producer] + 1);
     }
   }

@@ -36,9 +36,10 @@ void checkConfig(const EndpointConfig& config) {
   }
   checkRank("rank", config.rank, config.size);
   for (const LinkSpec& link : config.links) checkRank("links", link.peerRank(), config.size);
-  for (const RouteSpec& route : config.routes) {
-    if (route.ranks.size() < 2) throw std::invalid_argument("routes: one has less than two ranks");
-    for (int rank : route.ranks) checkRank("routes", rank, config.size);
+  for (const plan::Route& route : config.routes) {
+    if (route.servers.size() < 2)
+      throw std::invalid_argument("routes: one has less than two ranks");
+    for (int rank : route.servers) checkRank("routes", rank, config.size);
     if (!std::isfinite(route.weight) || route.weight <= 0) {
       throw std::invalid_argument("routes: weight " + std::to_string(route.weight) +
                                   " is not above 0 and finite");
@@ -103,12 +104,12 @@ void Endpoint::buildRoutes() {
     const LinkSpec& spec = config_.links[i];
     if (spec.sends) neighbours[spec.peerRank()].push_back(links_[i].get());
   }
-  for (const RouteSpec& route : config_.routes) {
-    auto& hops = hops_[{route.ranks.front(), route.ranks.back()}];
+  for (const plan::Route& route : config_.routes) {
+    auto& hops = hops_[{route.servers.front(), route.servers.back()}];
     Hop hop{nullptr, route.weight,
-            route.ranks.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes};
-    const auto here = std::find(route.ranks.begin(), route.ranks.end(), config_.rank);
-    if (here != route.ranks.end() && here + 1 != route.ranks.end()) {
+            route.servers.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes};
+    const auto here = std::find(route.servers.begin(), route.servers.end(), config_.rank);
+    if (here != route.servers.end() && here + 1 != route.servers.end()) {
       const auto found = neighbours.find(*(here + 1));
       if (found == neighbours.end()) {
         throw std::invalid_argument("a route needs a link from rank " +
@@ -120,8 +121,8 @@ void Endpoint::buildRoutes() {
     hops.push_back(hop);
     if (hops.size() > UINT16_MAX) {
       throw std::invalid_argument("more than 65535 routes from rank " +
-                                  std::to_string(route.ranks.front()) + " to rank " +
-                                  std::to_string(route.ranks.back()));
+                                  std::to_string(route.servers.front()) + " to rank " +
+                                  std::to_string(route.servers.back()));
     }
   }
   for (const auto& [neighbour, links] : neighbours) {
@@ -350,7 +351,7 @@ std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
 
 void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) {
   if (header.type == FrameType::kData && !fitsItsMessage(header)) {
-    return failAll("link " + link.name().text() + " carried a frame that does not fit its message",
+    return failAll("link " + textOf(link.name()) + " carried a frame that does not fit its message",
                    true);
   }
   if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
@@ -366,7 +367,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kAckRequest:
       return onAckRequest(header);
     default:
-      return failAll("link " + link.name().text() + " carried a frame of unknown type", true);
+      return failAll("link " + textOf(link.name()) + " carried a frame of unknown type", true);
   }
 }
 

@@ -34,16 +34,12 @@ namespace topoopt {
 
 inline constexpr uint32_t kAllChannels = 0xffffffff;
 
-struct RouteSpec {
-  std::vector<int> ranks;  // from source to target
-  double weight = 1.0;
-};
-
 struct EndpointConfig {
   int rank = 0;
   int size = 1;
   std::vector<LinkSpec> links;
-  std::vector<RouteSpec> routes;  // of every pair without a link, and of those that have a choice
+  // Over ranks: of every pair without a link, and of those that have a choice.
+  std::vector<plan::Route> routes;
   size_t window_bytes = 4 << 20;
 };
 
@@ -95,7 +91,7 @@ class Endpoint final : private Link::Observer {
   void stop();
 
   // Not on the loop: one entry per link, in the order of the configuration.
-  std::vector<std::pair<LinkSpec, LinkCounters>> counters();
+  std::vector<LinkTraffic> traffic();
 
   // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
   // first one is 0.

@@ -107,7 +107,7 @@ void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<vo
 
 void Endpoint::onLost(Link& link, const std::string& why) {
   // Not at once: this may be in the middle of a send.
-  const std::string text = "lost the link " + link.name().text() + ": " + why;
+  const std::string text = "lost the link " + textOf(link.name()) + ": " + why;
   reactor_.post([this, text] {
     if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
     failAll(text, true);
@@ -227,11 +227,12 @@ void Endpoint::resolveLeaving(const std::string& result) {
   leaving_->result.set_value(result);
 }
 
-std::vector<std::pair<LinkSpec, LinkCounters>> Endpoint::counters() {
-  std::vector<std::pair<LinkSpec, LinkCounters>> list;
+std::vector<LinkTraffic> Endpoint::traffic() {
+  std::vector<LinkTraffic> list;
   reactor_.run([&] {
     for (size_t i = 0; i < links_.size(); ++i) {
-      list.emplace_back(config_.links[i], links_[i]->counters());
+      const LinkSpec& spec = config_.links[i];
+      list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends});
     }
   });
   return list;

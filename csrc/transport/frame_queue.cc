@@ -48,12 +48,12 @@ void FrameQueue::startBusy() {
 
 void FrameQueue::stopBusy() {
   if (!std::exchange(busy_, false)) return;
-  counters_.busy_s += std::chrono::duration<double>(Clock::now() - busy_since_).count();
+  counters_.seconds += std::chrono::duration<double>(Clock::now() - busy_since_).count();
 }
 
 LinkCounters FrameQueue::counters() const {
   LinkCounters counters = counters_;
-  if (busy_) counters.busy_s += std::chrono::duration<double>(Clock::now() - busy_since_).count();
+  if (busy_) counters.seconds += std::chrono::duration<double>(Clock::now() - busy_since_).count();
   return counters;
 }
 

@@ -29,7 +29,7 @@ struct LinkCounters {
   uint64_t received_bytes = 0;    // payload of data frames from the neighbour
   uint64_t overhead_bytes = 0;    // headers and control frames sent
   uint64_t relay_peak_bytes = 0;  // most payload of other ranks that ever waited here at a time
-  double busy_s = 0;              // time with something to send
+  double seconds = 0;             // with something to send
 };
 
 // The payload that left by the iteration in which its source sent it, whenever it passed here: what

@@ -37,15 +37,15 @@ LinkKind kindNamed(const std::string& name) {
   throw std::invalid_argument("kind of link: " + name + "; it must be socket or shm");
 }
 
-std::string LinkName::text() const {
+std::string textOf(const plan::Link& link) {
   const auto end = [](int rank, int port) {
     return "server " + std::to_string(rank) + " port " + std::to_string(port);
   };
-  if (source_port < 0) {
-    return "rank " + std::to_string(source) + " -> rank " + std::to_string(target) +
+  if (link.source_port < 0) {
+    return "rank " + std::to_string(link.source) + " -> rank " + std::to_string(link.target) +
            " of the same server";
   }
-  return end(source, source_port) + " -> " + end(target, target_port);
+  return end(link.source, link.source_port) + " -> " + end(link.target, link.target_port);
 }
 
 std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
@@ -61,7 +61,7 @@ std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
 }
 
 Link::Link(const LinkSpec& spec, const Context& context)
-    : name_(spec.name),
+    : name_(spec.link),
       sends_(spec.sends),
       context_(context),
       queue_(context.rank),

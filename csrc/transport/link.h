@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "plan/network.h"
 #include "transport/frame.h"
 #include "transport/frame_queue.h"
 #include "transport/frame_reader.h"
@@ -31,28 +32,25 @@ enum class LinkKind {
 const char* kindName(LinkKind kind);          // "socket", "shm" or "memory"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 
-// The link from this server's port to a neighbour's, as the plan names it. Between two ranks of one
-// server there are no ports (-1), and the ends are ranks.
-struct LinkName {
-  int source = -1;
-  int source_port = -1;
-  int target = -1;
-  int target_port = -1;
-
-  std::string text() const;
-};
+std::string textOf(const plan::Link& link);  // for messages
 
 struct MemoryEnd;
 
 struct LinkSpec {
-  LinkName name;      // as seen from this rank: source is this end unless `sends` is false
+  plan::Link link;    // as seen from this rank: source is this end unless `sends` is false
   int fd = -1;        // connected; owned by what the specification is given to
   bool sends = true;  // false for the receiving end of a simplex link
   LinkKind kind = LinkKind::kSocket;
-  int peer = -1;  // the rank at the other end; -1: every server has one rank, the names say it
+  int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
   std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
 
-  int peerRank() const { return peer >= 0 ? peer : sends ? name.target : name.source; }
+  int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
+};
+
+// What has passed a link, seen from this end: sent from its source, unless `sends` is false.
+struct LinkTraffic : plan::Link, LinkCounters {
+  LinkKind kind = LinkKind::kSocket;
+  bool sends = true;
 };
 
 class Link : public Reactor::Handler {
@@ -105,7 +103,7 @@ class Link : public Reactor::Handler {
   bool dead() const { return dead_; }
   // Whether the neighbour, or its system, has all that was written.
   virtual bool delivered() const { return idle(); }
-  const LinkName& name() const { return name_; }
+  const plan::Link& name() const { return name_; }
   LinkCounters counters() const;
   const IterationBytes& iterations() const { return queue_.iterations(); }
 
@@ -150,7 +148,7 @@ class Link : public Reactor::Handler {
   void writeFrames();
   void endIfFinished();
 
-  const LinkName name_;
+  const plan::Link name_;
   const bool sends_;
   const Context context_;
   FrameQueue queue_;

@@ -33,7 +33,7 @@ MemoryLink::MemoryLink(const LinkSpec& spec, const Context& context)
     : RingLink(spec, context),
       wire_(spec.memory ? spec.memory->wire : nullptr),
       side_(spec.memory ? spec.memory->side : 0) {
-  if (!wire_) throw std::invalid_argument("link " + spec.name.text() + " has no wire in memory");
+  if (!wire_) throw std::invalid_argument("link " + textOf(spec.link) + " has no wire in memory");
 }
 
 ByteRing MemoryLink::ringFrom(int side) const {

@@ -2,86 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.plan import IterationTimes, RankTraffic
 from torch_topoopt.plan.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Link, Plan, Prediction
+    from torch_topoopt.plan import Link, LinkTraffic, Plan, Prediction
 
 MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
 _PATTERN = "links-rank*.json"
 
 
-@dataclass(frozen=True)
-class LinkBytes:
-    """The bytes of one directed link over the whole run, counted by the leader of its source.
-
-    Of `sent_bytes` of payload, `relayed_bytes` were for other servers; `overhead_bytes` (headers
-    and control frames) come on top. `received_bytes` came back on the same cable. For `seconds` the
-    link had something to send. `iteration_bytes` is what was sent in one training iteration; None
-    where none was measured.
-    """
-
-    source: int
-    source_port: int
-    target: int
-    target_port: int
-    sent_bytes: int
-    relayed_bytes: int
-    received_bytes: int
-    overhead_bytes: int
-    seconds: float
-    iteration_bytes: float | None = None
-
-
-@dataclass(frozen=True)
-class IterationTimes:
-    """`count` training iterations were measured; one takes `seconds`. The first had ended at
-    `first_ended_s` since the epoch: what came before is start-up."""
-
-    count: int
-    seconds: float
-    first_ended_s: float | None = None
-
-
-@dataclass(frozen=True)
-class RankLinkBytes(Document):
-    """The file of one rank: every link whose source is its server, if it leads it; else none."""
-
-    KIND: ClassVar[str] = "RankLinks"
-    VERSION: ClassVar[int] = 1
-
-    version: int
-    rank: int
-    server: int
-    links: tuple[LinkBytes, ...]
-    iterations: IterationTimes | None = None
-
-    def validate(self) -> Self:
-        for i, link in enumerate(self.links):
-            if link.source != self.server:
-                raise DocumentError(f"links[{i}].source: {link.source} is not server {self.server}")
-            if not 0 <= link.relayed_bytes <= link.sent_bytes:
-                raise DocumentError(
-                    f"links[{i}].relayed_bytes: {link.relayed_bytes} is not in "
-                    f"0..{link.sent_bytes} (sent_bytes)"
-                )
-        return self
-
-
-def gather(run_dir: Path) -> tuple[list[LinkBytes], IterationTimes | None]:
+def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None]:
     """Reads and removes the ranks' files, in rank order; empty if no rank wrote one.
 
     An iteration takes what it takes the ranks on average; None where no rank measured one. Raises
     DocumentError for a file that is not as it should be.
     """
-    files = [RankLinkBytes.load(path) for path in run_dir.glob(_PATTERN)]
+    files = [RankTraffic.load(path) for path in run_dir.glob(_PATTERN)]
     remove(run_dir)
     files.sort(key=lambda file: file.rank)
     measured = [file.iterations for file in files if file.iterations is not None]
@@ -105,7 +48,7 @@ def remove(run_dir: Path) -> None:
 def show(
     terminal: Terminal,
     plan: Plan,
-    links: list[LinkBytes],
+    links: list[LinkTraffic],
     iterations: IterationTimes | None,
     *,
     compared: bool = True,
@@ -153,7 +96,7 @@ def _composition(prediction: Prediction) -> str:
 
 
 def _of_iterations(
-    links: list[LinkBytes], predicted: _ByEnds | None
+    links: list[LinkTraffic], predicted: _ByLink | None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Columns, and the cells of every link."""
     measured = [link.iteration_bytes or 0.0 for link in links]
@@ -162,15 +105,15 @@ def _of_iterations(
     return ("per iteration", "predicted", "difference"), [
         (
             format_bytes(size),
-            format_bytes(predicted[_ends(link)]),
-            _difference(size, predicted[_ends(link)]),
+            format_bytes(predicted[link.link]),
+            _difference(size, predicted[link.link]),
         )
         for link, size in zip(links, measured, strict=True)
     ]
 
 
 def _shares(
-    links: list[LinkBytes], predicted: _ByEnds | None
+    links: list[LinkTraffic], predicted: _ByLink | None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """As `_of_iterations`, of the whole run."""
     total = sum(link.sent_bytes for link in links)
@@ -179,24 +122,19 @@ def _shares(
         return ("share",), [(share,) for share in shares]
     planned = sum(predicted.values())
     return ("share", "planned share"), [
-        (share, _share(predicted[_ends(link)], planned))
+        (share, _share(predicted[link.link], planned))
         for link, share in zip(links, shares, strict=True)
     ]
 
 
-_ByEnds = dict[tuple[int, int, int, int], int]
+_ByLink = dict["Link", int]
 
 
-def _ends(link: LinkBytes | Link) -> tuple[int, int, int, int]:
-    return link.source, link.source_port, link.target, link.target_port
+def _predicted(plan: Plan) -> _ByLink:
+    return dict(zip(plan.network.links, plan.prediction.link_bytes, strict=True))
 
 
-def _predicted(plan: Plan) -> _ByEnds:
-    sizes = zip(plan.network.links, plan.prediction.link_bytes, strict=True)
-    return {_ends(link): size for link, size in sizes}
-
-
-def _name(link: LinkBytes) -> str:
+def _name(link: LinkTraffic) -> str:
     source = f"server {link.source} port {link.source_port}"
     return f"{source} -> server {link.target} port {link.target_port}"
 
@@ -214,7 +152,11 @@ def _difference(measured: float, predicted: float) -> str:
 
 
 def iteration_figures(
-    plan: Plan, links: list[LinkBytes], iterations: IterationTimes | None, *, compared: bool = True
+    plan: Plan,
+    links: list[LinkTraffic],
+    iterations: IterationTimes | None,
+    *,
+    compared: bool = True,
 ) -> dict[str, Any] | None:
     """One iteration, predicted and measured, for `--json`; None where none was measured.
 
@@ -237,11 +179,11 @@ def iteration_figures(
     }
 
 
-def _largest_difference(plan: Plan, links: list[LinkBytes]) -> float | None:
+def _largest_difference(plan: Plan, links: list[LinkTraffic]) -> float | None:
     predicted = _predicted(plan)
     largest = 0.0
     for link in links:
-        apart = relative_difference(link.iteration_bytes or 0.0, predicted[_ends(link)])
+        apart = relative_difference(link.iteration_bytes or 0.0, predicted[link.link])
         if apart is None:
             return None
         largest = max(largest, abs(apart))
@@ -252,6 +194,6 @@ def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def figures(links: list[LinkBytes]) -> list[dict[str, Any]]:
+def figures(links: list[LinkTraffic]) -> list[dict[str, Any]]:
     """For metrics.jsonl and `--json`."""
-    return [asdict(link) for link in links]
+    return [{name: v for name, v in asdict(link).items() if name != "kind"} for link in links]

@@ -31,6 +31,7 @@ from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import steps as run_steps
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
+from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
@@ -46,12 +47,11 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.launcher.console import StageProgress, Terminal
     from torch_topoopt.launcher.run.fabrics import Hosts
-    from torch_topoopt.launcher.run.link_bytes import IterationTimes, LinkBytes
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
-    from torch_topoopt.plan import Demand, Network, Plan
+    from torch_topoopt.plan import Demand, IterationTimes, Network, Plan
     from torch_topoopt.profile.script import CommunicationTrace
 
 _SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
@@ -70,7 +70,7 @@ class RunInProgress:
     site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
     start_up_s: float | None = None  # of the train stage, until the first iteration had ended
-    counts: tuple[list[LinkBytes], IterationTimes | None] = ([], None)
+    counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
     other_processors: float | None = None  # that others kept busy while emulated servers trained
     short_calls: str = ""
     ended: bool = False
@@ -398,13 +398,13 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _of_all_hosts(
-    site: ClusterSite, links: list[LinkBytes], groups: AskedGroups, *, failed: bool
-) -> tuple[list[LinkBytes], AskedGroups]:
+    site: ClusterSite, links: list[LinkTraffic], groups: AskedGroups, *, failed: bool
+) -> tuple[list[LinkTraffic], AskedGroups]:
     """The counters of all hosts, on server 0; those of this one, on the others."""
     here = {"links": [asdict(link) for link in links], "groups": groups.figures()}
     hosts = site.gather("counts", here, failed=failed)
     return (
-        [link_bytes.LinkBytes(**link) for host in hosts for link in host["links"]],
+        [LinkTraffic(**link) for host in hosts for link in host["links"]],
         AskedGroups.together([AskedGroups.of(host["groups"]) for host in hosts]),
     )
 
@@ -440,7 +440,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
 def _finish(
     job: RunInProgress,
     plan: Plan,
-    measured: tuple[list[LinkBytes], IterationTimes | None, AskedGroups],
+    measured: tuple[list[LinkTraffic], IterationTimes | None, AskedGroups],
     failures: list[RankFailure],
     code: int,
 ) -> dict[str, Any]:
@@ -480,7 +480,7 @@ def _finish(
 
 
 def _tables(
-    job: RunInProgress, plan: Plan, links: list[LinkBytes], iterations: IterationTimes | None
+    job: RunInProgress, plan: Plan, links: list[LinkTraffic], iterations: IterationTimes | None
 ) -> None:
     terminal = job.terminal
     terminal.line()

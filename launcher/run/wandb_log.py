@@ -11,8 +11,7 @@ from torch_topoopt.launcher.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_topoopt.launcher.run.link_bytes import LinkBytes
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import LinkTraffic, Plan
 
 
 def require() -> None:
@@ -21,7 +20,7 @@ def require() -> None:
         raise InputError("wandb: not installed, but --wandb asks for it; pip install wandb")
 
 
-def write(run_dir: Path, plan: Plan, train: list[dict[str, Any]], links: list[LinkBytes]) -> Path:
+def write(run_dir: Path, plan: Plan, train: list[dict[str, Any]], links: list[LinkTraffic]) -> Path:
     """Writes the run below `run_dir`/wandb and returns its folder, for `wandb sync`.
 
     Training records are logged in order against `time_s`; plan and bytes per link are its summary.

@@ -137,8 +137,8 @@ class TestContract:
             if len(group) < 2:
                 continue
             rings = network.rings(group)
-            assert all(sorted(order) == group for order, _ in rings)
-            assert sum(share for _, share in rings) == pytest.approx(1)
+            assert all(sorted(ring.servers) == group for ring in rings)
+            assert sum(ring.share for ring in rings) == pytest.approx(1)
             assert len(ring_hops(network, group)) >= len(group)
 
 

@@ -11,26 +11,27 @@ from typing import Any
 import torch.distributed as dist
 from hostile_calls import Call, main
 
+from torch_topoopt.plan import CostModel, Link, Ring, Route
 from torch_topoopt.runtime import backend
 
 _backend = backend._extension()
 
 
 def _session(rank: Any, size: Any, links: Any, routes: Any, window: Any, closed: Any) -> Any:
-    """Links with the descriptor "socket" get one that is connected."""
-    if isinstance(links, list):
-        links = [
-            tuple(_connected() if part == "socket!" else part for part in link)
-            if isinstance(link, tuple)
-            else link
-            for link in links
-        ]
     session = _backend.Session(
         rank=rank, size=size, links=links, routes=routes, window_bytes=window, closed=closed
     )
-    session.link_counters()
+    session.link_traffic()
     session.begin_iteration()
     return session
+
+
+def _linked(descriptor: Any, *link: Any) -> Any:
+    """A session with one link; the descriptor "socket!" is one that is connected."""
+    plan_link, sends, kind, peer = link
+    given = _connected() if descriptor == "socket!" else descriptor
+    spec = _backend.LinkSpec(plan_link, given, sends, kind, peer)
+    return _session(0, 3, [spec], [], 1 << 20, _closed)
 
 
 def _connected() -> int:
@@ -43,45 +44,53 @@ def _closed(why: str) -> None:
     pass
 
 
-_LINK = ("socket", 1, 0, 0, 1, 0, "socket!", True)
-_SESSION = (0, 3, [_LINK], [([0, 1, 2], 1.0)], 1 << 20, _closed)
+def _link() -> Any:
+    return _backend.LinkSpec(Link(0, 0, 1, 0), _connected(), True, "socket", 1)
+
+
+def _one_link() -> Any:
+    return _session(0, 3, [_link()], [Route((0, 1, 2), 1.0)], 1 << 20, _closed)
+
+
+def _session_with_link(*arguments: Any) -> Any:
+    rank, size, *others = arguments
+    return _session(rank, size, [_link()], *others)
 
 
 def _iteration_bytes(first: Any, count: Any) -> Any:
-    session = _session(*_SESSION)
+    session = _one_link()
     return session.iteration_bytes(first, count)
 
 
-def _measured(*arguments: Any) -> Any:
-    return _session(*_SESSION).measure_cost(*arguments)
+def _measured(timeout: Any, *group: Any) -> Any:
+    return _one_link().measure_cost(_backend.GroupConfig(*group), timeout)
 
 
 def _released(limit: Any) -> Any:
     """No rank is at the other end of its link: it waits for its end for `limit` at most."""
-    session = _session(*_SESSION)
+    session = _one_link()
     session.hold()
     session.release(limit)
 
 
 def _released_aborted(why: Any) -> Any:
-    session = _session(*_SESSION)
+    session = _one_link()
     session.hold()
     session.release_aborted(why)
 
 
 def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: Any) -> Any:
     if session == "session":
-        session = _session(*_SESSION)
+        session = _one_link()
     if options == "options":
         options = _backend.ProcessGroupTopoopt.Options(timedelta(seconds=0.05))
     if store == "store":
         store = dist.HashStore()
-    name, channel, rank, ranks, servers, rings, hops, cost, segment_fd, algorithm = arguments
-    group = _backend.ProcessGroupTopoopt(
-        session=session, name=name, channel=channel, rank=rank, ranks=ranks, servers=servers,
-        rings=rings, hops=hops, cost=cost, segment_fd=segment_fd, algorithm=algorithm,
-        options=options, store=store, splitter=splitter,
-    )  # fmt: skip
+    name, channel, cost, segment_fd, algorithm, *members = arguments
+    config = _backend.GroupConfig(*members)
+    config.name, config.channel, config.cost = name, channel, cost
+    config.segment_fd, config.algorithm = segment_fd, algorithm
+    group = _backend.ProcessGroupTopoopt(session, config, options, store, splitter)
     group.ring_counters()
     group.shutdown()
 
@@ -98,13 +107,15 @@ def _unpickled(*state: Any) -> Any:
 
 def calls() -> list[Call]:
     """Every constructor and method that takes something of Python's."""
-    ring = [([0, 1], 1.0)]
-    cost = (1e-5, 1e-5, 1e-9, 1e-9)
-    whole = ("g", 3, 0, [0, 1], [0, 1], ring, [0, 1, 1, 0], cost, -1, "auto")
+    ring = [Ring((0, 1), 1.0)]
+    cost = CostModel(1e-5, 1e-5, 1e-9, 1e-9)
+    whole = ("g", 3, cost, -1, "auto", 0, [0, 1], [0, 1], ring, [0, 1, 1, 0])
     # one member alone: there is no other to measure with
-    alone = (0, [0], [0], [([0], 1.0)], [0], 1e-9, timedelta(seconds=0.05))
+    alone = (timedelta(seconds=0.05), 0, [0], [0], [Ring((0,), 1.0)], [0])
+    link = ("socket!", Link(0, 0, 1, 0), True, "socket", 1)
     return [
-        Call("Session", _session, _SESSION),
+        Call("LinkSpec", _linked, link),
+        Call("Session", _session_with_link, (0, 3, [Route((0, 1, 2), 1.0)], 1 << 20, _closed)),
         Call("Session.iteration_bytes", _iteration_bytes, (0, 2)),
         Call("Session.measure_cost", _measured, alone),
         Call("Session.release", _released, (timedelta(seconds=0.05),)),

@@ -7,6 +7,7 @@ ended it: one line of JSON each says what was called, and how the process ended.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -17,6 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_topoopt import _core
+from torch_topoopt.op_graph import GradientBuckets, Operand
+from torch_topoopt.plan import Degrees, Group, Link, Placement, Ring, Route, StrideRoute
+from torch_topoopt.search.shards import ShardCost, ShardedOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,17 +69,19 @@ def core_calls() -> list[Call]:
 
 
 def _network() -> _core.RoutedNetwork:
-    return _core.RoutedNetwork(2, [(0, 1), (1, 0)], 1e9, 1e-6, [([0, 1], 1.0)], [])
+    return _core.RoutedNetwork(2, list(_LINKS), 1e9, 1e-6, [Route((0, 1), 1.0)], [])
 
 
-def _operator(operands: list[tuple[int, float, float, int]]) -> tuple[Any, ...]:
-    shards = [(1e-3, 2e-3, 10, 10), (5e-4, 1e-3, 10, 5)]
-    return (shards, 1e3, [0], False, operands)
+def _operator(*operands: Operand) -> ShardedOperator:
+    shards = [ShardCost(1e-3, 2e-3, 10, 10), ShardCost(5e-4, 1e-3, 10, 5)]
+    return ShardedOperator(shards, 1e3, ["columns"], False, operands)
 
 
-_JOB = (2, 1, [(1, 0, 1, 1), (2, 0, 1, 1)], 0.0, [_operator([]), _operator([(0, 8.0, 8.0, 0)])])
-_BOTH = ([0, 1], 0, 1, 1)
-_FIRST = ([0], 0, 1, 1)
+_LINKS = (Link(0, 0, 1, 0), Link(1, 0, 0, 0))
+_JOB = (2, 1, [Degrees(1), Degrees(2)], 0.0, [_operator(), _operator(Operand(0, 8, 8))])
+_BOTH = Placement("both", (0, 1))
+_FIRST = Placement("first", (0,))
+_SECOND = Placement("second", (1,))
 _STRATEGY = [_BOTH, _BOTH]
 
 
@@ -89,18 +95,19 @@ def _space() -> _core.SearchSpace:
 
 def _networks() -> list[Call]:
     links = [(0, 1), (1, 0)]
-    ring = [([0, 1], [([0, 1], 1.0)])]
+    ring = [Group((0, 1), (Ring((0, 1), 1.0),))]
 
     def array(*values: float) -> np.ndarray[Any, Any]:
         return np.array(values)
 
     ends = (array(0, 1), array(1, 0), array(1e-6, 1e-6))
     paths = (2, [1e9, 1e9], *ends, array(0, 1, 2), array(0, 1), array(1.0, 1.0))
-    routed = (2, links, 1e9, 1e-6, [([0, 1], 1.0)], ring)
+    routed = (2, list(_LINKS), 1e9, 1e-6, [Route((0, 1), 1.0)], ring)
     return [
-        Call("RoutedNetwork", _used_network(_core.RoutedNetwork), (*routed, [([1], 1.0)], [])),
+        Call("RoutedNetwork", _used_network(_core.RoutedNetwork),
+             (*routed, [StrideRoute((1,), 1.0)], [])),
         Call("RoutedNetwork, next hops", _used_network(_core.RoutedNetwork),
-             (2, links, 1e9, 1e-6, [], ring, [], [0, 1, 0, 1])),
+             (2, list(_LINKS), 1e9, 1e-6, [], ring, [], [0, 1, 0, 1])),
         Call("RoutedNetwork.ideal_switch", _used_network(_core.RoutedNetwork.ideal_switch),
              (2, 1e9, 1e-6)),
         Call("RoutedNetwork.rings", _network().rings, ([0, 1],)),
@@ -118,7 +125,7 @@ def _used_network(make: Callable[..., _core.RoutedNetwork]) -> Callable[..., Any
     def use(*arguments: Any) -> Any:
         network = make(*arguments)
         network.rings([0, 1])
-        return _core.simulate_iteration(_job(), network, [_FIRST, ([1], 0, 1, 1)])
+        return _core.simulate_iteration(_job(), network, [_FIRST, _SECOND])
 
     return use
 
@@ -203,9 +210,9 @@ def _iterations() -> list[Call]:
         return _core.simulate_iteration(made, _network(), strategy)
 
     return [
-        Call("Job", job, _JOB),
+        Call("Job", job, (*_JOB, GradientBuckets(10, 20), 1e-3, 2.0)),
         Call("simulate_iteration", _core.simulate_iteration, (_job(), _network(), _STRATEGY, True)),
-        Call("simulate_iteration, larger job", larger_job, ([([2], 0, 1, 1), ([1], 0, 1, 1)],)),
+        Call("simulate_iteration, larger job", larger_job, ([Placement("third", (2,)), _SECOND],)),
         Call("memory_bytes", _core.memory_bytes, (_job(), _STRATEGY)),
         Call("IterationTasks", _core.IterationTasks, (_job(), _network(), _STRATEGY)),
         Call("IterationTasks.add_to", iterations, ([([0], 1.0)], [0] * _flows(), 1)),
@@ -303,6 +310,14 @@ def variants(value: Any) -> Iterator[Any]:
         for changed in (-1, 0, 5, 2**31, 2**40, 2**62, math.nan, math.inf):
             yield np.full_like(value, changed, dtype=float)
         yield from (value[:0], np.append(value, value), value.reshape(1, -1))
+    elif isinstance(value, Degrees | ShardCost | ShardedOperator):  # tuples, but read by name
+        for name, field in value._asdict().items():
+            yield from (value._replace(**{name: changed}) for changed in variants(field))
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            held = getattr(value, field.name)
+            for changed in variants(held):
+                yield dataclasses.replace(value, **{field.name: changed})  # type: ignore[type-var]
     elif isinstance(value, list | tuple):
         kind = type(value)
         for i, item in enumerate(value):

@@ -138,8 +138,9 @@ def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -
     if topology.reconfiguration is None:
         routes = Routes(topology)
         rings = routes.rings.rings(tuple(range(8)))
-        orders = [[*zip(order, (*order[1:], order[0]), strict=True)] for order, _ in rings]
-        alike = {*routes.loads(hop for hops in orders for hop in hops).latency_s.tolist()}
+        orders = [ring.servers for ring in rings]
+        hops = [hop for order in orders for hop in zip(order, (*order[1:], order[0]), strict=True)]
+        alike = {*routes.loads(hops).latency_s.tolist()}
         alpha_s = 14 * max(alike)  # an upper bound where the hops of a ring differ
         least_s = 14 * min(alike)
     else:  # circuits join the neighbours of a ring, or other servers forward

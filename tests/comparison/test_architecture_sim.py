@@ -17,8 +17,8 @@ from torch_topoopt import _core
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree, ideal_switch, topoopt
 from torch_topoopt.architectures.routing import Routes
 from torch_topoopt.comparison.estimate import demand_bytes, pairs_of, predict_on
-from torch_topoopt.plan import Cluster
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.plan import Cluster, Group
+from torch_topoopt.search.lowering import degrees_of, lower_job
 from torch_topoopt.search.pipelines import pipeline
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
@@ -84,12 +84,10 @@ def test_folded_links_change_nothing(name: str, seed: int) -> None:
         loads.begin,
         loads.edge,
         loads.load,
-        [(list(range(16)), [(list(ring.servers), ring.share) for ring in topology.rings])],
+        [Group(tuple(range(16)), topology.rings)],
     )
     job = lower_job(op_graph, cluster, degrees_of([strategy]))
-    seconds, _, edge_bytes, _ = _core.simulate_iteration(
-        job, full, [lower_placement(p) for p in strategy]
-    )
+    seconds, _, edge_bytes, _ = _core.simulate_iteration(job, full, strategy)
     estimate = predict_on(topology, op_graph, cluster, strategy)
     assert estimate.iteration_s == pytest.approx(seconds, rel=1e-9)
     assert estimate.link_bytes == pytest.approx(routes.link_bytes(edge_bytes), abs=1)

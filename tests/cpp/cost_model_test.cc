@@ -13,18 +13,20 @@ namespace topoopt {
 namespace {
 
 // Twelve servers, strides 1 and 5, both ways round: four rings.
-std::vector<RingOrder> fourRings() {
-  std::vector<RingOrder> rings;
+std::vector<plan::Ring> fourRings() {
+  std::vector<plan::Ring> rings;
   for (const int stride : {1, 11, 5, 7}) {
-    RingOrder& ring = rings.emplace_back();
+    plan::Ring& ring = rings.emplace_back();
     ring.share = 0.25;
-    for (int i = 0; i < 12; ++i) ring.order.push_back(i * stride % 12);
+    for (int i = 0; i < 12; ++i) ring.servers.push_back(i * stride % 12);
   }
   return rings;
 }
 
-const CostModel kModel{
-    .message_s = 20e-6, .hop_s = 20e-6, .seconds_per_byte = 1e-8, .reduce_s_per_byte = 2e-10};
+const CostModel kModel{.alpha_s = 20e-6,
+                       .per_hop_latency_s = 20e-6,
+                       .beta_s_per_byte = 1e-8,
+                       .gamma_s_per_byte = 2e-10};
 
 class Choice : public testing::Test {
  protected:

@@ -173,7 +173,7 @@ TEST(Closing, HalfWrittenAndHalfReadMessagesLeaveTheirMemoryAlone) {
     });
     other.start(network, random);
     // Wait for some of it, so that both ends are in the middle.
-    while (network.at(2)->counters()[0].second.received_bytes < 70000u * (repeat % 3)) {
+    while (network.at(2)->traffic()[0].received_bytes < 70000u * (repeat % 3)) {
       std::this_thread::yield();
     }
     const int first = repeat % 4 < 2 ? 0 : 2;

@@ -16,13 +16,13 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-std::vector<RingOrder> randomRings(size_t size, size_t count, TestRandom& random) {
-  std::vector<RingOrder> rings;
+std::vector<plan::Ring> randomRings(size_t size, size_t count, TestRandom& random) {
+  std::vector<plan::Ring> rings;
   for (size_t r = 0; r < count; ++r) {
-    RingOrder ring{std::vector<int>(size), r + 1 == count ? 0.5 : 0.0};
+    plan::Ring ring{std::vector<int>(size), r + 1 == count ? 0.5 : 0.0};
     ring.share += 0.5 / static_cast<double>(count);  // the last one gets more
-    std::iota(ring.order.begin(), ring.order.end(), 0);
-    std::shuffle(ring.order.begin(), ring.order.end(), random.engine());
+    std::iota(ring.servers.begin(), ring.servers.end(), 0);
+    std::shuffle(ring.servers.begin(), ring.servers.end(), random.engine());
     rings.push_back(ring);
   }
   return rings;
@@ -328,7 +328,7 @@ Members::Members(Network& network, uint32_t channel, const std::vector<int>& ran
               share_memory) {}
 
 Members::Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
-                 const std::vector<RingOrder>& rings, bool share_memory)
+                 const std::vector<plan::Ring>& rings, bool share_memory)
     : ranks_(ranks) {
   const int memory = share_memory ? sharedMemory(static_cast<int>(ranks.size())) : -1;
   for (size_t i = 0; i < ranks.size(); ++i) {

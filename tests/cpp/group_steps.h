@@ -25,7 +25,7 @@ class Members {
   Members(Network& network, uint32_t channel, const std::vector<int>& ranks, size_t ring_count,
           TestRandom& random, bool share_memory = false);
   Members(Network& network, uint32_t channel, const std::vector<int>& ranks,
-          const std::vector<RingOrder>& rings, bool share_memory = false);
+          const std::vector<plan::Ring>& rings, bool share_memory = false);
   ~Members() { shutdown(); }
 
   int size() const { return static_cast<int>(groups_.size()); }

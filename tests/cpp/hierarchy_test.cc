@@ -44,7 +44,7 @@ GroupLayout layoutOf(const Shape& shape, size_t ring_count, TestRandom& random) 
       leaders.push_back(static_cast<int>(i));
     }
   }
-  std::vector<RingOrder> rings;
+  std::vector<plan::Ring> rings;
   for (size_t r = 0; r < ring_count; ++r) {
     std::shuffle(leaders.begin(), leaders.end(), random.engine());
     rings.push_back({leaders, 1.0 / static_cast<double>(ring_count)});
@@ -223,9 +223,9 @@ Traffic leanTraffic(const Case& c, Collective collective, std::vector<size_t> co
   const auto number = [&](int leader) {
     return static_cast<int>(std::find(leaders.begin(), leaders.end(), leader) - leaders.begin());
   };
-  std::vector<RingOrder> rings = c.layout.rings();
-  for (RingOrder& ring : rings) {
-    for (int& leader : ring.order) leader = number(leader);
+  std::vector<plan::Ring> rings = c.layout.rings();
+  for (plan::Ring& ring : rings) {
+    for (int& leader : ring.servers) leader = number(leader);
   }
   if (counts.size() == c.size()) {  // a server's blocks are those of all its members
     std::vector<size_t> of_server(leaders.size(), 0);
@@ -269,7 +269,7 @@ TEST(Servers, ScratchStaysBelowItsLimit) {
   TestRandom random(8);
   std::vector<int> servers;
   for (int i = 0; i < 64; ++i) servers.push_back(i / 16);
-  std::vector<RingOrder> rings(8, {{0, 16, 32, 48}, 1.0 / 8});
+  std::vector<plan::Ring> rings(8, {{0, 16, 32, 48}, 1.0 / 8});
   const GroupLayout layout(64, rings, servers);
   ScheduleCache cache(layout, 0, {}, std::nullopt);
   for (const Algorithm algorithm : {Algorithm::kMultiRing, Algorithm::kTree}) {
@@ -292,7 +292,7 @@ TEST(Servers, ScratchStaysBelowItsLimit) {
 }
 
 TEST(GroupLayout, RefusesWhatIsNotOneGroup) {
-  const std::vector<RingOrder> ring = {{{0, 2}, 1.0}};
+  const std::vector<plan::Ring> ring = {{{0, 2}, 1.0}};
   EXPECT_NO_THROW(GroupLayout(3, ring, {5, 5, 6}));
   EXPECT_THROW(GroupLayout(3, ring, {5, 6, 6}), std::invalid_argument);  // 1 leads, 2 does not
   EXPECT_THROW(GroupLayout(3, ring, {5, 6}), std::invalid_argument);

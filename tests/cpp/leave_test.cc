@@ -184,7 +184,7 @@ TEST(Leaving, DoesNotWaitForTheRestOfASendThatWasGivenUp) {
     std::string results[2];
     std::thread sender([&] { results[0] = network.at(0)->leave(kNoHurry); });
     // Its first acknowledgement says that rank 1 has got all that rank 0 did send.
-    waitUntil([&] { return network.at(1)->counters()[0].second.overhead_bytes > 0; });
+    waitUntil([&] { return network.at(1)->traffic()[0].overhead_bytes > 0; });
     if (posted) {
       EXPECT_EQ(channel.failure(1), "PeerLostError: rank 0 has left the job");
     } else {
@@ -250,7 +250,7 @@ TEST_F(AgainstBareSocket, WhatComesAfterTheLeaveIsReadButNotAnswered) {
   readToEnd();
   EXPECT_TRUE(write(FrameType::kAckRequest));
   EXPECT_TRUE(write(FrameType::kData, "x"));
-  waitUntil([&] { return endpoint_->counters()[0].second.received_bytes == 1; });
+  waitUntil([&] { return endpoint_->traffic()[0].received_bytes == 1; });
   EXPECT_TRUE(write(FrameType::kAckRequest));  // it is still open
   closePeer();
   leaving.join();

@@ -122,8 +122,8 @@ class Blocked {
 class LinkContract : public testing::TestWithParam<LinkKind> {
  protected:
   void SetUp() override {
-    LinkSpec near{.name = {0, -1, 1, -1}, .kind = GetParam()};
-    LinkSpec far{.name = {1, -1, 0, -1}, .kind = GetParam()};
+    LinkSpec near{.link = {0, -1, 1, -1}, .kind = GetParam()};
+    LinkSpec far{.link = {1, -1, 0, -1}, .kind = GetParam()};
     if (GetParam() == LinkKind::kMemory) {
       const auto wire = std::make_shared<MemoryWire>(16 << 10);
       near.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0});
@@ -476,7 +476,7 @@ INSTANTIATE_TEST_SUITE_P(AllKinds, LinkContract,
 TEST(ShmLinks, AnEndThatPassesNoMemoryIsRefused) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-  End end(1, {.name = {1, -1, 0, -1}, .fd = fds[0], .kind = LinkKind::kSharedMemory});
+  End end(1, {.link = {1, -1, 0, -1}, .fd = fds[0], .kind = LinkKind::kSharedMemory});
   ASSERT_EQ(::send(fds[1], "hello", 5, MSG_NOSIGNAL), 5);
   EXPECT_EQ(end.waitForLoss(), "received something that is not the memory to share");
   ::close(fds[1]);
@@ -488,7 +488,7 @@ TEST(ShmLinks, ASimplexLinkIsRefused) {
   EndpointConfig config;
   config.size = 2;
   config.links = {
-      {.name = {1, -1, 0, -1}, .fd = fds[0], .sends = false, .kind = LinkKind::kSharedMemory}};
+      {.link = {1, -1, 0, -1}, .fd = fds[0], .sends = false, .kind = LinkKind::kSharedMemory}};
   EXPECT_THROW(Endpoint{config}, std::invalid_argument);
   ::close(fds[1]);
 }

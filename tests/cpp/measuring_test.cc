@@ -15,7 +15,7 @@
 namespace topoopt {
 namespace {
 
-std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>& rings) {
+std::vector<CostModel> measuredBy(Network& network, const std::vector<plan::Ring>& rings) {
   std::vector<CostModel> models(static_cast<size_t>(network.size()));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < network.size(); ++rank) {
@@ -25,7 +25,7 @@ std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>
       config.ranks.resize(static_cast<size_t>(network.size()));
       std::iota(config.ranks.begin(), config.ranks.end(), 0);
       config.rings = rings;
-      config.cost.seconds_per_byte = 3e-9;
+      config.cost.beta_s_per_byte = 3e-9;
       models[rank] = measureCost(network.at(rank), config, kNoHurry);
     });
   }
@@ -35,24 +35,25 @@ std::vector<CostModel> measuredBy(Network& network, const std::vector<RingOrder>
 
 TEST(Measuring, GivesAllMembersTheSameModelAndLeavesThePayloadCountersAlone) {
   TestRandom random(501);
-  for (const auto& rings : {std::vector<RingOrder>{{{0, 1, 2, 3}, 1.0}},
-                            std::vector<RingOrder>{{{0, 1, 2, 3}, 0.5}, {{3, 2, 1, 0}, 0.5}}}) {
+  for (const auto& rings : {std::vector<plan::Ring>{{{0, 1, 2, 3}, 1.0}},
+                            std::vector<plan::Ring>{{{0, 1, 2, 3}, 0.5}, {{3, 2, 1, 0}, 0.5}}}) {
     Network network({.size = 4, .cables = ringOf(4)}, random);
     const auto models = measuredBy(network, rings);
     for (const CostModel& model : models) {
-      for (const double seconds : {model.message_s, model.hop_s, model.reduce_s_per_byte}) {
+      for (const double seconds :
+           {model.alpha_s, model.per_hop_latency_s, model.gamma_s_per_byte}) {
         EXPECT_TRUE(std::isfinite(seconds) && seconds > 0) << seconds;
       }
-      EXPECT_EQ(model.seconds_per_byte, 3e-9);
-      EXPECT_EQ(model.message_s, models[0].message_s);
-      EXPECT_EQ(model.hop_s, models[0].hop_s);
-      EXPECT_EQ(model.reduce_s_per_byte, models[0].reduce_s_per_byte);
+      EXPECT_EQ(model.beta_s_per_byte, 3e-9);
+      EXPECT_EQ(model.alpha_s, models[0].alpha_s);
+      EXPECT_EQ(model.per_hop_latency_s, models[0].per_hop_latency_s);
+      EXPECT_EQ(model.gamma_s_per_byte, models[0].gamma_s_per_byte);
     }
     for (int rank = 0; rank < 4; ++rank) {
-      for (const auto& [spec, counters] : network.at(rank)->counters()) {
-        EXPECT_EQ(counters.sent_bytes, 0u);
-        EXPECT_EQ(counters.received_bytes, 0u);
-        EXPECT_GT(counters.overhead_bytes, 0u);
+      for (const LinkTraffic& link : network.at(rank)->traffic()) {
+        EXPECT_EQ(link.sent_bytes, 0u);
+        EXPECT_EQ(link.received_bytes, 0u);
+        EXPECT_GT(link.overhead_bytes, 0u);
       }
     }
   }
@@ -62,7 +63,7 @@ TEST(Measuring, AGroupOnOneServerHasNothingToMeasure) {
   TestRandom random(502);
   Network network({.size = 1, .cables = {}}, random);
   const CostModel model = measuredBy(network, {{{0}, 1.0}})[0];
-  EXPECT_EQ(model.message_s, CostModel{}.message_s);
+  EXPECT_EQ(model.alpha_s, CostModel{}.alpha_s);
 }
 
 class TwoMembers : public testing::Test {
@@ -131,9 +132,9 @@ TEST_F(TwoMembers, CountsTheBytesOfTheRing) {
   ASSERT_EQ(counters.size(), 4u);  // a ring, two trees, and what is sent directly
   EXPECT_EQ(counters[0].kind, "ring");
   EXPECT_EQ(counters[0].ranks, (std::vector<int>{0, 1}));
-  EXPECT_EQ(counters[0].counters.sent_bytes, 4000u);  // half in each phase
-  EXPECT_GT(counters[0].counters.busy_s, 0.0);
-  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(counters[i].counters.sent_bytes, 0u);
+  EXPECT_EQ(counters[0].sent_bytes, 4000u);  // half in each phase
+  EXPECT_GT(counters[0].seconds, 0.0);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(counters[i].sent_bytes, 0u);
 }
 
 }  // namespace

@@ -40,14 +40,14 @@ std::vector<Path> shortestPaths(const Adjacency& adjacent, int source, int targe
   return found;
 }
 
-std::vector<RouteSpec> routesOf(const NetworkOptions& options, TestRandom& random) {
+std::vector<plan::Route> routesOf(const NetworkOptions& options, TestRandom& random) {
   Adjacency adjacent;
   for (int rank = 0; rank < options.size; ++rank) adjacent[rank];
   for (const Cable& cable : options.cables) {
     adjacent[cable.a].push_back(cable.b);
     if (cable.duplex) adjacent[cable.b].push_back(cable.a);
   }
-  std::vector<RouteSpec> routes;
+  std::vector<plan::Route> routes;
   for (int source = 0; source < options.size; ++source) {
     for (int target = 0; target < options.size; ++target) {
       if (source == target) continue;
@@ -148,10 +148,10 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
   for (const Cable& cable : options.cables) {
-    const LinkName there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
-    const LinkName back{there.target, there.target_port, there.source, there.source_port};
-    LinkSpec near{.name = there, .sends = true, .kind = cable.kind};
-    LinkSpec far{.name = cable.duplex ? back : there, .sends = cable.duplex, .kind = cable.kind};
+    const plan::Link there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
+    const plan::Link back{there.target, there.target_port, there.source, there.source_port};
+    LinkSpec near{.link = there, .sends = true, .kind = cable.kind};
+    LinkSpec far{.link = cable.duplex ? back : there, .sends = cable.duplex, .kind = cable.kind};
     paths_.push_back(lay(cable, options, near, far));
     configs[cable.a].links.push_back(std::move(near));
     configs[cable.b].links.push_back(std::move(far));

@@ -79,7 +79,7 @@ class Network {
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   const std::shared_ptr<Endpoint>& at(int rank) const { return endpoints_[rank]; }
-  const std::vector<RouteSpec>& routes() const { return routes_; }
+  const std::vector<plan::Route>& routes() const { return routes_; }
 
   // Runs `function` on the loop of the rank and returns when it has run.
   void on(int rank, const std::function<void(Endpoint&)>& function);
@@ -94,7 +94,7 @@ class Network {
 
  private:
   std::vector<std::shared_ptr<Endpoint>> endpoints_;
-  std::vector<RouteSpec> routes_;
+  std::vector<plan::Route> routes_;
   // Of each cable: the descriptor of its second end, which its endpoint owns, or its wire.
   struct Path {
     int far_fd = -1;

@@ -17,7 +17,7 @@
 namespace topoopt {
 namespace {
 
-Placement placed(std::vector<int> servers, ParameterSplit kind = ParameterSplit::kNone,
+Placement placed(std::vector<int> servers, ParameterKind kind = ParameterKind::kNone,
                  int parameter = 1, int attribute = 1) {
   const int sample = static_cast<int>(servers.size()) / (parameter * attribute);
   return {std::move(servers), {sample, kind, parameter, attribute}};
@@ -37,19 +37,19 @@ TEST(PlacementsTest, TheSamePlacementHasOneNumberAndWrongOnesAreNamed) {
   EXPECT_THROW(placements.intern(std::vector<int>{}), std::invalid_argument);
   EXPECT_THROW(placements.intern({0, 4}), std::invalid_argument);
   EXPECT_THROW(placements.intern({1, 1}), std::invalid_argument);
-  EXPECT_THROW(placements.intern(placed({0, 1, 2}, ParameterSplit::kRows, 2)),
+  EXPECT_THROW(placements.intern(placed({0, 1, 2}, ParameterKind::kRows, 2)),
                std::invalid_argument);
-  EXPECT_THROW(placements.intern(placed({0, 1}, ParameterSplit::kNone, 2)), std::invalid_argument);
+  EXPECT_THROW(placements.intern(placed({0, 1}, ParameterKind::kNone, 2)), std::invalid_argument);
 }
 
 TEST(PlacementsTest, ServersThatHoldTheSameParametersAreAGroup) {
-  const auto groups = parameterGroups(placed({7, 3, 5, 1}, ParameterSplit::kColumns, 2));
+  const auto groups = parameterGroups(placed({7, 3, 5, 1}, ParameterKind::kColumns, 2));
   EXPECT_EQ(groups, (std::vector<std::vector<int>>{{5, 7}, {1, 3}}));
 }
 
 TEST(PlacementsTest, RowsGivePartialSumsAndColumnsNeedEverything) {
-  const Placement rows = placed({0, 1}, ParameterSplit::kRows, 2);
-  const Placement columns = placed({0, 1}, ParameterSplit::kColumns, 2);
+  const Placement rows = placed({0, 1}, ParameterKind::kRows, 2);
+  const Placement columns = placed({0, 1}, ParameterKind::kColumns, 2);
   const Placement samples = placed({0, 1});
   EXPECT_DOUBLE_EQ(total(transfersBetween(samples, needOf(samples, {}))), 1);
   EXPECT_DOUBLE_EQ(total(transfersBetween(rows, needOf(samples, {}))), 2);  // two partial sums
@@ -63,10 +63,10 @@ TEST(PlacementsTest, RowsGivePartialSumsAndColumnsNeedEverything) {
 TEST(PlacementsTest, WhoNeedsTheSameHasTheSameNumber) {
   Placements placements(4);
   const int samples = placements.intern({0, 1});
-  const int columns = placements.intern(placed({0, 1}, ParameterSplit::kColumns, 2));
-  const int rows = placements.intern(placed({0, 1}, ParameterSplit::kRows, 2));
-  const int experts = placements.intern(placed({0, 1}, ParameterSplit::kExperts, 2));
-  const int turned = placements.intern(placed({1, 0}, ParameterSplit::kColumns, 2));
+  const int columns = placements.intern(placed({0, 1}, ParameterKind::kColumns, 2));
+  const int rows = placements.intern(placed({0, 1}, ParameterKind::kRows, 2));
+  const int experts = placements.intern(placed({0, 1}, ParameterKind::kExperts, 2));
+  const int turned = placements.intern(placed({1, 0}, ParameterKind::kColumns, 2));
   EXPECT_EQ(placements.need(samples, {true, true}), placements.need(samples, {}))
       << "nothing split";
   EXPECT_EQ(placements.need(columns, {true, false}), placements.need(experts, {true, true}));
@@ -85,7 +85,7 @@ Placement anyPlacement(Random& random, int servers) {
   const int attribute = 1 + random.below(2);
   const int sample = 1 + random.below(servers / (parameter * attribute));
   on.resize(sample * parameter * attribute);
-  const auto kind = static_cast<ParameterSplit>(parameter > 1 ? 1 + random.below(3) : 0);
+  const auto kind = static_cast<ParameterKind>(parameter > 1 ? 1 + random.below(3) : 0);
   return {on, {sample, kind, parameter, attribute}};
 }
 
@@ -119,7 +119,7 @@ TEST(JobTest, OperandsOfOneNumberAreOneTensor) {
 std::shared_ptr<Job> chain(int operators, int micro_batches) {
   auto job = std::make_shared<Job>(Job{operators, micro_batches, {{}}, 0, {}});
   for (int i = 0; i < operators; ++i) {
-    OperatorCost& op = job->operators.emplace_back();
+    ShardedOperator& op = job->operators.emplace_back();
     op.shards.push_back({1.0, 2.0, 100, 10});
     if (i > 0) op.operands.push_back({i - 1, 1e-9, 1e-9});
   }

@@ -92,8 +92,9 @@ std::vector<std::vector<int>> orders(const Network& network, int kind, TestRando
     std::vector<int> sources = othersThan(rank, network.size());
     std::shuffle(sources.begin(), sources.end(), random.engine());
     const auto hops = [&](int source) {
-      for (const RouteSpec& route : network.routes()) {
-        if (route.ranks.front() == source && route.ranks.back() == rank) return route.ranks.size();
+      for (const plan::Route& route : network.routes()) {
+        if (route.servers.front() == source && route.servers.back() == rank)
+          return route.servers.size();
       }
       return size_t{2};
     };
@@ -110,9 +111,9 @@ std::vector<std::vector<int>> orders(const Network& network, int kind, TestRando
 // Flows that cross each link without starting there.
 std::map<std::pair<int, int>, size_t> relayedFlows(const Network& network) {
   std::map<std::pair<int, int>, size_t> flows;
-  for (const RouteSpec& route : network.routes()) {
-    for (size_t i = 1; i + 1 < route.ranks.size(); ++i) {
-      ++flows[{route.ranks[i], route.ranks[i + 1]}];
+  for (const plan::Route& route : network.routes()) {
+    for (size_t i = 1; i + 1 < route.servers.size(); ++i) {
+      ++flows[{route.servers[i], route.servers[i + 1]}];
     }
   }
   return flows;
@@ -122,14 +123,14 @@ void expectBoundedRelays(Network& network, size_t window_bytes) {
   const auto flows = relayedFlows(network);
   uint64_t relayed = 0;
   for (int rank = 0; rank < network.size(); ++rank) {
-    for (const auto& [link, counters] : network.at(rank)->counters()) {
+    for (const LinkTraffic& link : network.at(rank)->traffic()) {
       if (!link.sends) continue;
-      relayed += counters.relayed_bytes;
-      const auto crossing = flows.find({rank, link.name.target});
+      relayed += link.relayed_bytes;
+      const auto crossing = flows.find({rank, link.target});
       // A flow whose window is not full yet sends one more frame.
       const size_t bound =
           crossing == flows.end() ? 0 : crossing->second * (window_bytes + kMaxPayloadBytes);
-      EXPECT_LE(counters.relay_peak_bytes, bound) << link.name.text();
+      EXPECT_LE(link.relay_peak_bytes, bound) << textOf(link);
     }
   }
   EXPECT_GT(relayed, 0u);

@@ -23,7 +23,7 @@ constexpr size_t kSlots = 8;
 // A group, its rings, and how the elements are stored.
 struct Case {
   int size;
-  std::vector<RingOrder> rings;
+  std::vector<plan::Ring> rings;
   size_t element_bytes;
   size_t count;
   size_t window;  // elements
@@ -37,14 +37,14 @@ struct Case {
   }
 };
 
-std::vector<RingOrder> randomRings(int size, size_t count, TestRandom& random) {
-  std::vector<RingOrder> rings;
+std::vector<plan::Ring> randomRings(int size, size_t count, TestRandom& random) {
+  std::vector<plan::Ring> rings;
   std::vector<double> weights;
   for (size_t r = 0; r < count; ++r) {
-    RingOrder ring;
-    ring.order.resize(static_cast<size_t>(size));
-    std::iota(ring.order.begin(), ring.order.end(), 0);
-    std::shuffle(ring.order.begin(), ring.order.end(), random.engine());
+    plan::Ring ring;
+    ring.servers.resize(static_cast<size_t>(size));
+    std::iota(ring.servers.begin(), ring.servers.end(), 0);
+    std::shuffle(ring.servers.begin(), ring.servers.end(), random.engine());
     weights.push_back(static_cast<double>(random.between(1, 10)));
     rings.push_back(ring);
   }
@@ -161,7 +161,7 @@ TEST(AllReduce, EachHopOfARingCarriesTwoTimesGMinusOneOverGOfItsBytes) {
           allReduceSchedule(c.layout(), Rings::kAll, rank, c.count, c.element_bytes);
       ASSERT_EQ(schedule.lanes.size(), c.rings.size());
       for (const Lane& lane : schedule.lanes) {
-        const auto& order = c.rings[lane.stream].order;
+        const auto& order = c.rings[lane.stream].servers;
         const size_t position =
             static_cast<size_t>(std::find(order.begin(), order.end(), rank) - order.begin());
         size_t hop = 0;

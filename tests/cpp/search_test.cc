@@ -20,19 +20,19 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Servers in a ring of duplex cables, neighbours joined directly, others by the short way round.
 RoutedNetwork ring(int servers) {
-  std::vector<std::pair<int, int>> links;
-  std::vector<Route> routes;
+  std::vector<plan::Link> links;
+  std::vector<plan::Route> routes;
   std::vector<int> order;
   for (int s = 0; s < servers; ++s) {
-    links.emplace_back(s, (s + 1) % servers);
-    links.emplace_back((s + 1) % servers, s);
+    links.push_back({s, 0, (s + 1) % servers, 0});
+    links.push_back({(s + 1) % servers, 0, s, 0});
     order.push_back(s);
   }
   for (int a = 0; a < servers; ++a) {
     for (int b = 0; b < servers; ++b) {
       if (a == b) continue;
       const int step = (b - a + servers) % servers <= servers / 2 ? 1 : servers - 1;
-      Route route{{a}, 1.0};
+      plan::Route route{{a}, 1.0};
       while (route.servers.back() != b) {
         route.servers.push_back((route.servers.back() + step) % servers);
       }
@@ -44,10 +44,10 @@ RoutedNetwork ring(int servers) {
 
 std::shared_ptr<const Job> randomJob(Random& random, int operators, int servers, int batches) {
   auto job = std::make_shared<Job>(Job{servers, batches, {}, 0, {}});
-  for (int k = 1; k <= servers; ++k) job->degrees.push_back({k, ParameterSplit::kNone, 1, 1});
-  job->degrees.push_back({1, ParameterSplit::kColumns, 2, 1});
+  for (int k = 1; k <= servers; ++k) job->degrees.push_back({k, ParameterKind::kNone, 1, 1});
+  job->degrees.push_back({1, ParameterKind::kColumns, 2, 1});
   for (int i = 0; i < operators; ++i) {
-    OperatorCost op{{}, random.below(2) ? 1e6 * random.unit() : 0, {}, false, {}};
+    ShardedOperator op{{}, random.below(2) ? 1e6 * random.unit() : 0, {}, false, {}};
     const double seconds = 1e-3 * random.unit();
     for (const Degrees& split : job->degrees) {
       const int shards = split.shards();
@@ -71,8 +71,8 @@ Placement randomPlacement(Random& random, int servers) {
   const int begin = random.below(servers);
   const int count = 1 + random.below(servers);
   for (int i = 0; i < count; ++i) on.push_back((begin + i) % servers);
-  if (count == 2 && random.below(2)) return {on, {1, ParameterSplit::kColumns, 2, 1}};
-  return {on, {count, ParameterSplit::kNone, 1, 1}};
+  if (count == 2 && random.below(2)) return {on, {1, ParameterKind::kColumns, 2, 1}};
+  return {on, {count, ParameterKind::kNone, 1, 1}};
 }
 
 TEST(CoarseSimulator, ChangesCostWhatWholeStrategiesCost) {
@@ -170,7 +170,7 @@ TEST(BusyTimes, NoIterationIsShorterThanItsBusiestServerOrLink) {
     Random random(testSeed() + batches);
     const auto job = randomJob(random, 10, 5, batches);
     CoarseSimulator simulator(job, ring(5));
-    const Placement everywhere{{0, 1, 2, 3, 4}, {5, ParameterSplit::kNone, 1, 1}};
+    const Placement everywhere{{0, 1, 2, 3, 4}, {5, ParameterKind::kNone, 1, 1}};
     const Strategy start(10, simulator.costs().placements().intern(everywhere));
     simulator.run(start);
     int refused = 0;
@@ -212,7 +212,7 @@ TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {
   const auto job = randomJob(random, 12, 4, 4);
   SearchSpace space{{{{}}}, std::vector<int>(12, 0)};
   for (int i = 0; i < 40; ++i) space.spaces[0][0].push_back(randomPlacement(random, 4));
-  const std::vector<Placement> start(12, Placement{{0, 1, 2, 3}, {4, ParameterSplit::kNone, 1, 1}});
+  const std::vector<Placement> start(12, Placement{{0, 1, 2, 3}, {4, ParameterKind::kNone, 1, 1}});
   CoarseChain quick(std::make_unique<CoarseSimulator>(job, ring(4)), space, {start}, 1 << 30, 1000,
                     7, 10.0);
   CoarseChain whole(std::make_unique<CoarseSimulator>(job, ring(4)), space, {start}, 1 << 30, 1000,

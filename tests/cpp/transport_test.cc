@@ -182,20 +182,20 @@ TEST(Endpoints, RelaysHoldNoMoreThanAWindowPerFlow) {
     ASSERT_NO_FATAL_FAILURE(traffic.check());
     // Pairs that have a route over a link, but do not start there.
     std::map<std::pair<int, int>, std::set<std::pair<int, int>>> crossing;
-    for (const RouteSpec& route : network.routes()) {
-      const std::pair<int, int> pair{route.ranks.front(), route.ranks.back()};
+    for (const plan::Route& route : network.routes()) {
+      const std::pair<int, int> pair{route.servers.front(), route.servers.back()};
       if ((pair.first + shape.size / 2) % shape.size != pair.second) continue;
-      for (size_t i = 1; i + 1 < route.ranks.size(); ++i) {
-        crossing[{route.ranks[i], route.ranks[i + 1]}].insert(pair);
+      for (size_t i = 1; i + 1 < route.servers.size(); ++i) {
+        crossing[{route.servers[i], route.servers[i + 1]}].insert(pair);
       }
     }
     uint64_t relayed = 0;
     for (int rank = 0; rank < shape.size; ++rank) {
-      for (const auto& [link, counters] : network.at(rank)->counters()) {
+      for (const LinkTraffic& link : network.at(rank)->traffic()) {
         if (!link.sends) continue;
-        relayed += counters.relayed_bytes;
-        const size_t flows = kStreams * crossing[{rank, link.name.target}].size();
-        EXPECT_LE(counters.relay_peak_bytes, flows * (kWindow + kRelayedPayloadBytes));
+        relayed += link.relayed_bytes;
+        const size_t flows = kStreams * crossing[{rank, link.target}].size();
+        EXPECT_LE(link.relay_peak_bytes, flows * (kWindow + kRelayedPayloadBytes));
       }
     }
     EXPECT_GT(relayed, 0u);
@@ -213,13 +213,13 @@ TEST(Endpoints, CountEveryByteOnEveryHop) {
   uint64_t sent[3] = {};
   uint64_t relayed[3] = {};
   for (int rank = 0; rank < 4; ++rank) {
-    for (const auto& [link, counters] : network.at(rank)->counters()) {
-      if (link.name.target < link.name.source) {
-        EXPECT_EQ(counters.sent_bytes, 0u);
+    for (const LinkTraffic& link : network.at(rank)->traffic()) {
+      if (link.target < link.source) {
+        EXPECT_EQ(link.sent_bytes, 0u);
         continue;
       }
-      sent[link.name.source] += counters.sent_bytes;
-      relayed[link.name.source] += counters.relayed_bytes;
+      sent[link.source] += link.sent_bytes;
+      relayed[link.source] += link.relayed_bytes;
     }
   }
   EXPECT_EQ(sent[0], 100000u);
@@ -376,9 +376,9 @@ TEST(Endpoints, CountBytesForTheIterationInWhichTheirSourceSentThem) {
     EXPECT_EQ(network.at(0)->ownIterationBytes(0, kIterations), sizes);
     EXPECT_EQ(network.at(1)->ownIterationBytes(0, 60), std::vector<uint64_t>(60, 0));
     for (int rank : {0, 1}) {
-      const auto counters = network.at(rank)->counters();
-      for (size_t link = 0; link < counters.size(); ++link) {
-        if (counters[link].first.name.target < rank) continue;
+      const std::vector<LinkTraffic> links = network.at(rank)->traffic();
+      for (size_t link = 0; link < links.size(); ++link) {
+        if (links[link].target < rank) continue;
         EXPECT_EQ(network.at(rank)->iterationBytes(0, kIterations)[link], sizes);
         EXPECT_EQ(network.at(rank)->iterationBytes(4, 4)[link],
                   (std::vector<uint64_t>{sizes[4], sizes[5], 0, 0}));

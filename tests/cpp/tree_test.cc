@@ -115,7 +115,7 @@ TEST(QuickTree, ReachesEverybodyAndPrefersNeighbours) {
 
 TEST(ChainTree, VisitsTheServersInTheOrderOfTheRing) {
   const GroupLayout layout(4, {{{2, 0, 3, 1}, 1.0}});
-  const RingOrder& ring = layout.rings()[0];
+  const plan::Ring& ring = layout.rings()[0];
   EXPECT_EQ(chainTree(layout, ring, 0, Flow::kFromRoot, false).parent,
             (std::vector<int>{-1, 3, 1, 0}));
   // Data that comes to 0 along the ring passes 3, 1, 2.

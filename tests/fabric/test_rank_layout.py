@@ -40,14 +40,14 @@ def test_the_lowest_rank_of_a_server_leads_it() -> None:
 def test_routes_lead_through_the_leaders_and_every_pair_has_one(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
     routes = {
-        (route[0], route[-1]): route
+        (route.servers[0], route.servers[-1]): route.servers
         for rank in range(7)
-        for route, _ in rank_routes(plan.network, UNEVEN, rank)
+        for route in rank_routes(plan.network, UNEVEN, rank)
     }
-    assert routes[1, 5] == [1, 0, 2, 3, 5]
-    assert routes[0, 3] == [0, 2, 3]
-    assert routes[1, 2] == [1, 0, 2]
-    assert routes[4, 6] == [4, 3, 6]
+    assert routes[1, 5] == (1, 0, 2, 3, 5)
+    assert routes[0, 3] == (0, 2, 3)
+    assert routes[1, 2] == (1, 0, 2)
+    assert routes[4, 6] == (4, 3, 6)
     leaders_with_links = {(a, b) for a, b in routes if {a, b} in ({0, 2}, {2, 3}, {3, 6}, {0, 6})}
     assert leaders_with_links == set(), "their links are their routes"
     apart = {
@@ -61,22 +61,23 @@ def test_a_rank_knows_all_routes_of_every_pair_that_it_is_on(ring_plan: RingPlan
     network = ring_plan(5).network
     layout = RankLayout.even(5, 10)
     of_rank = [rank_routes(network, layout, rank) for rank in range(10)]
-    everything: dict[tuple[int, int], list[list[int]]] = {}
-    for route, _ in max(of_rank, key=len):
-        everything.setdefault((route[0], route[-1]), []).append(route)
+    everything: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for route in max(of_rank, key=len):
+        everything.setdefault((route.servers[0], route.servers[-1]), []).append(route.servers)
     for rank, routes in enumerate(of_rank):
-        pairs = {(route[0], route[-1]) for route, _ in routes}
-        for pair in pairs & everything.keys():
-            assert [r for r, _ in routes if (r[0], r[-1]) == pair] == everything[pair]
-        for route, _ in routes:
-            assert rank in route
+        ways = [route.servers for route in routes]
+        for pair in {(way[0], way[-1]) for way in ways} & everything.keys():
+            assert [way for way in ways if (way[0], way[-1]) == pair] == everything[pair]
+        for way in ways:
+            assert rank in way
 
 
 def test_parallel_links_are_all_used_by_ranks_that_do_not_lead(ring_plan: RingPlan) -> None:
     network = ring_plan(2).network
     twice = dataclasses.replace(network, links=network.links * 2)
     routes = rank_routes(twice, RankLayout.even(2, 4), 0)
-    assert [weight for route, weight in routes if (route[0], route[-1]) == (1, 3)] == [0.5, 0.5]
+    of_pair = [route for route in routes if (route.servers[0], route.servers[-1]) == (1, 3)]
+    assert [route.weight for route in of_pair] == [0.5, 0.5]
 
 
 def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
@@ -92,7 +93,7 @@ def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
 
 def test_rings_over_servers_become_rings_over_the_first_member_of_each() -> None:
     rings = [Ring((0, 2, 3), 0.5), Ring((3, 2, 0), 0.5)]
-    assert leader_rings(rings, UNEVEN, [6, 0, 5, 4]) == [([1, 2, 0], 0.5), ([0, 2, 1], 0.5)]
+    assert leader_rings(rings, UNEVEN, [6, 0, 5, 4]) == [Ring((1, 2, 0), 0.5), Ring((0, 2, 1), 0.5)]
 
 
 def test_hops_between_members_are_those_between_their_servers(ring_plan: RingPlan) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.run import link_bytes
-from torch_topoopt.launcher.run.link_bytes import MOST_SHOWN, LinkBytes
+from torch_topoopt.launcher.run.link_bytes import MOST_SHOWN
+from torch_topoopt.plan import LinkTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
 
 
-def _measured(plan: Plan) -> list[LinkBytes]:
+def _measured(plan: Plan) -> list[LinkTraffic]:
     """The link of server i carried i MB."""
     return [
-        LinkBytes(k.source, k.source_port, k.target, k.target_port, k.source * 10**6, 0, 0, 0, 1.0)
+        LinkTraffic(
+            k.source, k.source_port, k.target, k.target_port, k.source * 10**6, 0, 0, 0, 1.0
+        )
         for k in plan.network.links
     ]
 

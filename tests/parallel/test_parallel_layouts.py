@@ -14,7 +14,6 @@ from torch_topoopt.parallel import on_ranks
 from torch_topoopt.parallel.layouts import made_by, read_by
 from torch_topoopt.parallel.transfers import Exchange
 from torch_topoopt.plan import Placement
-from torch_topoopt.search.lowering import lower_placement
 
 RANKS = 4
 SETS = [servers for k in (1, 2, 4) for servers in permutations(range(RANKS), k)]
@@ -53,11 +52,9 @@ def test_what_moves_is_what_the_planner_prices(
 ) -> None:
     priced: Counter[tuple[int, int]] = Counter()
     needs = (whole and consumer.parameter > 1, False)
-    for _, _, source, target, share in _core.placement_transfers(
-        lower_placement(producer), lower_placement(consumer), *needs
-    ):
-        if source != target:
-            priced[source, target] += share
+    for transfer in _core.placement_transfers(producer, consumer, *needs):
+        if transfer.source != transfer.target:
+            priced[transfer.source, transfer.target] += transfer.fraction
     assert sent(producer, consumer, whole=whole, ranks=RANKS) == pytest.approx(priced)
     between: Counter[tuple[int, int]] = Counter()
     two = on_ranks((producer, consumer), 2)

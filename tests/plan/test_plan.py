@@ -244,17 +244,37 @@ def test_the_cost_model_is_an_optional_section(ring_plan: RingPlan) -> None:
     assert "cost_model" not in plan.to_json()
     measured = dataclasses.replace(plan, cost_model=CostModel(2e-5, 1e-5, 3e-10))
     assert Plan.from_json(measured.to_json()) == measured.validate()
+    assert "beta_s_per_byte" not in measured.to_json()
+
+
+def test_a_cost_model_of_version_3_is_read_by_its_old_names(ring_plan: RingPlan) -> None:
+    plan = dataclasses.replace(ring_plan(), cost_model=CostModel(2e-5, 1e-5, 3e-10))
+    text = plan.to_json()
+    for new, old in (
+        ("alpha_s", "message_s"),
+        ("per_hop_latency_s", "hop_s"),
+        ("gamma_s_per_byte", "reduce_s_per_byte"),
+    ):
+        text = text.replace(new, old)
+    assert Plan.from_json(text.replace('"version": 4', '"version": 3')) == plan
+    with pytest.raises(DocumentError, match=r"cost_model.message_s: unknown field"):
+        Plan.from_json(text)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("message_s", 0.0, "cost_model.message_s: 0.0 is not a finite number above 0"),
-        ("hop_s", -1.0, "cost_model.hop_s: -1.0 is not a finite number from 0 on"),
+        ("alpha_s", 0.0, "cost_model.alpha_s: 0.0 is not a finite number above 0"),
+        ("beta_s_per_byte", 0.0, "cost_model.beta_s_per_byte: 0.0 is not a finite number above 0"),
         (
-            "reduce_s_per_byte",
+            "per_hop_latency_s",
+            -1.0,
+            "cost_model.per_hop_latency_s: -1.0 is not a finite number from 0 on",
+        ),
+        (
+            "gamma_s_per_byte",
             -1e-9,
-            "cost_model.reduce_s_per_byte: -1e-09 is not a finite number from 0 on",
+            "cost_model.gamma_s_per_byte: -1e-09 is not a finite number from 0 on",
         ),
     ],
 )

@@ -158,7 +158,7 @@ WRONG_LINES: list[tuple[Any, str]] = [
     (
         {"event": "link", "source": 0, "source_port": 0, "target": 1, "target_port": 1,
          "sent_bytes": 1.5, "relayed_bytes": 0},
-        "sent_bytes: expected an integer from 0 on, got 1.5",
+        "sent_bytes: expected int, got 1.5",
     ),
 ]  # fmt: skip
 

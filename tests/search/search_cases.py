@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, Degrees, Network
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, lower_placement
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network
 from torch_topoopt.search.strategies import Strategy, data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.find_network import find_network
@@ -34,7 +34,3 @@ def prices_of(
     degrees = {Degrees(1), *degrees_of(strategies)}
     job = lower_job(op_graph, cluster, degrees, micro_batches=micro_batches)
     return _core.StrategyPrices(job, lower_network(cluster, network))
-
-
-def lowered(strategy: Strategy) -> list[tuple[Sequence[int], int, int, int]]:
-    return [lower_placement(placement) for placement in strategy]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from search_cases import lowered, prices_of, wired
+from search_cases import prices_of, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.plan import Cluster
@@ -45,10 +45,10 @@ def test_chains_find_the_optimum_of_their_simulator(
     problem = problem_of(seed, operators, servers)
     strategies = every_strategy(problem.op_graph, servers)
     prices = prices_of(problem.op_graph, problem.cluster, problem.network, strategies)  # type: ignore[arg-type]
-    optimum = min(prices.run(lowered(strategy)) for strategy in strategies)
+    optimum = min(prices.run(strategy) for strategy in strategies)
     found = ThreadedChains(problem, chains=2).run(4000)
     assert found.candidates[0].seconds == optimum
-    assert prices.run(lowered(found.candidates[0].strategy)) == optimum
+    assert prices.run(found.candidates[0].strategy) == optimum
 
 
 def test_hot_chains_find_what_takes_several_changes_at_once() -> None:
@@ -64,7 +64,7 @@ def test_hot_chains_find_what_takes_several_changes_at_once() -> None:
     problem = SearchProblem(op_graph, cluster, wired(op_graph, cluster), (start,))
     strategies = every_strategy(op_graph, 4)
     prices = prices_of(op_graph, cluster, problem.network, strategies)  # type: ignore[arg-type]
-    optimum = min(prices.run(lowered(strategy)) for strategy in strategies)
+    optimum = min(prices.run(strategy) for strategy in strategies)
     # Chains that all begin as cold as the first one stay at 1.3 times the optimum.
     found = [ThreadedChains(problem, seed=seed).run(20_000) for seed in range(3)]
     assert min(result.candidates[0].seconds for result in found) < 1.2 * optimum
@@ -77,7 +77,7 @@ def test_every_candidate_costs_what_it_says_and_the_best_comes_first() -> None:
     prices = prices_of(problem.op_graph, problem.cluster, problem.network, found)  # type: ignore[arg-type]
     seconds = [candidate.seconds for candidate in result.candidates]
     assert seconds == sorted(seconds)
-    assert seconds == [prices.run(lowered(strategy)) for strategy in found]
+    assert seconds == [prices.run(strategy) for strategy in found]
     assert len(found) > 3
     assert result.evaluations == 3000
     assert 0 < result.accepted < result.simulations < 3000

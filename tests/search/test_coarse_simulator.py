@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import lowered, prices_of, wired
+from search_cases import prices_of, wired
 from support.small_op_graphs import (
     chain,
     embeddings,
@@ -42,7 +42,7 @@ def placeable(op_graph: OpGraph, strategy: Strategy, micro_batches: int, servers
     """Whether the stages of this pipeline follow each other."""
     producers = [[o.producer for o in op.operands] for op in op_graph.operators]
     try:
-        _core.micro_batches_in_flight(lowered(strategy), producers, servers, micro_batches)
+        _core.micro_batches_in_flight(strategy, producers, servers, micro_batches)
     except ValueError:
         return False
     return True
@@ -69,14 +69,14 @@ def test_a_change_costs_what_the_whole_strategy_costs_bit_for_bit(
     changes = prices_of(op_graph, cluster, network, others, micro_batches)
     whole = prices_of(op_graph, cluster, network, others, micro_batches)
     current = others[0]
-    changes.run(lowered(current))
+    changes.run(current)
     compared = 0
     while compared < 700:
         proposal = changed(rng, current, others, max(1, operators // 4))
         if not placeable(op_graph, proposal, micro_batches, servers):
             proposal = rng.choice(others)
         keep = rng.random() < 0.3
-        assert changes.propose(lowered(proposal), keep) == whole.run(lowered(proposal))
+        assert changes.propose(proposal, keep) == whole.run(proposal)
         current = proposal if keep else current
         compared += 1
     assert whole.steps_simulated == whole.steps_asked
@@ -88,10 +88,10 @@ def test_only_what_follows_a_change_is_simulated() -> None:
     everywhere = data_parallel(op_graph, 4)
     alone = whole_operators(op_graph, cluster, set(range(40)))
     prices = prices_of(op_graph, cluster, wired(op_graph, cluster), [everywhere, alone])
-    prices.run(lowered(everywhere))
+    prices.run(everywhere)
     for i in (39, 20, 9):
         before = prices.steps_simulated
-        prices.propose(lowered((*everywhere[:i], alone[i], *everywhere[i + 1 :])))
+        prices.propose((*everywhere[:i], alone[i], *everywhere[i + 1 :]))
         assert 80 - i < prices.steps_simulated - before <= 80 - i + 8  # states are kept every 8
 
 
@@ -109,7 +109,7 @@ def both(
     network = wired(op_graph, cluster)
     coarse = prices_of(op_graph, cluster, network, [strategy], micro_batches)
     flow = predict(op_graph, cluster, network, strategy, micro_batches=micro_batches)
-    return coarse.run(lowered(strategy)), flow.iteration_s
+    return coarse.run(strategy), flow.iteration_s
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 6, 8])
@@ -164,7 +164,7 @@ def test_random_strategies_are_ranked_as_at_flow_level(seed: int) -> None:
     network = wired(op_graph, cluster)
     strategies = [random_strategy(rng, op_graph, 6) for _ in range(40)]
     coarse = prices_of(op_graph, cluster, network, strategies)
-    ours = [coarse.run(lowered(strategy)) for strategy in strategies]
+    ours = [coarse.run(strategy) for strategy in strategies]
     flow = [predict(op_graph, cluster, network, s).iteration_s for s in strategies]
     agree = sum((ours[i] < ours[j]) == (flow[i] < flow[j]) for i in range(40) for j in range(i))
     assert agree > 0.85 * 40 * 39 / 2
@@ -176,7 +176,7 @@ def test_an_ideal_switch_is_a_network_too() -> None:
     cluster = Cluster(4, 2, 10.0)
     job = lower_job(op_graph, cluster, {Degrees(4), Degrees(1)})
     switch = lower_ideal_switch(cluster)
-    everywhere = lowered(data_parallel(op_graph, 4))
+    everywhere = data_parallel(op_graph, 4)
     coarse = _core.StrategyPrices(job, switch).run(everywhere)
     assert coarse == pytest.approx(_core.simulate_iteration(job, switch, everywhere)[0], rel=1e-6)
 
@@ -186,8 +186,8 @@ def test_what_has_no_cost_or_no_base_is_refused() -> None:
     cluster = Cluster(4, 2, 10.0)
     prices = prices_of(op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)])
     with pytest.raises(ValueError, match="run one of as many operators first"):
-        prices.propose(lowered(data_parallel(op_graph, 4)))
+        prices.propose(data_parallel(op_graph, 4))
     with pytest.raises(ValueError, match="no cost of operator 0 for 2 parts of the samples"):
-        prices.run(lowered(tuple(Placement(op.name, (0, 1)) for op in op_graph.operators)))
+        prices.run(tuple(Placement(op.name, (0, 1)) for op in op_graph.operators))
     with pytest.raises(ValueError, match="places 1 of 3 operators"):
-        prices.run(lowered(data_parallel(op_graph, 4))[:1])
+        prices.run(data_parallel(op_graph, 4)[:1])

@@ -119,9 +119,9 @@ def test_a_search_draws_from_samples_as_often_as_from_each_other_dimension() -> 
     (groups,) = space.groups()
     placements = {placement for group in groups for placement in group}
     assert len(placements) == sum(len(move.arrangements) for move in space.moves_of(0))
-    alike = [{(len(servers), *rest[:1], rest[2] > 1) for servers, *rest in g} for g in groups]
+    alike = [{(len(p.servers), p.parameter_kind, p.attribute > 1) for p in g} for g in groups]
     assert all(len(keys) == 1 for keys in alike)
-    assert sum(kind == 0 and not split for ((_, kind, split),) in map(tuple, alike)) == 4
+    assert sum(kind is None and not split for ((_, kind, split),) in map(tuple, alike)) == 4
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from support.small_op_graphs import (
 from torch_topoopt import _core
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Demand, GroupDemand, PairDemand, Placement
-from torch_topoopt.search.lowering import lower_placement, operand_needs
+from torch_topoopt.search.lowering import operand_needs
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand, transfers
 
@@ -158,10 +158,9 @@ def test_every_shard_gets_all_that_it_needs_once_for_each_partial_sum(rng: rando
     producer, consumer = (random_placement(rng, op, rng.randint(1, 8)) for op in (made, used))
     sums = producer.rows
     got = dict.fromkeys(consumer.servers, 0.0)
-    for _, _, _, target, share in _core.placement_transfers(
-        lower_placement(producer), lower_placement(consumer), *operand_needs(used, consumer)
-    ):
-        got[target] += share
+    needs = operand_needs(used, consumer)
+    for transfer in _core.placement_transfers(producer, consumer, *needs):
+        got[transfer.target] += transfer.fraction
     whole_parameter, whole_positions = operand_needs(used, consumer)
     parts = consumer.sample * (1 if whole_parameter else consumer.parameter)
     parts *= 1 if whole_positions else consumer.attribute

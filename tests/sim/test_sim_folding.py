@@ -29,7 +29,6 @@ from torch_topoopt.search.lowering import (
     lower_ideal_switch,
     lower_job,
     lower_network,
-    lower_placement,
 )
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.find_network import find_network
@@ -153,9 +152,8 @@ def test_an_iteration_of_any_strategy(seed: int, on_switch: bool) -> None:
     network = find_network(cluster, demand(op_graph, strategy, servers))
     core = lower_ideal_switch(cluster) if on_switch else lower_network(cluster, network)
     job = lower_job(op_graph, cluster, degrees_of([strategy]))
-    placed = [lower_placement(placement) for placement in strategy]
-    whole = _core.simulate_iteration(job, core, placed, fold=False)
-    folded = _core.simulate_iteration(job, core, placed, fold=True)
+    whole = _core.simulate_iteration(job, core, strategy, fold=False)
+    folded = _core.simulate_iteration(job, core, strategy, fold=True)
     assert folded[:2] == pytest.approx(whole[:2], rel=1e-9)
     assert folded[2] == pytest.approx(whole[2], rel=1e-9)
     assert folded[3] == whole[3]

@@ -303,8 +303,8 @@ def test_groups_without_rings_use_the_rings_that_complete_groups_adds() -> None:
 def test_parallel_links_share_a_hop_evenly() -> None:
     links = tuple(Link(a, p, 1 - a, p) for p in range(2) for a in range(2))
     network = Network(links, (Group((0, 1), (Ring((0, 1), 1.0),)),), ())
-    core = _core.RoutedNetwork(2, [(0, 1), (1, 0), (0, 1), (1, 0)], 1e9, 0.0, [], [])
-    assert core.rings([1, 0]) == [([0, 1], 1.0)]
+    core = _core.RoutedNetwork(2, links, 1e9, 0.0, [], [])
+    assert core.rings([1, 0]) == [Ring((0, 1), 1.0)]
     cluster = Cluster(3, 2, 8.0, link_latency_s=0.0)  # two links to 1 GB/s each; server 2 is idle
     op_graph = one_all_reduce(4 * 10**9)
     estimate = predict(op_graph, cluster, network, (Placement("weights", (0, 1)),))

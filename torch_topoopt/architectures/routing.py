@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, Pair
+from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
     number = np.array(representative, dtype=np.int64)
     topology = routes.topology
     groups = [
-        (sorted(rings[0].servers), [(list(ring.servers), ring.share) for ring in rings])
+        Group(tuple(sorted(rings[0].servers)), tuple(rings))
         for rings in (topology.rings, *topology.group_rings)
         if rings
     ]
@@ -295,6 +295,6 @@ def _rounded(values: Floats) -> Floats:
 def ring_hops(network: _core.RoutedNetwork, group: Sequence[int]) -> set[Pair]:
     """The pairs of servers that follow each other on the rings of `group`."""
     hops: set[Pair] = set()
-    for order, _ in network.rings(list(group)):
-        hops.update(zip(order, (*order[1:], order[0]), strict=True))
+    for ring in network.rings(group):
+        hops.update(zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True))
     return hops

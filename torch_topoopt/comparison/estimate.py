@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology, ring_hops
 from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.search.lowering import degrees_of, lower_job
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import run_program
@@ -63,9 +63,7 @@ def predict_on(
     asked = demand(op_graph, strategy, cluster.servers)
     folded = lower_topology(routes, pairs_of(routes, asked))
     job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
-    iteration_s, compute_s, simulated, _ = _core.simulate_iteration(
-        job, folded.network, [lower_placement(placement) for placement in strategy]
-    )
+    iteration_s, compute_s, simulated, _ = _core.simulate_iteration(job, folded.network, strategy)
     link_bytes = routes.link_bytes(folded.edge_bytes(simulated))
     sent = sum(
         size

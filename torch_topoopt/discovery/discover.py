@@ -33,7 +33,7 @@ from torch_topoopt.fabric.links import listen, time_left
 from torch_topoopt.fabric.meeting import broadcast, broadcast_error, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.wiring import Wiring
-from torch_topoopt.plan import Plan
+from torch_topoopt.plan import Plan, digest_of
 
 if TYPE_CHECKING:
     import socket
@@ -76,7 +76,7 @@ def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> D
         next(lead, None)
         found = laid_out if "plan" in laid_out else receive(meeting, "found", deadline)
         plan = Plan.from_json(found["plan"])
-        wiring = Wiring.from_json(found["wiring"]).check(plan, found["plan"])
+        wiring = Wiring.from_json(found["wiring"]).check(plan, digest_of(found["plan"]))
         on_failure.pop_all()
     return Discovered(plan, wiring, layout, listeners)
 

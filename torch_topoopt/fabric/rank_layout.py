@@ -70,8 +70,8 @@ def forwarded_network(network: Network) -> Network:
     return dataclasses.replace(network, routes=(*kept, *direct))
 
 
-def rank_routes(network: Network, layout: RankLayout, rank: int) -> list[tuple[list[int], float]]:
-    """The routes (ranks, weight) of every pair of ranks whose bytes may pass through `rank`.
+def rank_routes(network: Network, layout: RankLayout, rank: int) -> list[Route]:
+    """The routes, over ranks, of every pair of ranks whose bytes may pass through `rank`.
 
     Pairs that have links of their own and no route in the plan are left out, as in the plan.
     """
@@ -97,14 +97,15 @@ def rank_routes(network: Network, layout: RankLayout, rank: int) -> list[tuple[l
                 if (source, target) == own_links and pair not in listed:
                     continue
                 if passes or rank in (source, target):
-                    expanded += [(_through(layout, source, r, target), r.weight) for r in of_pair]
+                    expanded += [_through(layout, source, r, target) for r in of_pair]
     return expanded
 
 
-def _through(layout: RankLayout, source: int, route: Route, target: int) -> list[int]:
+def _through(layout: RankLayout, source: int, route: Route, target: int) -> Route:
     leaders = [layout.leaders[server] for server in route.servers]
     ranks = [source, *leaders, target]
-    return [rank for i, rank in enumerate(ranks) if i == 0 or rank != ranks[i - 1]]
+    way = (rank for i, rank in enumerate(ranks) if i == 0 or rank != ranks[i - 1])
+    return Route(tuple(way), route.weight)
 
 
 def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> list[Ring]:
@@ -115,21 +116,15 @@ def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> 
     members = sorted(set(servers))
     hops = _hops(plan.network)
     rings = _core.rings_of_group(
-        [
-            (list(group.servers), [(list(ring.servers), ring.share) for ring in group.rings])
-            for group in plan.network.groups
-        ],
+        plan.network.groups,
         members,
         plan.cluster.ports != "simplex",
         [hops.get((a, b), plan.cluster.servers) for a in members for b in members],
     )
-    made = [Ring(tuple(order), share) for order, share in rings]
-    return list(shared_by_slowest_link(made, plan.network.routes_by_pair(), rates or {}))
+    return list(shared_by_slowest_link(rings, plan.network.routes_by_pair(), rates or {}))
 
 
-def leader_rings(
-    rings: list[Ring], layout: RankLayout, ranks: list[int]
-) -> list[tuple[list[int], float]]:
+def leader_rings(rings: list[Ring], layout: RankLayout, ranks: list[int]) -> list[Ring]:
     """Rings over the servers of a group -> rings over its members (indices into `ranks`).
 
     A server is stood for by its first member; the others reduce to it and copy from it.
@@ -137,7 +132,7 @@ def leader_rings(
     first: dict[int, int] = {}
     for member, rank in enumerate(ranks):
         first.setdefault(layout.server_of[rank], member)
-    return [([first[server] for server in ring.servers], ring.share) for ring in rings]
+    return [Ring(tuple(first[server] for server in ring.servers), ring.share) for ring in rings]
 
 
 def member_hops(network: Network, layout: RankLayout, ranks: list[int]) -> list[int]:

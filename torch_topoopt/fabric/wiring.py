@@ -9,7 +9,6 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.plan import digest_of
 from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
@@ -106,12 +105,12 @@ class Wiring(Document):
                 ) from None
         return self
 
-    def check(self, plan: Plan, text: str = "") -> Self:
+    def check(self, plan: Plan, text_digest: str = "") -> Self:
         """Returns self if it wires `plan`; raises DocumentError naming the first difference.
 
-        `text` is what the plan was read from, if it was: canonical text has the plan's digest.
+        `text_digest` is of what the plan was read from, if it was: canonical text has the plan's.
         """
-        digest = self.plan_digest if digest_of(text) == self.plan_digest else plan.digest()
+        digest = self.plan_digest if text_digest == self.plan_digest else plan.digest()
         if self.plan_digest != digest:
             raise DocumentError(
                 f"plan_digest: {self.plan_digest!r} belongs to another plan; this one is {digest!r}"

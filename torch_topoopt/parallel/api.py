@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -13,7 +12,8 @@ from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StrategyError
-from torch_topoopt.plan import Placement, Plan
+from torch_topoopt.plan import Placement
+from torch_topoopt.plan.given import given_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,21 +97,21 @@ def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dic
 
 def _piece_bytes() -> int | None:
     """The bytes that a link of the plan carries in _PIECE_S; None where there is no plan."""
-    path = os.environ.get("TOPOOPT_PLAN")
-    if path is None:
+    given = given_plan()
+    if given is None:
         return None
-    return max(_LEAST_PIECE_BYTES, round(Plan.load(path).cluster.link_bytes_per_s * _PIECE_S))
+    return max(_LEAST_PIECE_BYTES, round(given.plan.cluster.link_bytes_per_s * _PIECE_S))
 
 
 def planned(ranks: int) -> tuple[Sequence[Placement], int]:
     """Strategy and micro-batches of the job's plan; raises RuntimeError or StrategyError."""
-    path = os.environ.get("TOPOOPT_PLAN")
-    if path is None:
+    given = given_plan()
+    if given is None:
         raise RuntimeError(
             "topoopt: parallelize: this job has no plan; start the script with `topoopt run`, or "
             "say strategy="
         )
-    plan = Plan.load(path)
+    plan = given.plan
     if plan.cluster.servers * plan.cluster.accelerators_per_server != ranks:
         raise RuntimeError(
             f"topoopt: parallelize: the plan is for {plan.cluster.servers} servers with "

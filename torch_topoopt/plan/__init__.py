@@ -38,6 +38,7 @@ from torch_topoopt.plan.failures import (
     links_lost_with,
     validate_failures,
 )
+from torch_topoopt.plan.link_traffic import IterationTimes, LinkTraffic, RankTraffic
 from torch_topoopt.plan.network import Group, Link, Network, Ring
 from torch_topoopt.plan.placement import (
     PARAMETER_KINDS,
@@ -65,7 +66,9 @@ __all__ = [
     "FailurePlan",
     "Group",
     "GroupDemand",
+    "IterationTimes",
     "Link",
+    "LinkTraffic",
     "Network",
     "Pair",
     "PairDemand",
@@ -75,6 +78,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Prediction",
+    "RankTraffic",
     "Ring",
     "Round",
     "Route",

@@ -24,7 +24,8 @@ class Cluster:
 
     `ports` is "duplex" (a port carries both directions: NICs, copper cables) or "simplex" (separate
     transmit and receive fibres, each switched on its own; degree counts transmitters).
-    `link_latency_s` is paid once per hop. `accelerator` names an entry of the accelerator table.
+    `link_latency_s` is paid once per hop, by the signal alone (what a relay adds: CostModel).
+    `accelerator` names an entry of the accelerator table.
 
     Where ports are not alike, `port_gbps[server][port]` is the rate of each, `link_gbps` the least
     of them, and a link is as fast as the slower of its two ports. Where cables are given, servers

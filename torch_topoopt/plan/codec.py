@@ -188,7 +188,8 @@ def _scalar_decoder(scalar: Any) -> _Decode:
     return decode
 
 
-def _decode(cls: Any, value: Any) -> Any:
+def decode(cls: Any, value: Any) -> Any:
+    """Parsed JSON as the dataclass `cls`; raises DocumentError naming the field that is wrong."""
     try:
         return _decoder(cls)(value)
     except _InvalidError as error:
@@ -312,6 +313,11 @@ class Document:
         """Returns self, or raises DocumentError naming the first rule that is broken."""
         raise NotImplementedError  # every document has rules of its own
 
+    @classmethod
+    def upgraded(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a document of an older version, by the names that they have today."""
+        return value
+
     def to_json(self) -> str:
         """The canonical text of this document, with a final newline."""
         return _layout(_plain(self), 0) + "\n"
@@ -341,7 +347,7 @@ class Document:
                 f"version: {brief(version)} is newer than {cls.VERSION}, the newest {cls.KIND} "
                 "that this torch_topoopt reads; upgrade torch_topoopt"
             )
-        document: Self = _decode(cls, value)
+        document: Self = decode(cls, cls.upgraded(value) if version < cls.VERSION else value)
         return document.validate()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -351,8 +357,14 @@ class Document:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads and validates `path`; raises DocumentError prefixed with the path, or OSError."""
+        return cls.read(path)[0]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> tuple[Self, str]:
+        """As `load`, and the text that was read."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            return cls.from_json(text), text
         except UnicodeDecodeError:
             raise DocumentError(f"{path}: not a text file") from None
         except DocumentError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch_topoopt.plan.checks import validate_network
 from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fields of Plan
@@ -18,28 +18,42 @@ from torch_topoopt.plan.placement import Placement, validate_placement
 MODES = ("paper", "best", "fixed", "discovered")
 Policy = Literal["shortest", "single", "random", "coin-change", "k-shortest", "optimal"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+_NAME_SINCE_4 = {
+    "message_s": "alpha_s",
+    "hop_s": "per_hop_latency_s",
+    "reduce_s_per_byte": "gamma_s_per_byte",
+}
+
 SpaceName = Literal["data-parallel", "samples", "full"]
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """The cost of messages in the alpha-beta-gamma model, by which collectives choose algorithms.
+    """The alpha-beta-gamma model with a latency per hop; collectives choose their algorithm by it.
 
-    A message takes `message_s` to hand over and take, and `hop_s` on every link of its way; adding
-    one tensor to another takes `reduce_s_per_byte`.
+    A message of b bytes over h links takes `alpha_s` to hand over and take, `per_hop_latency_s` and
+    b * `beta_s_per_byte` on every link; reducing it takes b * `gamma_s_per_byte`. Without a beta,
+    a byte takes what the links of the cluster are rated at.
+
+    The latency per hop is that of the backend, a relay's software included; `link_latency_s` of the
+    Cluster is the signal's alone, with which networks are simulated before anything runs.
     """
 
-    message_s: float
-    hop_s: float
-    reduce_s_per_byte: float
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"beta_s_per_byte"})
+
+    alpha_s: float
+    per_hop_latency_s: float
+    gamma_s_per_byte: float
+    beta_s_per_byte: float | None = None
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right."""
-        if not 0 < self.message_s < math.inf:
-            raise DocumentError(
-                f"cost_model.message_s: {self.message_s} is not a finite number above 0"
-            )
-        for name, value in (("hop_s", self.hop_s), ("reduce_s_per_byte", self.reduce_s_per_byte)):
+        for name in ("alpha_s", "beta_s_per_byte"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise DocumentError(f"cost_model.{name}: {value} is not a finite number above 0")
+        for name in ("per_hop_latency_s", "gamma_s_per_byte"):
+            value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise DocumentError(f"cost_model.{name}: {value} is not a finite number from 0 on")
         return self
@@ -100,11 +114,13 @@ class Plan(Document):
 
     Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a
     version 1 is read as having none of them. Version 3 added `micro_batches`, and to placements
-    splits of parameters and positions; older ones are read as splitting samples only.
+    splits of parameters and positions; older ones are read as splitting samples only. Version 4 has
+    the cost model in the terms of the alpha-beta-gamma model; older ones called alpha `message_s`,
+    the latency per hop `hop_s` and gamma `reduce_s_per_byte`.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing"})
 
     version: int
@@ -154,6 +170,14 @@ class Plan(Document):
             search=(),
             strategy=(),
         ).validate()
+
+    @classmethod
+    def upgraded(cls, value: dict[str, Any]) -> dict[str, Any]:
+        model = value.get("cost_model")
+        if not isinstance(model, dict):
+            return value
+        renamed = {_NAME_SINCE_4.get(name, name): number for name, number in model.items()}
+        return {**value, "version": cls.VERSION, "cost_model": renamed}
 
     def validate(self) -> Self:
         for field, names in (("mode", MODES), ("routing", POLICIES)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.plan import Placement
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network, lower_placement
+from torch_topoopt.search.lowering import degrees_of, lower_job, lower_network
 from torch_topoopt.search.shards import shard_cost
 from torch_topoopt.search.strategies import Memory
 from torch_topoopt.search.strategy_space import strategy_space
@@ -88,7 +88,7 @@ def explain(
         op_graph, cluster, degrees, micro_batches=micro_batches, optimizer_factor=optimizer_factor
     )
     prices = _core.StrategyPrices(job, lower_network(cluster, network))
-    iteration_s = prices.run([lower_placement(placement) for placement in strategy])
+    iteration_s = prices.run(strategy)
     memory = Memory(op_graph, cluster, degrees, micro_batches, optimizer_factor=optimizer_factor)
     changes = _Changes(op_graph, strategy, prices, memory)
     found = []
@@ -138,21 +138,19 @@ class _Changes:
         self._strategy = strategy
         self._prices = prices
         self._memory = memory
-        self._lowered = [lower_placement(placement) for placement in strategy]
 
     def best(self, index: int, move: SplitChoice) -> Alternative | None:
         """Of that way of splitting; None where it would take too many transfers to price."""
         best: Alternative | None = None
         step = max(1, len(move.arrangements) // _MOST_ARRANGEMENTS)
-        before, lowered = self._strategy, self._lowered
+        before = self._strategy
         for servers in move.arrangements[::step]:
             placement = Placement.of(before[index].operator, servers, move.degrees)
             if _parts(self._op_graph, before, index, placement) > _MOST_PARTS:
                 return None
-            seconds = self._prices.propose(
-                [*lowered[:index], lower_placement(placement), *lowered[index + 1 :]]
-            )
-            fits = self._memory.fits((*before[:index], placement, *before[index + 1 :]))
+            after = (*before[:index], placement, *before[index + 1 :])
+            seconds = self._prices.propose(after)
+            fits = self._memory.fits(after)
             made = Alternative(placement, seconds, fits)
             if best is None or _order(made) < _order(best):
                 best = made

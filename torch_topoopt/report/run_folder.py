@@ -6,9 +6,7 @@
 * `stage`: `name` (one of `STAGES`), `seconds`; a stage that ran twice counts with its total;
 * `train`: the training script's own log, free-form. The report looks for accuracies, losses,
   `elapsed_s` or `time_s`, `steps` (optimiser steps since the start) and `target_accuracy`;
-* `link`: `source`, `source_port`, `target`, `target_port`, `sent_bytes`, `relayed_bytes`; measured
-  over the whole run, once per directed link; the relayed bytes are part of the sent bytes;
-  `iteration_bytes` are those of one training iteration, where that was measured;
+* `link`: the fields of a `LinkTraffic`, measured over the whole run, once per directed link;
 * `iterations`: `count` and `seconds`; the time of one of the measured training iterations;
   `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
   were busy on average with other programs, where the servers were emulated on one machine;
@@ -31,8 +29,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from torch_topoopt.op_graph import OpGraph
-from torch_topoopt.plan import Link, Plan
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan import Link, LinkTraffic, Plan
+from torch_topoopt.plan.codec import DocumentError, decode
 
 STAGES = ("profile", "co-optimise", "wire", "train")
 
@@ -46,18 +44,6 @@ class RunStart:
     degree: int
     seed: int
     time: str
-
-
-@dataclass(frozen=True)
-class LinkTraffic:
-    """Bytes that left on one directed link in the whole run, and how many were relayed ones.
-
-    `iteration_bytes` left in one training iteration; None where that was not measured.
-    """
-
-    sent_bytes: int
-    relayed_bytes: int
-    iteration_bytes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -130,21 +116,16 @@ def _add_stage(metrics: Metrics, event: dict[str, Any], where: str) -> None:
 
 
 def _add_link(metrics: Metrics, event: dict[str, Any], where: str) -> None:
-    ends = ("source", "source_port", "target", "target_port")
-    link = Link(*(_whole(event, end, where) for end in ends))
-    sent, relayed = _whole(event, "sent_bytes", where), _whole(event, "relayed_bytes", where)
-    if link in metrics.links:
-        raise DocumentError(f"{where}: link {link_name(link)} was measured on an earlier line")
-    if relayed > sent:
+    fields = {name: value for name, value in event.items() if name not in ("event", "time_s")}
+    try:
+        traffic: LinkTraffic = decode(LinkTraffic, fields).validate()
+    except DocumentError as error:
+        raise DocumentError(f"{where}: {error}") from None
+    if traffic.link in metrics.links:
         raise DocumentError(
-            f"{where}: relayed_bytes: {relayed} is more than {sent}, the sent_bytes it is part of"
+            f"{where}: link {link_name(traffic.link)} was measured on an earlier line"
         )
-    in_one = event.get("iteration_bytes")
-    if in_one is not None and (not is_number(in_one) or in_one < 0):
-        raise DocumentError(
-            f"{where}: iteration_bytes: expected a number from 0 on, got {in_one!r}"
-        )
-    metrics.links[link] = LinkTraffic(sent, relayed, in_one)
+    metrics.links[traffic.link] = traffic
 
 
 def _iterations(event: dict[str, Any], where: str) -> MeasuredIterations:

@@ -23,8 +23,9 @@ import os
 import sys
 import weakref
 import zlib
+from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,11 +40,10 @@ from torch_topoopt.runtime.job import Job, end_past_jobs, job_of, job_with, jobs
 from torch_topoopt.runtime.job_network import Place
 from torch_topoopt.runtime.versions import check_build
 
-if TYPE_CHECKING:
-    from torch_topoopt.plan import Ring
-
 _NAME = "topoopt"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_RING_COUNTERS = ("kind", "index", "ranks", "sent_bytes", "seconds")
 
 log = logging.getLogger("torch_topoopt")
 
@@ -156,55 +156,49 @@ def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
 def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: Any) -> Any:
     """The group of those ranks of the job; `options` has its name and timeout."""
     options.global_ranks_in_group = ranks
-    members = job.members(ranks)
-    servers, rings = members.servers, members.rings
-    algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
-    name, member = options.group_name, members.rank
-    channel = _channel(job, name)
+    config = job.group(ranks)
+    config.name, config.cost = options.group_name, job.cost
+    config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
+    config.channel = _channel(job, config.name)
     # A group that is created again after its end finds what its first life has left there.
-    store = dist.PrefixStore(f"life{job.life}.{job.lives[name]}", store)
-    segment_fd = _open_segment(extension, name, store, member, servers)
-    if member == 0:
-        engine = "in shared memory" if segment_fd >= 0 else _describe_links(algorithm, rings)
-        at = ", ".join(map(str, sorted(set(servers))))
-        log.info("group %s: ranks %s on servers %s; collectives %s", name, ranks, at, engine)
+    store = dist.PrefixStore(f"life{job.life}.{job.lives[config.name]}", store)
+    config.segment_fd = _open_segment(extension, config, store)
+    if config.rank == 0:
+        engine = "in shared memory" if config.segment_fd >= 0 else _describe_links(config)
+        at = ", ".join(map(str, sorted(set(config.servers))))
+        log.info("group %s: ranks %s on servers %s; collectives %s", config.name, ranks, at, engine)
     group = extension.ProcessGroupTopoopt(
-        session=job.session,
-        name=name,
-        channel=channel,
-        **members.arguments(),
-        cost=job.cost,
-        algorithm=algorithm,
-        segment_fd=segment_fd,
-        options=options,
-        store=store,
-        splitter=functools.partial(_split, weakref.ref(job), ranks),
+        job.session, config, options, store, functools.partial(_split, weakref.ref(job), ranks)
     )
     job.groups = [*(other for other in job.groups if not other.is_shut_down), group]
     return group
 
 
-def _open_segment(extension: Any, name: str, store: Any, member: int, servers: list[int]) -> int:
+def _open_segment(extension: Any, config: Any, store: Any) -> int:
     """The memory of a group whose members are all on one server; -1 if it has none."""
-    size = len(servers)
-    if len(set(servers)) > 1 or not 1 < size <= extension.MAX_TEAM_MEMBERS:
+    size = len(config.servers)
+    if len(set(config.servers)) > 1 or not 1 < size <= extension.MAX_TEAM_MEMBERS:
         return -1
     if not shared_memory_allowed():
         return -1
     return open_segment(
         dist.PrefixStore("segment", store),
-        member,
+        config.rank,
         size,
         extension.team_segment_bytes(size),
         lambda why: log.warning(
-            "group %s: its ranks cannot share memory and use links instead: %s", name, why
+            "group %s: its ranks cannot share memory and use links instead: %s", config.name, why
         ),
     )
 
 
-def _describe_links(algorithm: str, rings: list[Ring]) -> str:
-    orders = [f"{'-'.join(map(str, ring.servers))} ({ring.share:.0%})" for ring in rings]
-    return f"over links, algorithm {algorithm}, rings over servers: {', '.join(orders) or 'none'}"
+def _describe_links(config: Any) -> str:
+    """By the servers of the members that the rings visit."""
+    rings = ", ".join(
+        f"{'-'.join(str(config.servers[member]) for member in ring.servers)} ({ring.share:.0%})"
+        for ring in config.rings
+    )
+    return f"over links, algorithm {config.algorithm}, rings over servers: {rings or 'none'}"
 
 
 def _split(
@@ -260,13 +254,19 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     sent_bytes, seconds (in which an operation had something to do there).
     """
     rings = [
-        {"group": group.group_name, **counters}
+        {
+            "group": group.group_name,
+            **{name: getattr(counters, name) for name in _RING_COUNTERS},
+        }
         for job in jobs
         for group in job.groups
         if not group.is_shut_down
         for counters in group.ring_counters()
     ]
-    return {"links": [link for job in jobs for link in job.link_stats()], "rings": rings}
+    links = [asdict(link) for job in jobs for link in job.links()]
+    for link in links:
+        del link["iteration_bytes"]  # which is measured at the end
+    return {"links": links, "rings": rings}
 
 
 @atexit.register

@@ -8,19 +8,17 @@ ranks of a group are alone with it (use_local_synchronization), they have a job 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery.discover import discover
 from torch_topoopt.fabric.rank_layout import (
-    RankLayout,
     forwarded_network,
     leader_rings,
     member_hops,
@@ -28,50 +26,29 @@ from torch_topoopt.fabric.rank_layout import (
     rings_of,
 )
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
-from torch_topoopt.plan.codec import write_text_atomically
+from torch_topoopt.plan import IterationTimes, RankTraffic
 from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
     StoreMeeting,
     given_network,
-    link_tuples,
+    link_specs,
     log_link,
 )
-from torch_topoopt.runtime.measuring import CostTuple, cost_of
+from torch_topoopt.runtime.measuring import cost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.plan import Network, Plan, Ring
+    from torch_topoopt.plan import CostModel, Link, LinkTraffic, Network, Plan
 
 _WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
 
 log = logging.getLogger("torch_topoopt")
-
-
-@dataclass(frozen=True)
-class Members:
-    """A group of ranks of a job: `ranks[rank]` is this one. `ranks` are numbers in the job."""
-
-    rank: int
-    ranks: list[int]
-    servers: list[int]
-    rings: list[Ring]
-    hops: list[int]
-    layout: RankLayout
-
-    def arguments(self) -> dict[str, Any]:
-        """As the C++ backend takes them."""
-        return {
-            "rank": self.rank,
-            "ranks": self.ranks,
-            "servers": self.servers,
-            "rings": leader_rings(self.rings, self.layout, self.ranks),
-            "hops": self.hops,
-        }
 
 
 @dataclass(eq=False)
@@ -88,8 +65,9 @@ class Job:
     place: Place
     life: int  # 1 for the first job that met in its store, 2 after it was opened anew, ...
     timeout: timedelta
+    extension: Any  # _backend
     session: Any  # _backend.Session
-    cost: CostTuple = (0.0, 0.0, 0.0, 0.0)  # what messages cost; known when the job is open
+    cost: CostModel | None = None  # known when the job is open
     channels: dict[int, str] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)  # how often a group of a name was created
     groups: list[Any] = field(default_factory=list)
@@ -102,17 +80,17 @@ class Job:
         """Rank as torch.distributed numbers it -> rank in this job."""
         return {rank: number for number, rank in enumerate(self.place.ranks)}
 
-    def members(self, ranks: Sequence[int]) -> Members:
-        """The group of those ranks, as torch.distributed numbers them."""
+    def group(self, ranks: Sequence[int]) -> Any:
+        """The _backend.GroupConfig of those ranks, as torch.distributed numbers them."""
         numbers = [self.number_of[rank] for rank in ranks]
         servers = [self.layout.server_of[number] for number in numbers]
-        return Members(
-            numbers.index(self.place.index),
-            numbers,
-            servers,
-            rings_of(self.plan, sorted(set(servers)), self.wiring.link_rates(self.plan)),
-            member_hops(self.plan.network, self.layout, numbers),
-            self.layout,
+        rings = rings_of(self.plan, sorted(set(servers)), self.wiring.link_rates(self.plan))
+        return self.extension.GroupConfig(
+            rank=numbers.index(self.place.index),
+            ranks=numbers,
+            servers=servers,
+            rings=leader_rings(rings, self.layout, numbers),
+            hops=member_hops(self.plan.network, self.layout, numbers),
         )
 
     def hold(self) -> None:
@@ -135,8 +113,10 @@ class Job:
             group.shutdown()
         self.let_go(aborted=False)
 
-    def link_stats(self) -> list[dict[str, Any]]:
-        return list(self.session.link_counters())
+    def links(self) -> list[LinkTraffic]:
+        """What this rank has sent over its links so far."""
+        traffic: list[LinkTraffic] = self.session.link_traffic()
+        return traffic
 
 
 jobs: list[Job] = []  # those that are open, and the last one that was
@@ -197,15 +177,15 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=link_tuples(links, layout, place.index),
+        links=link_specs(extension, links, layout, place.index),
         routes=rank_routes(_network_of(plan, wiring), layout, place.index),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
     )
-    job = Job(plan, wiring, layout, place, meeting.life, timeout, session)
+    job = Job(plan, wiring, layout, place, meeting.life, timeout, extension, session)
     opened.append(weakref.ref(job))
     try:
-        job.cost = cost_of(plan, session, job.members(place.ranks).arguments(), timeout)
+        job.cost = cost_of(plan, session, job.group(place.ranks), timeout)
     except BaseException as error:
         session.fail(f"{type(error).__name__}: {error}")
         raise
@@ -234,8 +214,8 @@ def _iteration_bytes(job: Job | None, first: int, count: int) -> tuple[list[int]
     if job is None:
         return [0] * count, []
     own, of_links = job.session.iteration_bytes(first, count)
-    links = zip(job.link_stats(), of_links, strict=True)
-    return own, [sent for link, sent in links if link["source_port"] >= 0]
+    links = zip(job.links(), of_links, strict=True)
+    return own, [sent for link, sent in links if link.source_port >= 0]
 
 
 # ---- what is left behind -----------------------------------------------------------------------
@@ -245,52 +225,30 @@ class _Record:
     """The file with what this process has sent over the planned links, in all its jobs."""
 
     def __init__(self) -> None:
-        self._name: str | None = None
-        self._links: dict[tuple[int, ...], dict[str, Any]] = {}
-        self._iterations: dict[str, Any] | None = None
+        self._rank: int | None = None
+        self._links: dict[Link, LinkTraffic] = {}
+        self._iterations: IterationTimes | None = None
 
     def add(self, job: Job, run_dir: str) -> None:
-        if self._name is None:  # ranks may be numbered anew, but the process is the same
+        if self._rank is None:  # ranks may be numbered anew, but the process is the same
             self._rank = job.place.ranks[job.place.index]
-            self._name = f"links-rank{self._rank}.json"
-        planned = [link for link in job.link_stats() if link["source_port"] >= 0]
-        for link in planned:
-            self._add_link(link)
+        planned = [traffic for traffic in job.links() if traffic.source_port >= 0]
+        for traffic in planned:
+            before = self._links.get(traffic.link)
+            self._links[traffic.link] = traffic if before is None else before + traffic
         seen = job.meter.result() if job.meter is not None else None
         if seen is not None and job.meter is not None:
-            self._iterations = {
-                "count": seen.count,
-                "seconds": seen.seconds,
-                "first_ended_s": job.meter.first_ended_s,
-            }
-            for entry in self._links.values():
-                entry.pop("iteration_bytes", None)
-            for link, size in zip(planned, seen.link_bytes, strict=True):
-                self._links[_ends(link)]["iteration_bytes"] = size
-        document: dict[str, Any] = {
-            "version": 1,
-            "rank": self._rank,
-            "server": job.layout.server_of[job.place.index],
-            "links": list(self._links.values()),
-        }
-        if self._iterations is not None:
-            document["iterations"] = self._iterations
-        write_text_atomically(Path(run_dir) / self._name, json.dumps(document) + "\n")
-
-    def _add_link(self, link: dict[str, Any]) -> None:
-        entry = self._links.setdefault(_ends(link), {})
-        for name, value in link.items():
-            if name == "kind":  # all are sockets
-                continue
-            entry[name] = value if name in _ENDS else entry.get(name, 0) + value
+            self._iterations = IterationTimes(seen.count, seen.seconds, job.meter.first_ended_s)
+            sizes = dict(zip((t.link for t in planned), seen.link_bytes, strict=True))
+            for link, traffic in self._links.items():
+                self._links[link] = replace(traffic, iteration_bytes=sizes.get(link))
+        server = job.layout.server_of[job.place.index]
+        links = tuple(self._links.values())
+        document = RankTraffic(RankTraffic.VERSION, self._rank, server, links, self._iterations)
+        document.save(Path(run_dir) / f"links-rank{self._rank}.json")
 
 
-_ENDS = ("source", "source_port", "target", "target_port")
 _record = _Record()
-
-
-def _ends(link: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(link[name] for name in _ENDS)
 
 
 def _on_closed(job: Job | None, why: str) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -21,8 +20,9 @@ from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.secret import given_secret, sign, verified
 from torch_topoopt.fabric.wiring import Wiring
-from torch_topoopt.plan import Plan
+from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
 from torch_topoopt.topology.failures.remaining import remaining_network
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.fabric.rank_links import RankLinks
+    from torch_topoopt.plan import Plan
 
 log = logging.getLogger("torch_topoopt")
 
@@ -99,18 +100,18 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered
     the network is what the plan's links are without those. Raises DocumentError if the ranks do not
     fit the plan, FabricError if one does not come, and DisconnectedError if too few links are left.
     """
-    given = [name for name in ("TOPOOPT_PLAN", "TOPOOPT_WIRING") if os.environ.get(name)]
-    if not given:
-        return None
-    if len(given) == 1:
+    names = [name for name in (PLAN_VARIABLE, "TOPOOPT_WIRING") if os.environ.get(name)]
+    if len(names) == 1:
         raise RuntimeError(
-            f"topoopt: {given[0]} is set, but a plan and its wiring go together: set both "
+            f"topoopt: {names[0]} is set, but a plan and its wiring go together: set both "
             "TOPOOPT_PLAN and TOPOOPT_WIRING, or none to discover the network"
         )
-    plan = Plan.load(os.environ["TOPOOPT_PLAN"])
-    text = Path(os.environ["TOPOOPT_PLAN"]).read_text(encoding="utf-8")
+    given = given_plan()
+    if given is None:
+        return None
+    plan = given.plan
     layout = _meet_on_servers(meeting, place, plan.cluster.servers, deadline)
-    wiring = Wiring.load(os.environ["TOPOOPT_WIRING"]).check(plan, text)
+    wiring = Wiring.load(os.environ["TOPOOPT_WIRING"]).check(plan, given.text_digest)
     left = set(layout.server_of)
     if len(left) < plan.cluster.servers:
         plan, wiring = _without_others(plan, wiring, left)
@@ -167,20 +168,17 @@ def log_link(opened: OpenLink, wiring: Wiring) -> None:
     log.info("%s: %s:%d%s - %s:%d", describe(link), *near, where, *far)
 
 
-LinkTuple = tuple[str, int, int, int, int, int, int, bool]
-
-
-def link_tuples(links: RankLinks, layout: RankLayout, rank: int) -> list[LinkTuple]:
-    """The connections as _backend.Session takes them, which owns their descriptors from then on."""
-    tuples: list[LinkTuple] = []
+def link_specs(extension: Any, links: RankLinks, layout: RankLayout, rank: int) -> list[Any]:
+    """The connections as _backend.LinkSpec; a Session owns their descriptors from then on."""
+    specs = []
     for opened in links.planned:
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
-        ends = (link.source, link.source_port, link.target, link.target_port)
-        tuples.append(("socket", peer, *ends, opened.connection.detach(), opened.sends))
-    kind = "shm" if shared_memory_allowed() else "socket"
-    for peer, connection in links.local.items():
-        tuples.append((kind, peer, rank, -1, peer, -1, connection.detach(), True))
-    for peer, connection in links.forwarded.items():
-        tuples.append(("socket", peer, rank, -1, peer, -1, connection.detach(), True))
-    return tuples
+        descriptor = opened.connection.detach()
+        specs.append(extension.LinkSpec(link, descriptor, opened.sends, "socket", peer))
+    local = "shm" if shared_memory_allowed() else "socket"
+    for kind, connections in ((local, links.local), ("socket", links.forwarded)):
+        for peer, connection in connections.items():
+            between = Link(rank, -1, peer, -1)
+            specs.append(extension.LinkSpec(between, connection.detach(), True, kind, peer))
+    return specs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,36 +20,33 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Plan
 
-CostTuple = tuple[float, float, float, float]
-
 log = logging.getLogger("torch_topoopt")
 
 
-def cost_of(plan: Plan, session: Any, members: dict[str, Any], timeout: timedelta) -> CostTuple:
-    """The plan's cost model as the C++ backend takes it, or one that all ranks measure together.
+def cost_of(plan: Plan, session: Any, group: Any, timeout: timedelta) -> CostModel:
+    """The plan's cost model, or one that all ranks measure together; its beta is never None.
 
-    `members` are the arguments that describe the group of all ranks. A measured model is written to
-    the run folder, from where it can be copied into the plan.
+    `group` is the _backend.GroupConfig of all ranks. A measured model is written to the run folder,
+    from where it can be copied into the plan.
     """
-    seconds_per_byte = 1 / plan.cluster.link_bytes_per_s
+    rated = 1 / plan.cluster.link_bytes_per_s
     if plan.cost_model is not None:
-        model = plan.cost_model
-        return (model.message_s, model.hop_s, seconds_per_byte, model.reduce_s_per_byte)
-    cost: CostTuple = session.measure_cost(
-        **members, seconds_per_byte=seconds_per_byte, timeout=timeout
-    )
-    if members["rank"] == 0 and len(set(members["servers"])) > 1:
-        _record(CostModel(message_s=cost[0], hop_s=cost[1], reduce_s_per_byte=cost[3]))
-    return cost
+        return replace(plan.cost_model, beta_s_per_byte=plan.cost_model.beta_s_per_byte or rated)
+    group.cost = CostModel(0.0, 0.0, 0.0, rated)
+    measured: CostModel = session.measure_cost(group, timeout)
+    if group.rank == 0 and len(set(group.servers)) > 1:
+        _record(measured)
+    return measured
 
 
 def _record(model: CostModel) -> None:
     log.info(
-        "measured: a message takes %.1f us and %.1f us per link, adding up %.2f ns per byte",
-        model.message_s * 1e6,
-        model.hop_s * 1e6,
-        model.reduce_s_per_byte * 1e9,
+        "measured: a message takes %.1f us and %.1f us per link, reducing %.2f ns per byte",
+        model.alpha_s * 1e6,
+        model.per_hop_latency_s * 1e6,
+        model.gamma_s_per_byte * 1e9,
     )
     if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
-        section = {"cost_model": vars(model)}
+        section = {"cost_model": asdict(model)}
+        del section["cost_model"]["beta_s_per_byte"]  # as the links are rated
         write_text_atomically(Path(run_dir) / "cost_model.json", json.dumps(section) + "\n")

@@ -110,7 +110,7 @@ class Chain:
         """Its result so far."""
         core = self._core
         candidates = tuple(
-            Candidate(seconds, self._problem.raised(strategy))
+            Candidate(seconds, self._problem.named(strategy))
             for seconds, strategy in core.best(_KEPT)
         )
         return ChainResult(

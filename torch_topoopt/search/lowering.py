@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, PARAMETER_KINDS, Degrees, Placement, RouteTable
+from torch_topoopt.plan import BYTES_PER_GBPS, PARAMETER_KINDS, RouteTable
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.shards import may_split, shard_cost
+from torch_topoopt.search.shards import UNSPLIT, ShardCost, ShardedOperator, may_split, shard_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from torch_topoopt.op_graph import MeasuredStep, Operator, OpGraph, Split
-    from torch_topoopt.plan import Cluster, Group, Network, ParameterKind
-
-# servers, number of the parameter split, its degree, attribute degree
-LoweredPlacement = tuple[Sequence[int], int, int, int]
-
-_KINDS: tuple[ParameterKind | None, ...] = (None, *PARAMETER_KINDS)  # as ParameterSplit in C++
-
-
-def lower_placement(placement: Placement) -> LoweredPlacement:
-    """As the C++ core takes a placement."""
-    return (
-        placement.servers,
-        _KINDS.index(placement.parameter_kind),
-        placement.parameter,
-        placement.attribute,
-    )
-
-
-def placement_from_core(operator: str, lowered: LoweredPlacement) -> Placement:
-    """The placement of `operator` that `lower_placement` made this of."""
-    servers, kind, parameter, attribute = lowered
-    return Placement.of(operator, tuple(servers), Degrees(1, _KINDS[kind], parameter, attribute))
+    from torch_topoopt.op_graph import MeasuredStep, Operator, OpGraph
+    from torch_topoopt.plan import Cluster, Degrees, Group, Network, Placement
 
 
 def degrees_of(strategies: Iterable[Sequence[Placement]]) -> set[Degrees]:
@@ -61,8 +39,9 @@ def lower_job(
     """
     device = accelerator(cluster.accelerator)
     per_server = cluster.accelerators_per_server
-    listed = sorted(set(degrees), key=lambda d: (d.sample, _KINDS.index(d.kind), *d[2:]))
-    buckets, step = op_graph.gradient_buckets, op_graph.measured_step
+    kinds = (None, *PARAMETER_KINDS)
+    listed = sorted(set(degrees), key=lambda d: (d.sample, kinds.index(d.kind), *d[2:]))
+    step = op_graph.measured_step
     operators = []
     for operator in op_graph.operators:
         shards = [
@@ -71,32 +50,28 @@ def lower_job(
                 step,
             )
             if may_split(operator, split)
-            else (-1.0, -1.0, 0, 0)
+            else UNSPLIT
             for split in listed
         ]
+        whole = [split.dimension for split in operator.splits if split.operands == "whole"]
         operators.append(
-            (
+            ShardedOperator(
                 shards,
-                float(operator.parameter_gradient_bytes),
-                [_KINDS.index(s.dimension) for s in _whole(operator) if s.dimension in _KINDS],
-                any(s.dimension == "attribute" for s in _whole(operator)),
-                [
-                    (o.producer, float(o.size_bytes), float(o.gradient_bytes), o.tensor)
-                    for o in operator.operands
-                ],
+                operator.parameter_gradient_bytes,
+                [dimension for dimension in whole if dimension != "attribute"],
+                "attribute" in whole,
+                operator.operands,
             )
         )
     # A ring AllReduce among the accelerators of one server, before the servers' own.
     local = 2 * (per_server - 1) / per_server / device.peer_bytes_per_s
-    numbers = [(d.sample, _KINDS.index(d.kind), d.parameter, d.attribute) for d in listed]
     return _core.Job(
         cluster.servers,
         micro_batches,
-        numbers,
+        listed,
         local,
         operators,
-        first_bucket_bytes=float(buckets.first_bytes) if buckets else 0.0,
-        bucket_bytes=float(buckets.cap_bytes) if buckets else 0.0,
+        buckets=op_graph.gradient_buckets,
         overhead_s=step.overhead_s if step else 0.0,
         servers_at_once=servers_at_once(op_graph),
     )
@@ -108,17 +83,13 @@ def servers_at_once(op_graph: OpGraph) -> float:
     return math.inf if step is None or step.servers_at_once is None else step.servers_at_once
 
 
-def _scaled(
-    cost: tuple[float, float, int, int], step: MeasuredStep | None
-) -> tuple[float, float, int, int]:
+def _scaled(cost: ShardCost, step: MeasuredStep | None) -> ShardCost:
     if step is None:
         return cost
-    forward_s, backward_s, *sizes = cost
-    return (forward_s * step.forward_scale, backward_s * step.backward_scale, sizes[0], sizes[1])
-
-
-def _whole(operator: Operator) -> list[Split]:
-    return [split for split in operator.splits if split.operands == "whole"]
+    return cost._replace(
+        forward_s=cost.forward_s * step.forward_scale,
+        backward_s=cost.backward_s * step.backward_scale,
+    )
 
 
 def operand_needs(operator: Operator, placement: Placement) -> tuple[bool, bool]:
@@ -146,15 +117,12 @@ def lower_network(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
     )
     return _core.RoutedNetwork(
         servers=cluster.servers,
-        links=[(link.source, link.target) for link in network.links],
+        links=network.links,
         bytes_per_s=cluster.link_bytes_per_s,
         latency_s=cluster.link_latency_s,
-        routes=[(route.servers, route.weight) for route in table.listed],
-        groups=[
-            (list(group.servers), [(list(ring.servers), ring.share) for ring in group.rings])
-            for group in network.groups
-        ],
-        by_offset=[(route.strides, route.weight) for route in table.by_offset],
+        routes=table.listed,
+        groups=network.groups,
+        by_offset=table.by_offset,
         next_hops=list(itertools.chain.from_iterable(table.next_hops)),
     )
 
@@ -214,10 +182,7 @@ def _network_of_paths(
         begin=np.array([0, *itertools.accumulate(lengths)], dtype=np.int64),
         link=np.array([link for link, _ in uses], dtype=np.int64),
         load=np.array([load for _, load in uses], dtype=np.float64),
-        groups=[
-            (list(group.servers), [(list(ring.servers), ring.share) for ring in group.rings])
-            for group in groups
-        ],
+        groups=groups,
     )
 
 
@@ -247,4 +212,4 @@ def memory_by_server(
         micro_batches=micro_batches,
         optimizer_factor=optimizer_factor,
     )
-    return _core.memory_bytes(job, [lower_placement(placement) for placement in strategy])
+    return _core.memory_bytes(job, strategy)

@@ -67,4 +67,4 @@ class StrategySearch:
 
     def best(self) -> Strategy:
         """The cheapest strategy seen."""
-        return self._problem.raised(self._core.best())
+        return self._problem.named(self._core.best())

@@ -11,9 +11,7 @@ from torch_topoopt.plan import Degrees, Network
 from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.lowering import (
     degrees_of,
-    lower_placement,
     memory_limit,
-    placement_from_core,
 )
 from torch_topoopt.search.strategy_space import check_strategy, strategy_space
 
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.op_graph import OpGraph, SplitDimension
-    from torch_topoopt.plan import Cluster
-    from torch_topoopt.search.lowering import LoweredPlacement
+    from torch_topoopt.plan import Cluster, Placement
     from torch_topoopt.search.strategies import Executable, Strategy
 
 MAX_TRANSFERS = 40_000  # which the flow level simulates in about a second
@@ -72,7 +69,7 @@ class SearchProblem:
             "job": self._problem.job(self._degrees, self.micro_batches),
             "network": self._core_network,
             "space": self._space.core,
-            "starts": self._core_starts,
+            "starts": self._checked_starts,
             "memory_limit_bytes": memory_limit(self.cluster),
             "max_transfers": self.max_transfers,
             "seed": seed % 2**64,
@@ -90,11 +87,11 @@ class SearchProblem:
             made.__dict__["_core_network"] = self._core_network
         return made
 
-    def raised(self, lowered: Sequence[LoweredPlacement]) -> Strategy:
-        """A strategy of the core as one of the library."""
+    def named(self, strategy: Sequence[Placement]) -> Strategy:
+        """A strategy of the core, with the names of the operators."""
         return tuple(
-            placement_from_core(operator.name, placement)
-            for operator, placement in zip(self.op_graph.operators, lowered, strict=True)
+            replace(placement, operator=operator.name)
+            for operator, placement in zip(self.op_graph.operators, strategy, strict=True)
         )
 
     @cached_property
@@ -118,12 +115,12 @@ class SearchProblem:
         return self._space.degrees | degrees_of(self.starts)
 
     @cached_property
-    def _core_starts(self) -> list[list[LoweredPlacement]]:
+    def _checked_starts(self) -> tuple[Strategy, ...]:
         for start in self.starts:
             check_strategy(
                 self.op_graph, self.cluster.servers, start, micro_batches=self.micro_batches
             )
-        return [[lower_placement(placement) for placement in start] for start in self.starts]
+        return self.starts
 
     @cached_property
     def _core_network(self) -> _core.RoutedNetwork:

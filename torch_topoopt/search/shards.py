@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.search.accelerators import (
     estimated_seconds,
@@ -13,9 +13,36 @@ from torch_topoopt.search.accelerators import (
 )
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import Operator, Split
-    from torch_topoopt.plan import Degrees
+    from collections.abc import Sequence
+
+    from torch_topoopt.op_graph import Operand, Operator, Split
+    from torch_topoopt.plan import Degrees, ParameterKind
     from torch_topoopt.search.accelerators import Accelerator
+
+
+class ShardCost(NamedTuple):
+    """What one shard costs: seconds of one micro-batch; bytes of its state (parameters, gradients,
+    what the optimizer keeps), and those kept from its forward to its backward pass."""
+
+    forward_s: float
+    backward_s: float
+    state_bytes: int
+    saved_bytes: int
+
+
+UNSPLIT = ShardCost(-1.0, -1.0, 0, 0)  # of an operator that cannot be split that way
+
+
+class ShardedOperator(NamedTuple):
+    """What an operator costs: `shards[i]` for degrees i of its job, and the gradients of all its
+    parameters. Shards of the parameter splits `whole_operands` need whole operands, those of
+    positions if `whole_positions`."""
+
+    shards: Sequence[ShardCost]
+    all_reduce_bytes: float
+    whole_operands: Sequence[ParameterKind]
+    whole_positions: bool
+    operands: Sequence[Operand]
 
 
 _LARGEST_PART = 1.05  # of an equal one; costs are those of equal parts
@@ -96,8 +123,8 @@ def shard_cost(
     accelerators_per_server: int,
     micro_batches: int,
     optimizer_factor: float = 0.0,
-) -> tuple[float, float, int, int]:
-    """(forward s, backward s, state bytes, saved bytes) of one shard.
+) -> ShardCost:
+    """What one shard costs.
 
     Times and saved bytes are of one micro-batch on each accelerator of a server: a splittable
     operator uses all of them, each for its part of the samples, any other uses one. State is
@@ -116,7 +143,7 @@ def shard_cost(
     state = shard.parameter_bytes + shard.parameter_gradient_bytes
     state += math.ceil(optimizer_factor * shard.parameter_gradient_bytes)
     saved = _part(_part(shard.saved_bytes, parts), degrees.sample * micro_batches)
-    return forward_s, backward_s, state, saved
+    return ShardCost(forward_s, backward_s, state, saved)
 
 
 def _part(size: int, parts: int) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.plan import PARAMETER_KINDS, Degrees, Placement
-from torch_topoopt.search.lowering import degrees_of, lower_ideal_switch, lower_job, lower_placement
+from torch_topoopt.search.lowering import degrees_of, lower_ideal_switch, lower_job
 from torch_topoopt.search.problem import MAX_TRANSFERS
 from torch_topoopt.search.shards import is_even, may_split
 from torch_topoopt.search.strategies import (
@@ -160,7 +160,7 @@ def split_starts(
     prices = _core.StrategyPrices(job, lower_ideal_switch(cluster))
 
     def seconds(strategy: Strategy) -> float:
-        return prices.run([lower_placement(placement) for placement in strategy])
+        return prices.run(strategy)
 
     timed = sorted((seconds(strategy), i) for i, strategy in enumerate(fitting))
     limit_s = min(map(seconds, others), default=float("inf")) * _NEAR

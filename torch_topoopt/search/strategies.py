@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Degrees, Placement
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement, memory_limit
+from torch_topoopt.search.lowering import degrees_of, lower_job, memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -200,8 +200,7 @@ class Memory:
 
     def needed_bytes(self, strategy: Strategy) -> int:
         """Of the accelerators of the server that needs most."""
-        lowered = [lower_placement(placement) for placement in strategy]
-        return max(_core.memory_bytes(self._job, lowered))
+        return max(_core.memory_bytes(self._job, strategy))
 
     def fits(self, strategy: Strategy) -> bool:
         return self.needed_bytes(strategy) <= self.limit_bytes

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.plan import PARAMETER_KINDS, Degrees, Placement, validate_placement
-from torch_topoopt.search.lowering import lower_placement
 from torch_topoopt.search.shards import is_even, may_split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from torch_topoopt.op_graph import Operator, OpGraph, SplitDimension
-    from torch_topoopt.search.lowering import LoweredPlacement
     from torch_topoopt.search.strategies import Executable, Strategy
 
 ServerSet = tuple[int, ...]
@@ -46,7 +44,7 @@ class StrategySpace:
     def moves_of(self, operator: int) -> tuple[SplitChoice, ...]:
         return self.moves[self.kind[operator]]
 
-    def groups(self) -> list[list[list[LoweredPlacement]]]:
+    def groups(self) -> list[list[list[Placement]]]:
         """Per kind, its placements in the groups that a search draws from first.
 
         One group for each number of servers that share samples, and one for each other dimension
@@ -56,15 +54,13 @@ class StrategySpace:
         return [_grouped(moves) for moves in self.moves]
 
 
-def _grouped(moves: Iterable[SplitChoice]) -> list[list[LoweredPlacement]]:
-    groups: dict[tuple[str | None, bool, int], list[LoweredPlacement]] = {}
+def _grouped(moves: Iterable[SplitChoice]) -> list[list[Placement]]:
+    groups: dict[tuple[str | None, bool, int], list[Placement]] = {}
     for move in moves:
         degrees = move.degrees
         count = len(move.arrangements[0])
         group = groups.setdefault((degrees.kind, degrees.attribute > 1, count), [])
-        group += (
-            lower_placement(Placement.of("", servers, degrees)) for servers in move.arrangements
-        )
+        group += (Placement.of("", servers, degrees) for servers in move.arrangements)
     return list(groups.values())
 
 
@@ -211,8 +207,7 @@ def check_strategy(
         _check_splits(where, operator, placement)
     if micro_batches > 1:
         producers = [[o.producer for o in operator.operands] for operator in op_graph.operators]
-        lowered = [lower_placement(placement) for placement in strategy]
-        _core.micro_batches_in_flight(lowered, producers, servers, micro_batches)
+        _core.micro_batches_in_flight(strategy, producers, servers, micro_batches)
     return strategy
 
 

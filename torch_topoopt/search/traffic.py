@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Demand, GroupDemand, PairDemand, validate_placement
-from torch_topoopt.search.lowering import lower_placement, operand_needs
+from torch_topoopt.search.lowering import operand_needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ def transfers(
     has one, and operands that are needed whole go to every server.
     """
     needs = operand_needs(operator, consumer)
-    found = _core.placement_transfers(lower_placement(producer), lower_placement(consumer), *needs)
-    return [(source, target, share) for _, _, source, target, share in found if source != target]
+    found = _core.placement_transfers(producer, consumer, *needs)
+    return [(t.source, t.target, t.fraction) for t in found if t.source != t.target]
 
 
 class SharedRead(NamedTuple):
@@ -46,12 +46,12 @@ def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[Sha
     """
     found: dict[object, SharedRead] = {}
     for i, (operator, placement) in enumerate(zip(op_graph.operators, placements, strict=True)):
-        lowered, needs = lower_placement(placement), operand_needs(operator, placement)
+        needs = operand_needs(operator, placement)
         for j, operand in enumerate(operator.operands):
             key: object = (i, j)
             if operand.tensor:
-                servers, *parts = _core.placement_need(lowered, *needs)
-                key = (operand.producer, operand.tensor, *servers, *parts)
+                need = _core.placement_need(placement, *needs)
+                key = (operand.producer, operand.tensor, need)
             before = found.get(key, SharedRead(operand.producer, operand.size_bytes, 0, ()))
             found[key] = before._replace(
                 gradient_bytes=max(before.gradient_bytes, operand.gradient_bytes),
@@ -66,13 +66,13 @@ def transfer_count(op_graph: OpGraph, placements: Sequence[Placement]) -> int:
     for read in shared_reads(op_graph, placements):
         producer, reader = placements[read.producer], placements[read.readers[0]]
         needs = operand_needs(op_graph.operators[read.readers[0]], reader)
-        total += _core.placement_sent(lower_placement(producer), lower_placement(reader), *needs)
+        total += _core.placement_sent(producer, reader, *needs)
     return total
 
 
 def parameter_groups(placement: Placement) -> list[tuple[int, ...]]:
     """The servers that hold the same parameters, ascending: one group per part of them."""
-    return [tuple(group) for group in _core.parameter_groups(lower_placement(placement))]
+    return [tuple(group) for group in _core.parameter_groups(placement)]
 
 
 def demand(op_graph: OpGraph, placements: Sequence[Placement], servers: int) -> Demand:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.plan import Group, Network, Ring
+from torch_topoopt.plan import Group, Network
 from torch_topoopt.search.lowered_problem import LoweredProblem
-from torch_topoopt.search.lowering import degrees_of, lower_network, lower_placement
+from torch_topoopt.search.lowering import degrees_of, lower_network
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import parameter_groups
 
@@ -72,7 +72,7 @@ def price(
     iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(
         problem.job(degrees_of([strategy]), micro_batches),
         problem.network(network),
-        [lower_placement(placement) for placement in strategy],
+        strategy,
     )
     return IterationEstimate(iteration_s, compute_s, tuple(round(size) for size in link_bytes))
 
@@ -91,8 +91,5 @@ def complete_groups(
     if not missing:
         return network
     core = core or lower_network(cluster, network)
-    added = tuple(
-        Group(servers, tuple(Ring(tuple(order), share) for order, share in core.rings(servers)))
-        for servers in sorted(missing)
-    )
+    added = tuple(Group(servers, tuple(core.rings(servers))) for servers in sorted(missing))
     return Network(network.links, (*network.groups, *added), network.routes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.search.lowering import degrees_of, lower_job, lower_placement
+from torch_topoopt.search.lowering import degrees_of, lower_job
 from torch_topoopt.sim.flow_names import FlowName, flow_name
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class IterationTasks:
     ) -> IterationTasks:
         """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator."""
         job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
-        core = _core.IterationTasks(job, rings, [lower_placement(p) for p in strategy])
+        core = _core.IterationTasks(job, rings, strategy)
         ends = core.source.astype(np.int64) * cluster.servers + core.target
         distinct, pair_of_flow = np.unique(ends, return_inverse=True)
         pairs = [divmod(number, cluster.servers) for number in distinct.tolist()]

@@ -13,16 +13,16 @@ std::vector<int> canonical(std::vector<int> ring) {
   return ring;
 }
 
-std::vector<Ring> restricted(const Group& group, const std::vector<int>& members) {
-  std::vector<Ring> rings;
-  for (const Ring& ring : group.rings) {
+std::vector<plan::Ring> restricted(const plan::Group& group, const std::vector<int>& members) {
+  std::vector<plan::Ring> rings;
+  for (const plan::Ring& ring : group.rings) {
     std::vector<int> order;
     for (int server : ring.servers) {
       if (std::binary_search(members.begin(), members.end(), server)) order.push_back(server);
     }
     order = canonical(std::move(order));
     const auto same = std::find_if(rings.begin(), rings.end(),
-                                   [&](const Ring& other) { return other.servers == order; });
+                                   [&](const plan::Ring& other) { return other.servers == order; });
     if (same == rings.end()) {
       rings.push_back({std::move(order), ring.share});
     } else {
@@ -49,10 +49,11 @@ std::vector<int> shortCycle(const std::vector<int>& servers,
 
 }  // namespace
 
-std::vector<Ring> ringsOfGroup(const std::vector<Group>& groups, const std::vector<int>& servers,
-                               bool both_ways, const std::function<int(int, int)>& hops) {
-  const Group* nearest = nullptr;
-  for (const Group& group : groups) {
+std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::Group>& groups,
+                                     const std::vector<int>& servers, bool both_ways,
+                                     const std::function<int(int, int)>& hops) {
+  const plan::Group* nearest = nullptr;
+  for (const plan::Group& group : groups) {
     if (group.rings.empty()) continue;
     if (group.servers == servers) return group.rings;
     if (std::includes(group.servers.begin(), group.servers.end(), servers.begin(), servers.end()) &&

@@ -5,24 +5,17 @@
 #include <functional>
 #include <vector>
 
+#include "plan/network.h"
+
 namespace topoopt {
 
-// Servers in the order of a ring, and the fraction of each AllReduce's bytes that it carries.
-struct Ring {
-  std::vector<int> servers;
-  double share;
-};
-
-struct Group {
-  std::vector<int> servers;  // ascending
-  std::vector<Ring> rings;
-};
-
-// The rings of `servers` (ascending): those planned for exactly this set in `groups`; else the
+// The rings of `servers` (ascending): those planned for exactly this set in `groups` (of
+// ascending servers); else the
 // rings of the smallest planned group that contains it, restricted to its members in the same
 // cyclic order; else a short cycle that goes from each server to the nearest one left, counted by
 // `hops` (ties to the lower server), and its reverse too with `both_ways`.
-std::vector<Ring> ringsOfGroup(const std::vector<Group>& groups, const std::vector<int>& servers,
-                               bool both_ways, const std::function<int(int, int)>& hops);
+std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::Group>& groups,
+                                     const std::vector<int>& servers, bool both_ways,
+                                     const std::function<int(int, int)>& hops);
 
 }  // namespace topoopt

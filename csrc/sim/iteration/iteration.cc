@@ -86,7 +86,7 @@ void IterationModel::chooseRepresentatives(const std::vector<int>& strategy) {
   };
   for (size_t op = 0; op < strategy.size(); ++op) {
     used[strategy[op]] = 1;
-    for (const OperandCost& operand : job_->operators[op].operands) {
+    for (const Operand& operand : job_->operators[op].operands) {
       if (!exchanges(strategy, static_cast<int>(op), operand.producer)) continue;
       mark(strategy[operand.producer]);
       mark(strategy[op]);

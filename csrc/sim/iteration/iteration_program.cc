@@ -48,7 +48,7 @@ int IterationTasks::transfer(int source, int target, double size_bytes, const Ca
 void IterationTasks::allReduce(const std::vector<int>& servers, double size_bytes, int after,
                                const Cargo& cargo) {
   const size_t k = servers.size();
-  for (const Ring& ring : network_->rings(servers)) {
+  for (const plan::Ring& ring : network_->rings(servers)) {
     const int number = addCargo(cargo, ring.servers);
     const double of_hop = 2 * (static_cast<double>(k) - 1) / static_cast<double>(k) * ring.share;
     const int first_hop = static_cast<int>(flows_.size());

@@ -61,7 +61,7 @@ class IterationSteps {
     first_shard_.assign(count + 1, 0);
     for (int op = 0; op < count; ++op) {
       first_shard_[op + 1] = first_shard_[op] + static_cast<int>(servers(op).size());
-      for (const OperandCost& operand : job_.operators[op].operands) {
+      for (const Operand& operand : job_.operators[op].operands) {
         if (operand.gradient_bytes > 0) gradient_reaches_[operand.producer] = 1;
       }
     }
@@ -179,7 +179,7 @@ class IterationSteps {
     for (auto read = reads_.rbegin(); read != reads_.rend(); ++read) {
       std::vector<Reader> returning;
       for (const Reader& reader : read->readers) {
-        const OperandCost& operand = job_.operators[reader.op].operands[reader.operand];
+        const Operand& operand = job_.operators[reader.op].operands[reader.operand];
         if (operand.gradient_bytes > 0) returning.push_back(reader);
       }
       if (!returning.empty()) addTransfers(*read, returning, batch, true);

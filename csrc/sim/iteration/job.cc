@@ -53,14 +53,14 @@ void Job::validate() const {
     }
   }
   for (size_t i = 0; i < operators.size(); ++i) {
-    const OperatorCost& op = operators[i];
+    const ShardedOperator& op = operators[i];
     const std::string where = "operators[" + std::to_string(i) + "].";
     if (op.shards.size() != degrees.size()) {
       throw std::invalid_argument(where + "shards: needs one entry per degrees");
     }
     for (const ShardCost& shard : op.shards) checkShard(where + "shards.", shard);
     checkAmount(where + "all_reduce_bytes", op.all_reduce_bytes);
-    for (const OperandCost& operand : op.operands) {
+    for (const Operand& operand : op.operands) {
       if (operand.producer < 0 || operand.producer >= static_cast<int>(i)) {
         throw std::invalid_argument(where + "operands: producer " +
                                     std::to_string(operand.producer) +
@@ -80,7 +80,7 @@ PlacementCosts::PlacementCosts(std::shared_ptr<const Job> job)
     auto& producers = producers_.emplace_back();
     const auto& operands = job_->operators[op].operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-      const OperandCost& operand = operands[i];
+      const Operand& operand = operands[i];
       producers.push_back(operand.producer);
       size_t at = tensors_.size();
       if (operand.tensor > 0) {
@@ -143,9 +143,10 @@ double PlacementCosts::reducedBytes(int op, int id) const {
 }
 
 WholeOperands PlacementCosts::wholeOperands(int op, int id) const {
-  const OperatorCost& cost = job_->operators[op];
-  const auto kind = static_cast<size_t>(placements_[id].degrees.kind);
-  return {cost.whole_operands[kind], cost.whole_positions};
+  const ShardedOperator& cost = job_->operators[op];
+  const auto& whole = cost.whole_operands;
+  const ParameterKind kind = placements_[id].degrees.kind;
+  return {std::find(whole.begin(), whole.end(), kind) != whole.end(), cost.whole_positions};
 }
 
 const std::vector<Transfer>& PlacementCosts::transfers(int op, int producer, int consumer) {

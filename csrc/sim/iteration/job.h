@@ -13,7 +13,7 @@
 
 namespace topoopt {
 
-struct OperandCost {
+struct Operand {
   int producer;
   double size_bytes;      // forward, producer to this operator, for the whole batch
   double gradient_bytes;  // backward, the other way
@@ -22,7 +22,7 @@ struct OperandCost {
 
 struct Reader {
   int op;
-  int operand;  // index into its OperandCost
+  int operand;  // index into its Operand
 };
 
 // A tensor and all operators that read it, ascending: the operands with the same producer and
@@ -44,12 +44,12 @@ struct ShardCost {
   int64_t saved_bytes;  // activations kept from the forward to the backward of one micro-batch
 };
 
-struct OperatorCost {
+struct ShardedOperator {
   std::vector<ShardCost> shards;  // one per Job::degrees
   double all_reduce_bytes;        // gradients of all parameters; a part of them has its share
-  bool whole_operands[kParameterSplits];  // by ParameterSplit: as WholeOperands::parameter
-  bool whole_positions;                   // as WholeOperands::attribute
-  std::vector<OperandCost> operands;
+  std::vector<ParameterKind> whole_operands;  // kinds of splits: as WholeOperands::parameter
+  bool whole_positions;                       // as WholeOperands::attribute
+  std::vector<Operand> operands;
 };
 
 // Gradients that are reduced together: those of one group of servers, in the order of the backward
@@ -72,7 +72,7 @@ struct Job {
   int micro_batches;
   std::vector<Degrees> degrees;
   double local_reduce_s_per_byte;
-  std::vector<OperatorCost> operators;
+  std::vector<ShardedOperator> operators;
   GradientBuckets buckets;
   double overhead_s = 0;
   // As TaskGraph::devicesAtOnce, of servers.

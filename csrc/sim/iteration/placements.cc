@@ -60,7 +60,7 @@ bool overlap(int64_t i, int64_t a, int64_t j, int64_t b) {
 int64_t overlapCount(int64_t a, int64_t b) { return a + b - std::gcd(a, b); }
 
 bool splitsAlike(const Degrees& producer, const Need& need) {
-  return producer.kind == ParameterSplit::kColumns && need.parameter > 1 && !need.whole.parameter &&
+  return producer.kind == ParameterKind::kColumns && need.parameter > 1 && !need.whole.parameter &&
          !need.by_expert;
 }
 
@@ -71,7 +71,7 @@ std::vector<AxisPair> parameterPairs(const Degrees& producer, const Need& need) 
   const int q = need.parameter;
   const bool whole = need.whole.parameter;
   if (splitsAlike(producer, need)) return overlaps(p, q);
-  const double held = producer.kind == ParameterSplit::kRows ? 1.0 : 1.0 / p;
+  const double held = producer.kind == ParameterKind::kRows ? 1.0 : 1.0 / p;
   return allPairs(p, q, whole ? held : held / q);
 }
 
@@ -88,9 +88,8 @@ Need needOf(const Placement& consumer, WholeOperands whole) {
   whole.parameter &= degrees.parameter > 1;  // one part is the whole
   whole.attribute &= degrees.attribute > 1;
   const bool takes_part = degrees.parameter > 1 && !whole.parameter;
-  return {
-      consumer.servers,  degrees.sample, degrees.parameter,
-      degrees.attribute, whole,          takes_part && degrees.kind == ParameterSplit::kExperts};
+  return {consumer.servers,  degrees.sample, degrees.parameter,
+          degrees.attribute, whole,          takes_part && degrees.kind == ParameterKind::kExperts};
 }
 
 std::vector<Transfer> transfersBetween(const Placement& producer, const Need& b) {
@@ -154,25 +153,30 @@ std::vector<std::vector<int>> parameterGroups(const Placement& placement) {
   return groups;
 }
 
-void Placements::check(const Placement& placement) const {
+void validate(const Placement& placement, int servers) {
   const Degrees& degrees = placement.degrees;
-  if (placement.servers.empty()) {
-    throw std::invalid_argument("servers: an operator needs at least one server");
-  }
+  const auto count = static_cast<int64_t>(placement.servers.size());
+  const int64_t parts = int64_t{degrees.parameter} * degrees.attribute;
+  if (count == 0) throw std::invalid_argument("servers: an operator needs at least one server");
   if (degrees.sample < 1 || degrees.parameter < 1 || degrees.attribute < 1 ||
-      (degrees.parameter > 1) == (degrees.kind == ParameterSplit::kNone) ||
-      degrees.shards() != static_cast<int>(placement.servers.size())) {
+      (degrees.parameter > 1) == (degrees.kind == ParameterKind::kNone) || count % parts != 0 ||
+      count / parts != degrees.sample) {
     throw std::invalid_argument("servers: " + std::to_string(placement.servers.size()) +
                                 " servers for " + std::to_string(degrees.sample) + " x " +
                                 std::to_string(degrees.parameter) + " x " +
                                 std::to_string(degrees.attribute) + " shards");
   }
+  for (int server : placement.servers) {
+    if (server >= 0 && server < servers) continue;
+    throw std::invalid_argument("servers: server " + std::to_string(server) + " is not in 0.." +
+                                std::to_string(servers - 1));
+  }
+}
+
+void Placements::check(const Placement& placement) const {
+  validate(placement, servers_);
   std::vector<char> seen(servers_, 0);
   for (int server : placement.servers) {
-    if (server < 0 || server >= servers_) {
-      throw std::invalid_argument("servers: server " + std::to_string(server) + " is not in 0.." +
-                                  std::to_string(servers_ - 1));
-    }
     if (seen[server]++) {
       throw std::invalid_argument("servers: server " + std::to_string(server) +
                                   " is named twice in " + text(placement.servers));

@@ -12,34 +12,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "plan/placement.h"
+
 namespace topoopt {
 
-// How the parameters are split. kColumns: each shard makes some of the output features. kRows: each
-// holds some of the rows that the sum runs over, so its output is a partial sum of the whole one.
-// kExperts: each holds some of the experts and works on the tokens that go to them.
-enum class ParameterSplit : uint8_t { kNone, kColumns, kRows, kExperts };
-constexpr int kParameterSplits = 4;
+using plan::Degrees;
+using plan::ParameterKind;
+using plan::Placement;
 
-// Into how many parts an operator is split along each dimension. `parameter` is 1 with kNone, and
-// above 1 otherwise.
-struct Degrees {
-  int sample = 1;
-  ParameterSplit kind = ParameterSplit::kNone;
-  int parameter = 1;
-  int attribute = 1;
-
-  int shards() const { return sample * parameter * attribute; }
-  auto operator<=>(const Degrees&) const = default;
-};
-
-// Shard (i, j, k) of sample part i, parameter part j and attribute part k is number
-// (i * parameter + j) * attribute + k, and runs on the server at that place in `servers`.
-struct Placement {
-  std::vector<int> servers;
-  Degrees degrees;
-
-  auto operator<=>(const Placement&) const = default;
-};
+// Throws std::invalid_argument for degrees that are not the number of servers, or a server that is
+// not in 0..servers-1.
+void validate(const Placement& placement, int servers);
 
 // Whether every shard of a consumer needs its operands along a split dimension as a whole, or only
 // the part of its own place.

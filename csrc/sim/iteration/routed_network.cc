@@ -22,9 +22,9 @@ void checkServers(int servers) {
 
 }  // namespace
 
-RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links,
-                             double bytes_per_s, double latency_s, std::vector<Route> routes,
-                             std::vector<Group> groups, RouteRules rules)
+RoutedNetwork::RoutedNetwork(int servers, const std::vector<plan::Link>& links, double bytes_per_s,
+                             double latency_s, std::vector<plan::Route> routes,
+                             std::vector<plan::Group> groups, RouteRules rules)
     : servers_(servers), latency_s_(latency_s) {
   checkServers(servers);
   if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
@@ -58,7 +58,7 @@ RoutedNetwork::RoutedNetwork(int servers, const std::vector<std::pair<int, int>>
 
 void RoutedNetwork::setRules(RouteRules rules) {
   if (!rules.by_offset.empty()) by_offset_.resize(servers_);
-  for (StrideRoute& route : rules.by_offset) {
+  for (plan::StrideRoute& route : rules.by_offset) {
     int offset = 0;
     for (int stride : route.strides) {
       if (stride < 1 || stride >= servers_) {
@@ -78,11 +78,11 @@ void RoutedNetwork::setRules(RouteRules rules) {
   for (size_t i = 0; i < next_hops_.size(); ++i) checkServer("next_hops", i, next_hops_[i]);
 }
 
-void RoutedNetwork::setGroups(std::vector<Group> groups) {
+void RoutedNetwork::setGroups(std::vector<plan::Group> groups) {
   groups_ = std::move(groups);
   for (size_t i = 0; i < groups_.size(); ++i) {
     std::sort(groups_[i].servers.begin(), groups_[i].servers.end());
-    for (const Ring& ring : groups_[i].rings) {
+    for (const plan::Ring& ring : groups_[i].rings) {
       std::vector<int> members = ring.servers;
       std::sort(members.begin(), members.end());
       for (int server : members) checkServer("groups", i, server);
@@ -102,10 +102,11 @@ void RoutedNetwork::checkServer(const char* where, size_t index, int server) con
   }
 }
 
-void RoutedNetwork::addLinks(const std::vector<std::pair<int, int>>& links, double bytes_per_s) {
+void RoutedNetwork::addLinks(const std::vector<plan::Link>& links, double bytes_per_s) {
   edge_of_pair_.assign(static_cast<size_t>(servers_) * servers_, -1);
   for (size_t i = 0; i < links.size(); ++i) {
-    const auto [source, target] = links[i];
+    const int source = links[i].source;
+    const int target = links[i].target;
     checkServer("links", i, source);
     checkServer("links", i, target);
     if (source == target) {
@@ -123,7 +124,7 @@ void RoutedNetwork::addLinks(const std::vector<std::pair<int, int>>& links, doub
     edge_of_link_.push_back(index);
   }
   both_ways_ = std::ranges::all_of(
-      links, [this](const auto& link) { return edge(link.second, link.first) >= 0; });
+      links, [this](const auto& link) { return edge(link.target, link.source) >= 0; });
 }
 
 RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double latency_s) {
@@ -137,7 +138,7 @@ RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double
 }
 
 RoutedNetwork RoutedNetwork::ofPaths(int servers, std::vector<double> capacity,
-                                     std::vector<PairPath> pairs, std::vector<Group> groups) {
+                                     std::vector<PairPath> pairs, std::vector<plan::Group> groups) {
   checkServers(servers);
   RoutedNetwork network(servers);
   network.capacity_ = std::move(capacity);
@@ -194,7 +195,7 @@ size_t RoutedNetwork::addRoutes(int source, int target, std::vector<LinkUse>& us
     }
     uses.push_back({used, weight});
   };
-  const auto addRoute = [&](const Route& route) {
+  const auto addRoute = [&](const plan::Route& route) {
     for (size_t h = 1; h < route.servers.size(); ++h) {
       addHop(route.servers[h - 1], route.servers[h], route.weight);
     }
@@ -202,11 +203,11 @@ size_t RoutedNetwork::addRoutes(int source, int target, std::vector<LinkUse>& us
   };
   const auto found = routes_.find(source * servers_ + target);
   if (found != routes_.end()) {
-    for (const Route& route : found->second) addRoute(route);
+    for (const plan::Route& route : found->second) addRoute(route);
     return longest;
   }
   if (!by_offset_.empty()) {
-    for (const StrideRoute& rule : by_offset_[(target - source + servers_) % servers_]) {
+    for (const plan::StrideRoute& rule : by_offset_[(target - source + servers_) % servers_]) {
       int at = source;
       for (int stride : rule.strides) {
         const int next = (at + stride) % servers_;
@@ -228,8 +229,8 @@ size_t RoutedNetwork::addRoutes(int source, int target, std::vector<LinkUse>& us
   return 1;
 }
 
-Route RoutedNetwork::walk(int source, int target) const {
-  Route route{{source}, 1.0};
+plan::Route RoutedNetwork::walk(int source, int target) const {
+  plan::Route route{{source}, 1.0};
   while (route.servers.back() != target) {
     route.servers.push_back(next_hops_[route.servers.back() * servers_ + target]);
     if (route.servers.size() > static_cast<size_t>(servers_)) {
@@ -256,7 +257,7 @@ double ringLatency(std::span<const double> hop_s) {
   return 2 * round_s - skipped_s;
 }
 
-FlowPath RoutedNetwork::makeRing(const Ring& ring) {
+FlowPath RoutedNetwork::makeRing(const plan::Ring& ring) {
   const size_t k = ring.servers.size();
   std::vector<LinkUse> uses;
   std::vector<double> hop_s(k);
@@ -272,12 +273,12 @@ FlowPath RoutedNetwork::makeRing(const Ring& ring) {
 const std::vector<FlowPath>& RoutedNetwork::group(const std::vector<int>& servers) {
   const auto [it, is_new] = group_paths_.try_emplace(servers);
   if (is_new) {
-    for (const Ring& ring : rings(servers)) it->second.push_back(makeRing(ring));
+    for (const plan::Ring& ring : rings(servers)) it->second.push_back(makeRing(ring));
   }
   return it->second;
 }
 
-std::vector<Ring> RoutedNetwork::rings(const std::vector<int>& servers) const {
+std::vector<plan::Ring> RoutedNetwork::rings(const std::vector<int>& servers) const {
   return ringsOfGroup(groups_, servers, both_ways_,
                       [this](int source, int target) { return hops(source, target); });
 }
@@ -287,13 +288,13 @@ int RoutedNetwork::hops(int source, int target) const {
   if (edge_of_link_.empty() || is_switch_ || edge_of_pair_.empty()) return 0;
   if (const auto found = routes_.find(source * servers_ + target); found != routes_.end()) {
     size_t least = found->second.front().servers.size();
-    for (const Route& route : found->second) least = std::min(least, route.servers.size());
+    for (const plan::Route& route : found->second) least = std::min(least, route.servers.size());
     return static_cast<int>(least) - 1;
   }
   if (!by_offset_.empty()) {
     const auto& rules = by_offset_[(target - source + servers_) % servers_];
     size_t least = std::numeric_limits<int>::max();
-    for (const StrideRoute& rule : rules) least = std::min(least, rule.strides.size());
+    for (const plan::StrideRoute& rule : rules) least = std::min(least, rule.strides.size());
     if (!rules.empty()) return static_cast<int>(least);
   }
   return next_hops_.empty() ? 1 : static_cast<int>(walk(source, target).servers.size()) - 1;

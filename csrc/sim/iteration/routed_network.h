@@ -8,27 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "plan/network.h"
 #include "sim/core/path_table.h"
 #include "sim/iteration/group_rings.h"
 
 namespace topoopt {
 
-struct Route {
-  std::vector<int> servers;
-  double weight;
-};
-
-// The same route from every server: s, s + strides[0], ... modulo their number.
-struct StrideRoute {
-  std::vector<int> strides;
-  double weight;
-};
-
 // What stands for the routes of the pairs that have none of their own: strides that sum to the
 // target's distance from the source, else the walk to `next_hops[source * servers + target]` and on
 // from there. An empty member is no rule.
 struct RouteRules {
-  std::vector<StrideRoute> by_offset;
+  std::vector<plan::StrideRoute> by_offset;
   std::vector<int> next_hops;
 };
 
@@ -52,13 +42,13 @@ class RoutedNetwork {
   // Pairs of servers are numbered by an int.
   static constexpr int kMaxServers = 46340;
 
-  // `links[i]` = (source, target), each of `bytes_per_s` and `latency_s`. A pair with links, no
+  // `links` have `bytes_per_s` and `latency_s` each, whatever their ports. A pair with links, no
   // route and no rule uses its links. Throws std::invalid_argument for a server outside
   // 0..servers-1, a route over a missing link, next hops that are not one of each pair, or a
   // bandwidth or latency that makes no sense. What a rule leads to is checked for the pairs that
   // are asked for.
-  RoutedNetwork(int servers, const std::vector<std::pair<int, int>>& links, double bytes_per_s,
-                double latency_s, std::vector<Route> routes, std::vector<Group> groups,
+  RoutedNetwork(int servers, const std::vector<plan::Link>& links, double bytes_per_s,
+                double latency_s, std::vector<plan::Route> routes, std::vector<plan::Group> groups,
                 RouteRules rules = {});
 
   // Each server has one link of `bytes_per_s` into and one out of a switch that never blocks;
@@ -69,7 +59,7 @@ class RoutedNetwork {
   // servers that may exchange bytes loads. Rings are as above. Throws std::invalid_argument for an
   // unknown server or link, a pair that is listed twice, a load or a latency that makes no sense.
   static RoutedNetwork ofPaths(int servers, std::vector<double> capacity,
-                               std::vector<PairPath> pairs, std::vector<Group> groups);
+                               std::vector<PairPath> pairs, std::vector<plan::Group> groups);
 
   int servers() const { return servers_; }
   const std::vector<double>& capacity() const { return capacity_; }
@@ -84,23 +74,23 @@ class RoutedNetwork {
 
   // As ringsOfGroup: hops are those of a planned network's routes, elsewhere all alike, and rings
   // go both ways where every link has one in the other direction.
-  std::vector<Ring> rings(const std::vector<int>& servers) const;
+  std::vector<plan::Ring> rings(const std::vector<int>& servers) const;
 
   // Bytes per link, in the order of `links`, from bytes per edge: parallel links share evenly.
   std::vector<double> linkBytes(const std::vector<double>& edge_bytes) const;
 
  private:
   explicit RoutedNetwork(int servers) : servers_(servers) {}
-  void addLinks(const std::vector<std::pair<int, int>>& links, double bytes_per_s);
-  void setGroups(std::vector<Group> groups);
+  void addLinks(const std::vector<plan::Link>& links, double bytes_per_s);
+  void setGroups(std::vector<plan::Group> groups);
   void setRules(RouteRules rules);
   void checkServer(const char* where, size_t index, int server) const;
   int edge(int source, int target) const;
   int hops(int source, int target) const;
   size_t addRoutes(int source, int target, std::vector<LinkUse>& uses) const;
-  Route walk(int source, int target) const;
+  plan::Route walk(int source, int target) const;
   FlowPath makePair(int source, int target);
-  FlowPath makeRing(const Ring& ring);
+  FlowPath makeRing(const plan::Ring& ring);
 
   int servers_;
   bool is_switch_ = false;
@@ -110,10 +100,11 @@ class RoutedNetwork {
   std::vector<int> parallel_;     // per edge: links
   std::vector<int> edge_of_link_;
   std::vector<int> edge_of_pair_;  // source * servers + target, -1 without a link
-  std::unordered_map<int, std::vector<Route>> routes_;  // of source * servers + target
-  std::vector<std::vector<StrideRoute>> by_offset_;  // (target - source) modulo servers; or empty
+  std::unordered_map<int, std::vector<plan::Route>> routes_;  // of source * servers + target
+  std::vector<std::vector<plan::StrideRoute>>
+      by_offset_;  // (target - source) modulo servers; or empty
   std::vector<int> next_hops_;
-  std::vector<Group> groups_;
+  std::vector<plan::Group> groups_;
   PathTable paths_;
   std::vector<FlowPath> pair_path_;  // source * servers + target, path -1 until asked for
   std::map<std::vector<int>, std::vector<FlowPath>> group_paths_;

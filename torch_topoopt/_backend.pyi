@@ -1,0 +1,168 @@
+# Made by `make stubs` from csrc/bind; tests/bindings/test_stubs.py compares.
+"""
+The process group "topoopt".
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import datetime
+import typing
+
+import torch
+import torch._C._distributed_c10d
+import torch.distributed.distributed_c10d
+
+import torch_topoopt.plan
+
+class LinkSpec:
+    """
+    A connected link, whose descriptor a Session takes over. `kind`: "socket" or "shm"; `peer`: the
+    rank at the other end.
+    """
+    def __init__(
+        self,
+        link: torch_topoopt.plan.Link,
+        fd: int,
+        sends: bool,
+        kind: typing.Literal["socket", "shm"],
+        peer: int,
+    ) -> None: ...
+
+class GroupConfig:
+    """
+    A group of ranks of a session: `ranks[rank]` is this one. `rings` visit the first member of
+    every server, as indices into `ranks`; `hops` are the links between members, row by row.
+    """
+
+    algorithm: str
+    cost: torch_topoopt.plan.CostModel
+    name: str
+    def __init__(
+        self,
+        rank: int,
+        ranks: collections.abc.Sequence[int],
+        servers: collections.abc.Sequence[int],
+        rings: collections.abc.Sequence[torch_topoopt.plan.Ring],
+        hops: collections.abc.Sequence[int],
+    ) -> None: ...
+    @property
+    def channel(self) -> int: ...
+    @channel.setter
+    def channel(self, arg0: int) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> list[int]: ...
+    @property
+    def rings(self) -> list[torch_topoopt.plan.Ring]: ...
+    @property
+    def segment_fd(self) -> int:
+        """
+        Of memory that all members share; -1: none.
+        """
+    @segment_fd.setter
+    def segment_fd(self, arg0: int) -> None: ...
+    @property
+    def servers(self) -> list[int]: ...
+
+class RingCounters:
+    """
+    What a ring, a tree or a kind of direct message of a group has carried.
+    """
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def ranks(self) -> list[int]: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def sent_bytes(self) -> int: ...
+
+class Session:
+    """
+    The links of this process, shared by all its process groups.
+    """
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        links: collections.abc.Sequence[LinkSpec],
+        routes: collections.abc.Sequence[torch_topoopt.plan.Route],
+        window_bytes: int,
+        closed: collections.abc.Callable[[str], None],
+    ) -> None: ...
+    def begin_iteration(self) -> int:
+        """
+        What is sent from now on belongs to the next iteration; returns its number.
+        """
+    def fail(self, why: str) -> None: ...
+    def hold(self) -> None: ...
+    def iteration_bytes(self, first: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """
+        Bytes of the messages of each iteration from `first` on: those of this rank, and what each
+        link has sent of all that pass it.
+        """
+    def link_traffic(self) -> list[torch_topoopt.plan.LinkTraffic]: ...
+    def measure_cost(
+        self, group: GroupConfig, timeout: datetime.timedelta
+    ) -> torch_topoopt.plan.CostModel:
+        """
+        What messages cost, measured by all ranks of `group` together; the seconds per byte are
+        those of `group.cost`.
+        """
+    def release(self, limit: datetime.timedelta) -> None: ...
+    def release_aborted(self, why: str) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def inherited(self) -> bool: ...
+
+class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
+    class Options(torch._C._distributed_c10d.Backend.Options):
+        """
+        What a process group is made with: ProcessGroupTopoopt.Options(timeout).
+        """
+
+        group_desc: str
+        def __copy__(self) -> ProcessGroupTopoopt.Options: ...
+        def __deepcopy__(self, arg0: dict[str, typing.Any]) -> ProcessGroupTopoopt.Options: ...
+        def __getstate__(self) -> tuple[datetime.timedelta, str, str, list[int]]: ...
+        def __init__(self, timeout: datetime.timedelta = ...) -> None: ...
+        def __setstate__(self, arg0: tuple[typing.Any, ...]) -> None: ...
+
+    def __init__(
+        self,
+        session: Session,
+        config: GroupConfig,
+        options: ProcessGroupTopoopt.Options,
+        store: torch.distributed.distributed_c10d.Store,
+        splitter: collections.abc.Callable[
+            [
+                torch.distributed.distributed_c10d.Store,
+                list[int],
+                torch._C._distributed_c10d.Backend.Options,
+            ],
+            torch._C._distributed_c10d.Backend,
+        ],
+    ) -> None: ...
+    def end_with(self, companion: ProcessGroupTopoopt) -> None: ...
+    def perform_nocolor_split(self, arg0: torch.device) -> None: ...
+    def ring_counters(self) -> list[RingCounters]: ...
+    def shutdown(self) -> None: ...
+    @property
+    def group_name(self) -> str: ...
+    @property
+    def is_shut_down(self) -> bool: ...
+    @property
+    def options(self) -> torch._C._distributed_c10d.Backend.Options: ...
+
+def team_segment_bytes(size: int) -> int:
+    """
+    Bytes that a group of `size` ranks on one server shares.
+    """
+
+MAX_TEAM_MEMBERS: int = 256
+torch_version: str = "2.15.0"
