@@ -169,7 +169,8 @@ def test_a_large_all_reduce_takes_what_its_rings_load_the_busiest_link_with(name
         return
     routes = Routes(topology)
     seconds = np.zeros(len(routes.bytes_per_s))
-    for order, share in routes.rings.rings(tuple(range(k))):
+    for ring in routes.rings.rings(tuple(range(k))):
+        order, share = ring.servers, ring.share
         loads = routes.loads(zip(order, (*order[1:], order[0]), strict=True))
         np.add.at(seconds, loads.edge, loads.load * share / routes.bytes_per_s[loads.edge])
     beta_s = 2 * (k - 1) / k * size_bytes * seconds.max()
