@@ -88,18 +88,12 @@ void CoarseSimulator::sortByDepth() {
   }
 }
 
-// The first of the readers that need the same of a tensor moves it for all of them: among those of
-// whom a gradient comes back, it is the last to have it.
+// Among the readers of whom a gradient comes back, the carrier is the last to have it.
 void CoarseSimulator::shareReads(int tensor) {
   const std::vector<int>& edges = readers_[tensor];
-  for (size_t i = 0; i < edges.size(); ++i) {
-    const int op = edges_[edges[i]].consumer;
-    const int need = costs_.need(op, strategy_[op]);
-    int& carrier = carrier_[edges[i]] = edges[i];
-    for (size_t j = 0; j < i && carrier == edges[i]; ++j) {
-      const int other = edges_[edges[j]].consumer;
-      if (costs_.need(other, strategy_[other]) == need) carrier = edges[j];
-    }
+  const auto opOf = [&](int reader) { return edges_[edges[reader]].consumer; };
+  for (int reader = 0; reader < static_cast<int>(edges.size()); ++reader) {
+    carrier_[edges[reader]] = edges[costs_.carrier(reader, strategy_, opOf)];
   }
 }
 

@@ -41,8 +41,8 @@ class SharedRead(NamedTuple):
 def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[SharedRead]:
     """Every tensor, as often as it is sent for readers that do not need the same of it.
 
-    Readers share what is sent if their shards are on the same servers in the same order and need
-    the same parts: as csrc/sim/iteration/iteration_steps.h, which waits and prices accordingly.
+    Readers share what is sent if their needs are equal (_core.placement_need): the rule of
+    PlacementCosts::carrier, csrc/sim/iteration/job.h, which both simulators ask.
     """
     found: dict[object, SharedRead] = {}
     for i, (operator, placement) in enumerate(zip(op_graph.operators, placements, strict=True)):

@@ -104,18 +104,16 @@ class IterationSteps {
   }
 
   void shareReads(const ReadTensor& tensor) {
-    const size_t begin = reads_.size();
-    for (const Reader& reader : tensor.readers) {
-      const int need = costs_.need(reader.op, strategy_[reader.op]);
-      const auto same = std::find_if(reads_.begin() + begin, reads_.end(), [&](const auto& read) {
-        const int other = read.readers[0].op;
-        return costs_.need(other, strategy_[other]) == need;
-      });
-      if (same != reads_.end()) {
-        same->readers.push_back(reader);
-      } else {
-        reads_.push_back({&tensor, {reader}});
+    const auto opOf = [&](int reader) { return tensor.readers[reader].op; };
+    std::vector<size_t> read_of(tensor.readers.size());
+    for (int reader = 0; reader < static_cast<int>(read_of.size()); ++reader) {
+      const int carrier = costs_.carrier(reader, strategy_, opOf);
+      if (carrier == reader) {
+        read_of[reader] = reads_.size();
+        reads_.push_back({&tensor, {}});
       }
+      read_of[reader] = read_of[carrier];
+      reads_[read_of[reader]].readers.push_back(tensor.readers[reader]);
     }
   }
 

@@ -108,6 +108,16 @@ class PlacementCosts {
   WholeOperands wholeOperands(int op, int id) const;
   // What it needs of them, as a number that is the same for all who need the same.
   int need(int op, int id) { return placements_.need(id, wholeOperands(op, id)); }
+  // The carrier of a shared read: of the operators opOf(0), opOf(1), ... that read one tensor, the
+  // first that needs the same of it as number `reader`. What is sent for that one serves them all.
+  template <class OpOf>
+  int carrier(int reader, const std::vector<int>& strategy, const OpOf& opOf) {
+    const int wanted = need(opOf(reader), strategy[opOf(reader)]);
+    for (int other = 0; other < reader; ++other) {
+      if (need(opOf(other), strategy[opOf(other)]) == wanted) return other;
+    }
+    return reader;
+  }
   // What moves for an operand of `op` on placement `consumer` from `producer`: fractions of its
   // size_bytes and gradient_bytes. Valid until the next call.
   const std::vector<Transfer>& transfers(int op, int producer, int consumer);
