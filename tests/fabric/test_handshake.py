@@ -237,6 +237,24 @@ def test_many_silent_strangers_are_kept_to_a_number(
             assert strangers >= 50 - 8 - 2
 
 
+def test_a_stranger_may_speak_at_the_moment_when_it_is_closed_for_another(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look at all sockets finds its words, and before it a new connection in its place."""
+    monkeypatch.setattr(handshake, "_MOST_STRANGERS", 0)
+    with contextlib.ExitStack() as stack:
+        first = [stack.enter_context(dial(listener)) for _ in range(2)]
+        with Handshakes(OURS) as handshakes:
+            handshakes.expect(Expected(listener, {LINK: NAME}, lambda connection, ends: None))
+            assert "no answer" in str(finished(handshakes, 0.05))  # both are accepted
+            for _ in range(4):
+                stack.enter_context(dial(listener))
+            for stranger in first:
+                stranger.sendall(b"GET / HTTP/1.1")
+            assert "no answer" in str(finished(handshakes, 0.05))
+            assert handshakes.strangers >= 2
+
+
 def test_the_secret_is_shown_nowhere() -> None:
     assert OURS.secret.hex() not in repr(OURS)
     assert str(OURS.secret) not in repr(OURS)

@@ -200,7 +200,7 @@ class Handshakes:
             for key, _ in self._selector.select(min(deadline - now, _STRANGER_S / 4)):
                 if isinstance(key.data, Expected):
                     self._accept(key.data)
-                elif key.fileobj in self._selector.get_map():  # not closed for a new one meanwhile
+                elif key.data.connection.fileno() >= 0:  # not closed for a new one meanwhile
                     self._read(key.data)
 
     def proven(self, ends: Ends) -> socket.socket:
@@ -226,9 +226,10 @@ class Handshakes:
         self._step(conversation, lambda: next(talk))
 
     def _accept(self, expected: Expected) -> None:
+        most = _MOST_STRANGERS + len(self._missing())
         for _ in range(_MOST_ACCEPTED):
             strangers = self._strangers()
-            if len(strangers) > _MOST_STRANGERS + len(self._missing()):
+            if len(strangers) > most:
                 self._turn_away(strangers[0])
             try:
                 connection, _ = expected.listener.accept()
