@@ -273,11 +273,12 @@ def test_waiting_has_a_limit_and_a_group_is_killed_whole(programs: Programs):
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
-    assert os.read(output, 100) == b"started\n"
-    process.kill_group()
-    assert process.wait() == process.poll() == -signal.SIGKILL
-    assert os.read(output, 100) == b""  # `sleep` had it, too
-    for descriptor in (reader, writer, output):
+    with os.fdopen(output, "rb") as lines:
+        assert lines.readline() == b"started\n"  # which an unbuffered program writes in two parts
+        process.kill_group()
+        assert process.wait() == process.poll() == -signal.SIGKILL
+        assert lines.read() == b""  # `sleep` had it, too
+    for descriptor in (reader, writer):
         os.close(descriptor)
 
 
