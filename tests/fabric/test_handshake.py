@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import os
+import re
 import socket
 import threading
 import time
@@ -15,8 +18,17 @@ from support.limits import limit_s
 
 from torch_topoopt.fabric import handshake
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Ends, Expected, Handshakes, Identity, Kind
-from torch_topoopt.fabric.links import listen
+from torch_topoopt.fabric.handshake import (
+    Ends,
+    Expected,
+    Handshakes,
+    Identity,
+    Kind,
+    Outcome,
+    wire_version,
+)
+from torch_topoopt.fabric.links import listen, start_connecting
+from torch_topoopt.fabric.wiring import PortAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -253,6 +265,151 @@ def test_a_stranger_may_speak_at_the_moment_when_it_is_closed_for_another(
                 stranger.sendall(b"GET / HTTP/1.1")
             assert "no answer" in str(finished(handshakes, 0.05))
             assert handshakes.strangers >= 2
+
+
+@pytest.fixture
+def acceptor(listener: socket.socket) -> Iterator[Handshakes]:
+    """One that goes on, as while a job runs, and expects LINK."""
+    with Handshakes(OURS) as handshakes:
+        handshakes.expect(Expected(listener, {LINK: NAME}, lambda connection, ends: None))
+        yield handshakes
+
+
+def polled(handshakes: Handshakes) -> Outcome:
+    """The next outcome."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        for outcome in handshakes.poll(0.1):
+            return outcome
+    raise AssertionError("no outcome in time")
+
+
+def test_a_link_may_be_taken_back_again_and_again(
+    listener: socket.socket, acceptor: Handshakes
+) -> None:
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(connect, listener)
+            outcome = polled(acceptor)
+            near = connecting.result(LIMIT_S)
+        assert (outcome.ends, outcome.accepted, outcome.error) == (LINK, True, "")
+        assert outcome.connection is not None
+        near.close()
+        outcome.connection.close()
+
+
+def test_an_end_that_is_not_right_fails_by_itself_while_the_job_runs(
+    listener: socket.socket, acceptor: Handshakes
+) -> None:
+    other = dataclasses.replace(OURS, plan_digest="fedcba9876543210")
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect, listener, other)
+        outcome = polled(acceptor)
+        assert "the other end says: plan" in str(connecting.result(LIMIT_S))
+        assert outcome.connection is None
+        assert outcome.error.startswith(f"{NAME}: plan fedcba")
+        connecting = pool.submit(connect, listener)
+        right = polled(acceptor).connection
+        assert right is not None
+        right.close()
+        connecting.result(LIMIT_S).close()
+
+
+def test_dialled_ends_that_fail_are_outcomes_of_their_own(listener: socket.socket) -> None:
+    near = PortAddress(0, 1, "127.0.0.1", None)
+    with listen("127.0.0.1", 0) as gone:
+        nobody = gone.getsockname()[1]
+    with Handshakes(OURS) as handshakes:
+        handshakes.dial(LINK, NAME, start_connecting(near, near, nobody))
+        refused = polled(handshakes)
+        silent = start_connecting(near, near, listener.getsockname()[1])
+        handshakes.dial(LINK, NAME, silent, timeout_s=0.01)
+        late = polled(handshakes)
+    assert refused.error == f"{NAME}: Connection refused"
+    assert late.error.startswith(f"{NAME}: no answer in time")
+    assert (refused.accepted, late.accepted) == (False, False)
+    assert silent.fileno() < 0
+
+
+def test_a_wait_ends_when_another_thread_wakes_it(acceptor: Handshakes) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(acceptor.poll, 10 * LIMIT_S)
+        acceptor.wake()
+        assert waiting.result(LIMIT_S) == []
+
+
+def test_what_is_withdrawn_is_neither_accepted_nor_kept(listener: socket.socket) -> None:
+    expected = Expected(listener, {LINK: NAME}, lambda connection, ends: None)
+    with Handshakes(OURS) as handshakes, dial(listener) as early:
+        handshakes.expect(expected)
+        handshakes.poll(LIMIT_S)
+        handshakes.withdraw(expected)
+        assert early.recv(1) == b"", "closed, though its time is not over"
+        with dial(listener):
+            assert handshakes.poll(0.05) == []
+            assert handshakes.strangers == 0
+
+
+def test_a_crowd_has_one_line_each_at_first_and_then_a_number(
+    listener: socket.socket, acceptor: Handshakes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        with dial(listener) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n" * 20)
+            before = acceptor.strangers
+            while acceptor.strangers == before:
+                acceptor.poll(0.1)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 5
+    assert all("it sent no greeting of this torch_topoopt: b'GET / HT'" in line for line in lines)
+    acceptor._strangers.report()
+    assert caplog.records[-1].getMessage() == "closed 45 other connections that proved nothing"
+
+
+def test_one_address_does_not_drive_out_another(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "_MOST_STRANGERS", 4)
+    expected = Expected(listener, {LINK: NAME}, lambda connection, ends: None)
+    with Handshakes(OURS) as handshakes, contextlib.ExitStack() as stack:
+        handshakes.expect(expected)
+        first = stack.enter_context(socket.socket())
+        first.bind(("127.0.0.2", 0))
+        first.connect(listener.getsockname())
+        for _ in range(20):
+            stack.enter_context(dial(listener))
+        while handshakes.strangers < 15:
+            handshakes.poll(0.1)
+        first.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            first.recv(1)
+
+
+def test_a_process_without_descriptors_goes_on_later(
+    acceptor: Handshakes, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a job runs; at its start there is no later."""
+
+    def full(self: socket.socket) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(handshake, "_NO_FILES_PAUSE_S", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect, listener)
+        with monkeypatch.context() as without:
+            without.setattr(socket.socket, "accept", full)
+            assert acceptor.poll(LIMIT_S) == []
+        connection = polled(acceptor).connection
+        assert connection is not None
+        connection.close()
+        connecting.result(LIMIT_S).close()
+
+
+def test_the_version_covers_what_both_ends_must_have() -> None:
+    version = wire_version("0123456789ab")
+    assert re.fullmatch(r"\S+ \(protocol \d+, (little|big)-endian, build 0123456789ab\)", version)
+    with pytest.raises(ValueError, match="longer than 96"):
+        Identity(OURS.secret, OURS.plan_digest, "9" * 97)
 
 
 def test_the_secret_is_shown_nowhere() -> None:

@@ -10,6 +10,10 @@ Three messages, and a verdict (C connects, A accepts; HMAC is HMAC-SHA256 under 
 A connection that proves nothing is a stranger's: it is closed and counted, and no error of the job.
 One that knows the secret and says another version, plan or link than is expected is an error at
 both ends, which names them. All connections are proven by one loop, so none waits for another.
+
+At the start, `Handshakes.run` proves all that is expected, or raises. While the job runs, a thread
+may go on with `Handshakes.poll`: what is dialled and expected comes and goes, and every connection
+that is proven or fails is an Outcome.
 """
 
 from __future__ import annotations
@@ -19,8 +23,12 @@ import enum
 import errno
 import hashlib
 import hmac
+import itertools
+import logging
+import os
 import secrets
 import selectors
+import socket
 import struct
 import sys
 import time
@@ -30,29 +38,40 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import __version__
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.strangers import (
+    STRANGER_S,
+    Allowance,
+    Strangers,
+    peer_credentials,
+    to_close,
+)
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Generator, Iterable
 
     # Yields how many bytes it needs next, and is sent them.
-    Talk = Generator[int, bytes, None]
+    Talk = Generator[int, bytes, "Outcome"]
+
+log = logging.getLogger("torch_topoopt")
 
 SECRET_BYTES = 32
-_MAGIC = b"TOPOOPT2"
+_MAGIC = b"TOPOOPT3"
 # Raised with every change of what ranks send each other after the handshake (csrc/transport/frame.h
 # and the schedules of csrc/plan).
-_WIRE_VERSION = 1
-_GREETING = struct.Struct("!8s32s16sB4i32s")
+_WIRE_VERSION = 2
+_GREETING = struct.Struct("!8s96s16sB4i32s")
+_MOST_VERSION_BYTES = 96
 _NONCE_BYTES = 32
 _PROOF_BYTES = hashlib.sha256().digest_size
 _MOST_VERDICT_BYTES = 255
 
-_STRANGER_S = 5.0  # that a connection may take for its proof
-# Connections that may be unproven at once, beside those that are expected; the oldest is closed for
-# one more.
+_STRANGER_S = STRANGER_S
+# Connections that may be unproven at once, beside those that are expected; one of them is closed
+# for one more. A crowd that comes faster than this waits in the listener's queue.
 _MOST_STRANGERS = 128
+_CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 500, 0.05
 _MOST_ACCEPTED = 32  # before the others are read from again
+_NO_FILES_PAUSE_S = 1.0  # while this process has no descriptor left
 
 
 class Kind(enum.IntEnum):
@@ -82,17 +101,27 @@ class Ends:
         return f"rank {self.source} to rank {self.target}"
 
 
+def wire_version(build: str = "") -> str:
+    """All that must be the same at both ends; `build` identifies the sources of the backend."""
+    protocol = f"protocol {_WIRE_VERSION}, {sys.byteorder}-endian"
+    return f"{__version__} ({protocol}, build {build})" if build else f"{__version__} ({protocol})"
+
+
 @dataclass(frozen=True)
 class Identity:
     """Facts shared by all ends of a job. `secret` has SECRET_BYTES bytes; it is shown nowhere."""
 
     secret: bytes = field(repr=False)
     plan_digest: str
-    version: str = f"{__version__}/{_WIRE_VERSION}/{sys.byteorder}"
+    version: str = wire_version()
+
+    def __post_init__(self) -> None:
+        if len(self.version.encode("ascii", "replace")) > _MOST_VERSION_BYTES:
+            raise ValueError(f"version: {self.version!r} is longer than {_MOST_VERSION_BYTES}")
 
     def greeting(self, ends: Ends) -> bytes:
         numbers = (ends.source, ends.source_port, ends.target, ends.target_port)
-        version, digest = self.version.encode("ascii"), self.plan_digest.encode("ascii")
+        version, digest = self.version.encode("ascii", "replace"), self.plan_digest.encode("ascii")
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return _GREETING.pack(_MAGIC, version, digest, ends.kind, *numbers, nonce)
 
@@ -118,7 +147,7 @@ class _Greeting:
     def read(data: bytes) -> _Greeting:
         magic, version, digest, kind, *numbers, _ = _GREETING.unpack(data)
         if magic != _MAGIC or kind not in list(Kind):
-            raise _StrangerError
+            raise _StrangerError(f"it sent no greeting of this torch_topoopt: {magic!r}")
         return _Greeting(_text(version), _text(digest), Ends(Kind(kind), *numbers))
 
 
@@ -131,7 +160,8 @@ class Expected:
     """Connections that are to come to one listener, each with its name in messages.
 
     `trusts` says whether one that has come may be of this job at all; `admit` prepares one that has
-    proven that it is.
+    proven that it is. While a thread polls, its caller may change `names`: what is not in them is
+    refused.
     """
 
     listener: socket.socket
@@ -140,50 +170,103 @@ class Expected:
     trusts: Callable[[socket.socket], bool] = lambda connection: True
 
 
-@dataclass
+@dataclass(frozen=True)
+class Outcome:
+    """A connection that was proven, or `error`: it was dialled, or the right secret accepted it.
+
+    `connection`, which blocks, belongs to whom poll() has returned it to.
+    """
+
+    ends: Ends
+    accepted: bool
+    connection: socket.socket | None
+    error: str = ""
+
+
+@dataclass(eq=False)
 class _Conversation:
     connection: socket.socket
     talk: Talk
-    wanted: int
     deadline: float
-    name: str  # "" if it may be a stranger's
+    peer: str = ""
+    expected: Expected | None = None  # None: dialled
+    wanted: int = 0
     data: bytearray = field(default_factory=bytearray)
 
 
 class Handshakes:
-    """All connections of one process that have yet to be proven; closes them unless taken."""
+    """All connections of one process that have yet to be proven; closes them unless taken.
+
+    One thread uses it; others may call wake() only.
+    """
 
     def __init__(self, identity: Identity) -> None:
-        self.strangers = 0  # turned away so far
         self._identity = identity
         self._dialled: dict[Ends, str] = {}
         self._expected: list[Expected] = []
         # Apart, for a process that verifies a link has both of its ends.
         self._called: dict[Ends, socket.socket] = {}
         self._accepted: dict[Ends, socket.socket] = {}
+        self._outcomes: list[Outcome] = []
+        self._strangers = Strangers()
+        self._unproven: dict[_Conversation, None] = {}  # accepted; the oldest first
+        self._calling: dict[_Conversation, None] = {}  # dialled
+        self._crowd = Allowance(_CROWD, _CROWD_PER_S)
+        self._paused: dict[int, tuple[float, Expected]] = {}  # listeners, until when
         self._selector = selectors.DefaultSelector()
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._stack = ExitStack()
 
     def __enter__(self) -> Handshakes:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, _Conversation):
-                key.data.connection.close()
+        for conversation in (*self._unproven, *self._calling):
+            conversation.connection.close()
+        for outcome in self._outcomes:
+            if outcome.connection is not None:
+                outcome.connection.close()
         self._selector.close()
+        self._waker.close()
+        self._woken.close()
         self._stack.close()
 
-    def dial(self, ends: Ends, name: str, connection: socket.socket) -> None:
-        """Greets the other end of `connection`, which belongs to this object from now on."""
+    @property
+    def strangers(self) -> int:
+        """How many were turned away so far."""
+        return self._strangers.count
+
+    def dial(
+        self, ends: Ends, name: str, connection: socket.socket, timeout_s: float = float("inf")
+    ) -> None:
+        """Greets the other end of `connection`, which belongs to this object from now on.
+
+        It may still be connecting (links.start_connecting).
+        """
         self._dialled[ends] = name
-        self._begin(connection, self._connecting(ends, name, connection), float("inf"), name)
+        talk = self._connecting(ends, name, connection)
+        conversation = _Conversation(connection, talk, time.monotonic() + timeout_s)
+        connection.setblocking(False)
+        self._calling[conversation] = None
+        self._selector.register(connection, selectors.EVENT_WRITE, conversation)
+        next(talk)
 
     def expect(self, expected: Expected) -> None:
-        """Accepts connections of `expected.listener`, which remains the caller's, in run()."""
+        """Accepts connections of `expected.listener`, which remains the caller's."""
         expected.listener.setblocking(False)
         self._expected.append(expected)
         self._selector.register(expected.listener, selectors.EVENT_READ, expected)
+
+    def withdraw(self, expected: Expected) -> None:
+        """Ends expect(), before `expected.listener` is closed."""
+        self._expected.remove(expected)
+        if self._paused.pop(id(expected), None) is None:
+            self._selector.unregister(expected.listener)
+        for conversation in [c for c in self._unproven if c.expected is expected]:
+            self._close(conversation)
 
     def run(self, deadline: float) -> None:
         """Until all that was dialled or is expected is proven.
@@ -192,16 +275,26 @@ class Handshakes:
         FabricError for one that is not what it should be.
         """
         while missing := self._missing():
-            now = time.monotonic()
-            if now >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 turned_away = f" ({self.strangers} strangers were closed)" if self.strangers else ""
                 raise NoAnswerError(f"{missing[0]}: no answer in time{turned_away}")
-            self._drop_late(now)
-            for key, _ in self._selector.select(min(deadline - now, _STRANGER_S / 4)):
-                if isinstance(key.data, Expected):
-                    self._accept(key.data)
-                elif key.data.connection.fileno() >= 0:  # not closed for a new one meanwhile
-                    self._read(key.data)
+            errors = [self._keep(outcome) for outcome in self._slice(left, patient=False)]
+            if error := next(filter(None, errors), ""):
+                raise FabricError(error)
+        self._strangers.report()
+
+    def poll(self, timeout_s: float) -> list[Outcome]:
+        """What was proven or has failed, after one wait of at most `timeout_s`, or until wake().
+
+        A connection that was proven stays expected: its ends may connect once more.
+        """
+        return self._slice(timeout_s, patient=True)
+
+    def wake(self) -> None:
+        """Ends the wait of poll(); from any thread."""
+        with contextlib.suppress(OSError):  # it was woken already, or is closed
+            self._waker.send(b"!")
 
     def proven(self, ends: Ends) -> socket.socket:
         """The connection that was accepted for `ends`; it remains this object's."""
@@ -216,52 +309,122 @@ class Handshakes:
         """Names of connections that are not proven: the dialled ones first."""
         names = [name for ends, name in self._dialled.items() if ends not in self._called]
         for expected in self._expected:
-            names += [name for ends, name in expected.names.items() if ends not in self._accepted]
+            names += [n for ends, n in expected.names.copy().items() if ends not in self._accepted]
         return names
 
-    def _begin(self, connection: socket.socket, talk: Talk, deadline: float, name: str) -> None:
-        connection.setblocking(False)
-        conversation = _Conversation(connection, talk, 0, deadline, name)
-        self._selector.register(connection, selectors.EVENT_READ, conversation)
-        self._step(conversation, lambda: next(talk))
+    def _keep(self, outcome: Outcome) -> str:
+        """Its error."""
+        if outcome.connection is not None:
+            proven = self._accepted if outcome.accepted else self._called
+            proven[outcome.ends] = self._stack.enter_context(outcome.connection)
+        return outcome.error
 
-    def _accept(self, expected: Expected) -> None:
+    def _slice(self, timeout_s: float, *, patient: bool) -> list[Outcome]:
+        """One wait, and what it has brought. Without `patient`, raises where nothing can help."""
+        self._drop_late()
+        self._go_on_accepting()
+        wait_s = max(0.0, min(timeout_s, self._due_s()))
+        for key, events in self._selector.select(None if wait_s == float("inf") else wait_s):
+            if isinstance(key.data, Expected):
+                self._accept(key.data, patient=patient)
+            elif key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+            elif key.data.connection.fileno() >= 0:  # not closed for a new one meanwhile
+                if events & selectors.EVENT_WRITE:
+                    self._connected(key.data)
+                else:
+                    self._read(key.data)
+        self._drop_late()
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def _due_s(self) -> float:
+        """Seconds until something has to be done that no socket says."""
+        due = [until for until, _ in self._paused.values()]
+        due += [conversation.deadline for conversation in itertools.islice(self._unproven, 1)]
+        due += [conversation.deadline for conversation in self._calling]
+        return min(due, default=float("inf")) - time.monotonic()
+
+    def _accept(self, expected: Expected, *, patient: bool) -> None:
         most = _MOST_STRANGERS + len(self._missing())
         for _ in range(_MOST_ACCEPTED):
-            strangers = self._strangers()
-            if len(strangers) > most:
-                self._turn_away(strangers[0])
+            if len(self._unproven) > most:
+                if not self._crowd.take():
+                    self._pause(expected, _CROWD_PAUSE_S)
+                    return
+                self._make_room()
             try:
                 connection, _ = expected.listener.accept()
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     return
-                if not strangers:
+                if self._unproven:
+                    self._make_room()
+                    continue
+                if not patient:
                     raise FabricError(f"accepting connections: {error.strerror}") from None
-                self._turn_away(strangers[0])
-                continue
-            if not expected.trusts(connection):
+                log.warning("accepting connections: %s", error.strerror)
+                self._pause(expected, _NO_FILES_PAUSE_S)
+                return
+            if expected.trusts(connection):
+                self._listen_to(expected, connection)
+            else:
+                self._strangers.closed(_peer(connection), "it is of another user")
                 connection.close()
-                self.strangers += 1
-                continue
-            talk = self._accepting(expected, connection)
-            self._begin(connection, talk, time.monotonic() + _STRANGER_S, "")
 
-    def _strangers(self) -> list[_Conversation]:
-        """Those that were accepted and are not proven, the oldest first."""
-        found = (key.data for key in self._selector.get_map().values())
-        accepted = [data for data in found if isinstance(data, _Conversation) and not data.name]
-        return sorted(accepted, key=lambda conversation: conversation.deadline)
+    def _listen_to(self, expected: Expected, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        peer, deadline = _peer(connection), time.monotonic() + _STRANGER_S
+        talk = self._accepting(expected, connection)
+        conversation = _Conversation(connection, talk, deadline, peer, expected, next(talk))
+        self._unproven[conversation] = None
+        self._selector.register(connection, selectors.EVENT_READ, conversation)
 
-    def _drop_late(self, now: float) -> None:
-        for conversation in self._strangers():
-            if conversation.deadline <= now:
-                self._turn_away(conversation)
+    def _make_room(self) -> None:
+        oldest = to_close(self._unproven, lambda conversation: _host(conversation.peer))
+        self._turn_away(oldest, "too many connections prove nothing")
 
-    def _turn_away(self, conversation: _Conversation) -> None:
-        self._selector.unregister(conversation.connection)
+    def _pause(self, expected: Expected, seconds: float) -> None:
+        self._selector.unregister(expected.listener)
+        self._paused[id(expected)] = (time.monotonic() + seconds, expected)
+
+    def _go_on_accepting(self) -> None:
+        now = time.monotonic()
+        for key, (until, expected) in list(self._paused.items()):
+            if until <= now:
+                del self._paused[key]
+                self._selector.register(expected.listener, selectors.EVENT_READ, expected)
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for conversation in [c for c in self._unproven if c.deadline <= now]:
+            self._turn_away(conversation, f"it proved nothing within {_STRANGER_S:g} s")
+        for conversation in [c for c in self._calling if c.deadline <= now]:
+            self._step(conversation, TimeoutError("no answer in time"))
+
+    def _turn_away(self, conversation: _Conversation, why: str) -> None:
+        self._close(conversation)
+        self._strangers.closed(conversation.peer, why)
+
+    def _close(self, conversation: _Conversation) -> None:
+        self._leave(conversation)
         conversation.connection.close()
-        self.strangers += 1
+
+    def _leave(self, conversation: _Conversation) -> None:
+        self._selector.unregister(conversation.connection)
+        self._unproven.pop(conversation, None)
+        self._calling.pop(conversation, None)
+
+    def _connected(self, conversation: _Conversation) -> None:
+        """The connection is there, or has failed."""
+        connection = conversation.connection
+        failure = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._selector.modify(connection, selectors.EVENT_READ, conversation)
+        if failure:
+            self._step(conversation, OSError(failure, os.strerror(failure)))
+        else:
+            self._step(conversation, b"")
 
     def _read(self, conversation: _Conversation) -> None:
         """Never more than is wanted: what comes after the handshake is not for this loop."""
@@ -273,41 +436,55 @@ class Handshakes:
         except BlockingIOError:
             return
         except OSError as error:
-            lost = error
-            self._step(conversation, lambda: conversation.talk.throw(lost))
+            self._step(conversation, error)
             return
         data += part
         if len(data) == conversation.wanted:
             received = bytes(data)
             data.clear()
-            self._step(conversation, lambda: conversation.talk.send(received))
+            self._step(conversation, received)
 
-    def _step(self, conversation: _Conversation, go_on: Callable[[], int]) -> None:
+    def _step(self, conversation: _Conversation, received: bytes | OSError) -> None:
+        """The next part of the talk, which ends with its outcome, or shows a stranger."""
+        talk = conversation.talk
         try:
-            conversation.wanted = go_on()
-        except StopIteration:
-            self._selector.unregister(conversation.connection)
-        except (_StrangerError, OSError):
-            self._turn_away(conversation)
+            if isinstance(received, OSError):
+                conversation.wanted = talk.throw(received)
+            else:
+                conversation.wanted = talk.send(received)
+        except StopIteration as end:
+            self._leave(conversation)
+            outcome: Outcome = end.value
+            if outcome.connection is None:
+                conversation.connection.close()
+            else:
+                conversation.connection.setblocking(True)
+            self._outcomes.append(outcome)
+        except _StrangerError as stranger:
+            self._turn_away(conversation, str(stranger))
+        except OSError as error:
+            self._turn_away(conversation, f"{error.strerror or error} before its proof")
 
     def _connecting(self, ends: Ends, name: str, connection: socket.socket) -> Talk:
         greeting = self._identity.greeting(ends)
+        hint = ""
         try:
+            yield 0  # until it is connected
+            hint = "; it has failed, or is in another job"
             connection.sendall(greeting)
             answer = yield _NONCE_BYTES + _PROOF_BYTES
             nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
             if not hmac.compare_digest(proof, self._identity.proof(b"accept", greeting, nonce)):
-                raise FabricError(f"{name}: the other end is in another job, or not torch_topoopt")
+                wrong = f"{name}: the other end is in another job, or not torch_topoopt"
+                return Outcome(ends, False, None, wrong)
             connection.sendall(self._identity.proof(b"connect", greeting, nonce))
             (size,) = yield 1
             wrong = (yield size).decode("utf-8", "replace") if size else ""
         except OSError as error:
-            raise FabricError(
-                f"{name}: {error.strerror or error}; it has failed, or is in another job"
-            ) from None
+            return Outcome(ends, False, None, f"{name}: {error.strerror or error}{hint}")
         if wrong:
-            raise FabricError(f"{name}: the other end says: {wrong}")
-        self._called[ends] = self._kept(connection)
+            return Outcome(ends, False, None, f"{name}: the other end says: {wrong}")
+        return Outcome(ends, False, connection)
 
     def _accepting(self, expected: Expected, connection: socket.socket) -> Talk:
         data = yield _GREETING.size
@@ -316,17 +493,21 @@ class Handshakes:
         connection.sendall(nonce + self._identity.proof(b"accept", data, nonce))
         proof = yield _PROOF_BYTES
         if not hmac.compare_digest(proof, self._identity.proof(b"connect", data, nonce)):
-            raise _StrangerError
-        missing = {e: name for e, name in expected.names.items() if e not in self._accepted}
+            raise _StrangerError("it does not know the job's secret")
+        ends, names = greeting.ends, expected.names.copy()
+        missing = {e: name for e, name in names.items() if e not in self._accepted}
         wrong = self._mismatch(greeting, missing)
         verdict = wrong.encode()[:_MOST_VERDICT_BYTES]
         with contextlib.suppress(OSError):  # it may be gone; what is wrong is said here too
             connection.sendall(bytes([len(verdict)]) + verdict)
         if wrong:
-            name = missing.get(greeting.ends) or min(missing.values(), default=str(greeting.ends))
-            raise FabricError(f"{name}: {wrong}")
-        expected.admit(connection, greeting.ends)
-        self._accepted[greeting.ends] = self._kept(connection)
+            name = missing.get(ends) or min(missing.values(), default=str(ends))
+            return Outcome(ends, True, None, f"{name}: {wrong}")
+        try:
+            expected.admit(connection, ends)
+        except FabricError as error:
+            return Outcome(ends, True, None, str(error))
+        return Outcome(ends, True, connection)
 
     def _mismatch(self, greeting: _Greeting, missing: Iterable[Ends]) -> str:
         """The mismatch of a proven end; "" if there is none."""
@@ -339,6 +520,16 @@ class Handshakes:
             return f"{greeting.ends} is not expected here"
         return ""
 
-    def _kept(self, connection: socket.socket) -> socket.socket:
-        connection.setblocking(True)
-        return self._stack.enter_context(connection)
+
+def _peer(connection: socket.socket) -> str:
+    """The other end, as a log names it."""
+    if connection.family == socket.AF_UNIX:
+        pid, user = peer_credentials(connection)
+        return f"process {pid} of user {user}"
+    with contextlib.suppress(OSError):  # it has gone again
+        return "{}:{}".format(*connection.getpeername()[:2])
+    return "an address that is gone"
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0] or peer

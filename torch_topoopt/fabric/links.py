@@ -6,6 +6,8 @@ cable, a stale process or another job is an error with a name before the first b
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 import time
@@ -38,7 +40,9 @@ _LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
 _MOST_UNSENT_BYTES = 128 << 10
-_QUEUE = 256  # of connections not yet accepted; Linux allows more
+# Connections not yet accepted: nobody accepts while the ranks meet, and those of strangers stand in
+# the way of the right ones. The kernel keeps fewer where net.core.somaxconn says so.
+LISTEN_QUEUE = 4096
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def listen(address: str, tcp_port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, tcp_port))
-        listener.listen(_QUEUE)
+        listener.listen(LISTEN_QUEUE)
     except BaseException:
         listener.close()
         raise
@@ -113,13 +117,34 @@ def listen(address: str, tcp_port: int) -> socket.socket:
 
 def connect(near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float) -> socket.socket:
     """Connects from the address of `near` to `far`; raises OSError or TimeoutError."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection = _bound(near)
     try:
         connection.settimeout(timeout_s)
+        connection.connect((far.address, tcp_port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def start_connecting(near: PortAddress, far: PortAddress, tcp_port: int) -> socket.socket:
+    """The same without waiting: it is connected, or has failed, when it is writable."""
+    connection = _bound(near)
+    connection.setblocking(False)
+    started = connection.connect_ex((far.address, tcp_port))
+    if started not in (0, errno.EINPROGRESS):
+        connection.close()
+        raise OSError(started, os.strerror(started))
+    return connection
+
+
+def _bound(near: PortAddress) -> socket.socket:
+    """A data connection of `near`, to be connected."""
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
         connection.bind((near.address, 0))
         if near.gbps is not None:
             _limit_segments(connection, near.gbps)
-        connection.connect((far.address, tcp_port))
         prepare(connection, near)
     except BaseException:
         connection.close()
@@ -208,13 +233,13 @@ class ServerPorts:
                     self._listeners[where] = listen(*where)
                 self._expected.setdefault(where, []).append(link)
 
-    def connect(self, handshakes: Handshakes, deadline: float) -> None:
+    def connect(self, handshakes: Handshakes) -> None:
         for link in self.outgoing:
             with _naming(link):
                 near = self._addresses[link.source, link.source_port]
                 far = self._addresses[link.target, link.target_port]
                 tcp_port = self._wiring.tcp_port_of(far)
-                connection = connect(near, far, tcp_port, time_left(deadline))
+                connection = start_connecting(near, far, tcp_port)
             handshakes.dial(ends_of(link), describe(link), connection)
 
     def expect(self, handshakes: Handshakes) -> None:
@@ -256,7 +281,5 @@ class _naming:  # noqa: N801 - reads as a word: with _naming(link)
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, TimeoutError):
-            raise FabricError(f"{describe(self._link)}: no answer in time") from None
         if isinstance(error, OSError):
             raise FabricError(f"{describe(self._link)}: {error.strerror or error}") from None

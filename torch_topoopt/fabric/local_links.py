@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import struct
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.handshake import Kind
 from torch_topoopt.fabric.rank_port import RankPort
+from torch_topoopt.fabric.strangers import peer_credentials
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.handshake import Ends
-
-_PEER_CREDENTIALS = struct.Struct("=3i")  # <sys/socket.h> struct ucred: pid, uid, gid
 
 
 class LocalPort(RankPort):
@@ -44,10 +42,7 @@ class LocalPort(RankPort):
         return connection
 
     def _trusts(self, connection: socket.socket) -> bool:
-        credentials = connection.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size
-        )
-        return bool(_PEER_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+        return peer_credentials(connection)[1] == os.getuid()
 
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
         """Nothing to prepare: it carries a descriptor, memory the data."""

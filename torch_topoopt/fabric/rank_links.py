@@ -5,7 +5,6 @@ A leader also connects to those that it has no link to, where the hosts between 
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.rank_port import RankPort
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
-
-log = logging.getLogger("torch_topoopt")
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def open_rank_links(
         handshakes = stack.enter_context(Handshakes(identity))
         if leads:
             ports.expect(handshakes)
-            ports.connect(handshakes, deadline)
+            ports.connect(handshakes)
         for kind, (port, others) in enumerate(kinds):
             lower = [other for other in others if other < rank]
             port.expect([other for other in others if other > rank], handshakes)
@@ -96,8 +93,6 @@ def open_rank_links(
                 {other: names[other].split(" ")[kind] for other in lower}, handshakes, deadline
             )
         handshakes.run(deadline)
-        if handshakes.strangers:
-            log.warning("%d connections of no rank of this job were closed", handshakes.strangers)
         proven = handshakes.take()
         taken = [port.taken(proven) for port, _ in kinds]
         return RankLinks(ports.taken(proven), taken[0], dict(*taken[1:]))

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.handshake import Ends, Expected, Kind
-from torch_topoopt.fabric.links import time_left
+from torch_topoopt.fabric.links import LISTEN_QUEUE, time_left
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable, Mapping
 
     from torch_topoopt.fabric.handshake import Handshakes
-
-_QUEUE = 256  # of connections not yet accepted; Linux allows more
 
 
 class RankPort(ABC):
@@ -30,7 +28,7 @@ class RankPort(ABC):
     def __init__(self, rank: int, listener: socket.socket) -> None:
         self._rank = rank
         self._listener = listener
-        listener.listen(_QUEUE)
+        listener.listen(LISTEN_QUEUE)
 
     def __enter__(self) -> RankPort:
         return self
