@@ -126,6 +126,7 @@ class Build(build_ext):
             "supported_torch": SUPPORTED_TORCH,
             "compiler": self._compiler(),
             "flags": " ".join(objects.code_flags()),
+            "sources": objects.digest("common", "plan", "transport", "collectives", "backend"),
         }
         record = root / "torch_topoopt" / "_build_info.json"
         record.write_text(json.dumps(info) + "\n")

@@ -11,6 +11,7 @@ at a time), TOPOOPT_DEBUG=1 (for debuggers: -Og -g).
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shlex
 import shutil
@@ -69,6 +70,13 @@ class Unit:
 def sources(*folders: str) -> tuple[Path, ...]:
     """The C++ files of these folders of csrc/."""
     return tuple(Path(path) for folder in folders for path in sorted(glob(f"{CSRC / folder}/*.cc")))
+
+
+def digest(*folders: str) -> str:
+    """Twelve hexadecimal digits that change with any file in `folders` of csrc/."""
+    files = sorted(path for folder in folders for path in (CSRC / folder).iterdir())
+    parts = [f"{path.relative_to(CSRC)}\n{path.read_text()}\n" for path in files]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
 
 
 def bindings(module: str) -> tuple[Path, ...]:

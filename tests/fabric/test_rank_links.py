@@ -15,6 +15,7 @@ import pytest
 
 from torch_topoopt.fabric import local_links
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.handshake import wire_version
 from torch_topoopt.fabric.links import listen
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import RankLinks, Timeouts, open_rank_links
@@ -77,6 +78,7 @@ class Job:
             TableMeeting(self.table, rank),
             Timeouts(LIMIT_S, LIMIT_S),
             {own.getsockname(): own} if leads else {},
+            wire_version(),
         )
 
     def open_all(self) -> list[Any]:

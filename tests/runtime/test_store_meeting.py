@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,11 @@ import pytest
 import torch.distributed as dist
 
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.meeting import receive
 from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
-from torch_topoopt.runtime.job_network import StoreMeeting
+from torch_topoopt.runtime import job_network
+from torch_topoopt.runtime.job_network import Place, StoreMeeting, meet_versions
+from torch_topoopt.runtime.versions import BuildInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +36,32 @@ def test_ranks_read_what_the_others_publish() -> None:
 def test_one_that_does_not_come_is_named() -> None:
     with pytest.raises(FabricError, match=r"rank 0: no sign of rank 1, 2 in time \(plan\)"):
         StoreMeeting(dist.HashStore(), 0).collect("plan", [1, 2], time.monotonic() + 0.01)
+
+
+def test_ranks_of_different_builds_have_one_error_that_names_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On all ranks, also on those that fit."""
+    store = dist.HashStore()
+    builds = iter(["aaaaaaaaaaaa", "aaaaaaaaaaaa", "bbbbbbbbbbbb"])
+    monkeypatch.setattr(
+        job_network, "build_info", lambda: BuildInfo("2.15.0", sources=next(builds))
+    )
+    ranks = (4, 5, 6)  # as torch numbers them
+    errors = []
+    for index in (1, 2, 0):  # the first one last, so that nothing waits
+        meeting = StoreMeeting(store, index)
+        with pytest.raises(FabricError) as caught:
+            meet_versions(meeting, Place(index, ranks, 7), time.monotonic() + 20 * (index == 0))
+        errors.append(str(caught.value))
+    assert re.fullmatch(
+        r"rank 5 has torch_topoopt \S+ \(.*build a{12}\), rank 4 has \S+ \(.*build b{12}\); "
+        "install the same on all hosts",
+        errors[-1],
+    )
+    with pytest.raises(FabricError) as caught:
+        receive(meeting, "versions", time.monotonic() + 20)
+    assert str(caught.value) == errors[-1]
 
 
 def test_with_a_secret_only_those_that_know_it_are_believed(

@@ -57,15 +57,18 @@ def open_rank_links(
     meeting: Meeting,
     timeouts: Timeouts,
     listeners: Mapping[tuple[str, int], socket.socket],
+    version: str,
 ) -> RankLinks:
     """Opens and verifies all connections of `rank`; raises FabricError, and leaves none open then.
 
     `listeners` (address and port -> socket) are those of this rank that are open already; they are
-    closed in the end. Of two ranks that are joined by no planned link, the higher one connects.
+    closed in the end. `version` is a wire_version(). Of two ranks that are joined by no planned
+    link, the higher one connects.
     """
     server = layout.server_of[rank]
     leads = layout.is_leader(rank)
-    identity = Identity(job_secret(meeting, rank, _in(timeouts.meet_s)), wiring.plan_digest)
+    secret = job_secret(meeting, rank, _in(timeouts.meet_s))
+    identity = Identity(secret, wiring.plan_digest, version)
     with ExitStack() as stack:
         ports = stack.enter_context(ServerPorts(plan, wiring, server, listeners))
         # Every connection to another rank: how, and to whom.

@@ -34,6 +34,7 @@ from torch_topoopt.runtime.job_network import (
     given_network,
     link_specs,
     log_link,
+    meet_versions,
 )
 from torch_topoopt.runtime.measuring import cost_of
 
@@ -163,6 +164,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     deadline = time.monotonic() + meet_s
     meeting = StoreMeeting(store, place.index)
     place = Place(place.index, place.ranks, place.world_size, _server)
+    version = meet_versions(meeting, place, deadline)
     network = given_network(meeting, place, deadline)
     if network is not None:
         _server = network.layout.server_of[place.index]
@@ -170,7 +172,9 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         network = discover(meeting, place.index, len(place.ranks), deadline)
     plan, wiring, layout = network.plan, network.wiring, network.layout
     timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
-    links = open_rank_links(plan, wiring, layout, place.index, meeting, timeouts, network.listeners)
+    links = open_rank_links(
+        plan, wiring, layout, place.index, meeting, timeouts, network.listeners, version
+    )
     for link in links.planned:
         log_link(link, wiring)
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.handshake import wire_version
 from torch_topoopt.fabric.links import OpenLink, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
@@ -23,6 +24,7 @@ from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
+from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
 if TYPE_CHECKING:
@@ -91,6 +93,29 @@ class Place:
     ranks: tuple[int, ...]
     world_size: int
     server: int | None = None
+
+
+def meet_versions(meeting: Meeting, place: Place, deadline: float) -> str:
+    """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
+
+    Before anything else travels, for what ranks of other versions say may not be understood.
+    """
+    info = build_info()
+    here = wire_version(info.sources if info is not None else "")
+    meeting.publish("version", here)
+    if place.index == 0:
+        with failure_broadcast(meeting, "versions"):
+            for rank, there in meeting.collect(
+                "version", range(len(place.ranks)), deadline
+            ).items():
+                if there != here:
+                    raise FabricError(
+                        f"rank {place.ranks[rank]} has torch_topoopt {there}, "
+                        f"rank {place.ranks[0]} has {here}; install the same on all hosts"
+                    )
+        broadcast(meeting, "versions", None)
+    receive(meeting, "versions", deadline)
+    return here
 
 
 def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered | None:

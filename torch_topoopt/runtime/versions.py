@@ -31,6 +31,7 @@ class BuildInfo:
     supported_torch: str = ">=2.11,<2.16"
     compiler: str = "compiler not recorded"  # else the first line of what it says of itself
     flags: str = "flags not recorded"
+    sources: str = ""  # digest of the C++ that ranks must have in common: schedules, frames, limits
 
 
 def build_info() -> BuildInfo | None:
