@@ -24,6 +24,8 @@ void Operation::start(Setup setup) {
   part_left_ = prepared.part_steps;
   if (counters_.size() < part_left_.size()) counters_.resize(part_left_.size());
   left_ = prepared.steps;
+  receives_left_ = receives;
+  hurried_ = false;
   error_ = nullptr;
   started_ = Clock::now();
   running_ = true;
@@ -114,9 +116,10 @@ bool Operation::issueSend(int index) {
   const Send& send = sends[state.next_send];
   if (!received(send.after)) return false;
   const StepRef step{index, static_cast<int>(state.next_send++)};
-  endpoint_.send({ranks_[send.peer], channel_, lane(index).stream}, at(send.from), send.from.bytes,
-                 setup_.fingerprint,
-                 [this, step](std::exception_ptr error) { onSent(step, error); });
+  endpoint_.send(
+      {ranks_[send.peer], channel_, lane(index).stream}, at(send.from), send.from.bytes,
+      setup_.fingerprint, [this, step](std::exception_ptr error) { onSent(step, error); },
+      receives_left_ == 0);
   return true;
 }
 
@@ -153,12 +156,14 @@ void Operation::onSent(const StepRef& step, std::exception_ptr error) {
 void Operation::completeInTurn(StepRef step) {
   while (running_ && !step.none() && arrival(step) == Arrival::kArrived) {
     const Receive& receive = lane(step.lane).receives[step.index];
-    if (!received(receive.turn_after) || !sent(receive.turn_after_send)) return;
+    if (!received(receive.turn_after)) return;
+    if (!sent(receive.turn_after_send)) return endpoint_.hurry(channel_);
     if (receive.reduce) {
       reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand),
                  receive.target.bytes / elementSize(setup_.type));
     }
     arrival(step) = Arrival::kComplete;
+    --receives_left_;
     stepOver(step.lane);
     if (running_) advanceAfter(step.lane);
     step = receive.turn_next;
@@ -172,8 +177,15 @@ void Operation::stepOver(int index) {
   if (--left_ == 0) running_ = false;
 }
 
+// When only sends are left, their memory is what the caller waits for.
+void Operation::hurrySends() {
+  if (!running_ || receives_left_ > 0 || std::exchange(hurried_, true)) return;
+  endpoint_.hurry(channel_);
+}
+
 // What is over is reported when no call is left on the stack that would look at it again.
 void Operation::leave() {
+  if (depth_ == 1) hurrySends();
   if (--depth_ > 0 || running_ || !std::exchange(reporting_, false)) return;
   const auto prepared = std::move(setup_.prepared);
   if (!error_) {

@@ -80,6 +80,7 @@ class Operation {
   void onSent(const StepRef& step, std::exception_ptr error);
   void completeInTurn(StepRef step);
   void stepOver(int index);
+  void hurrySends();
   void leave();
 
   Endpoint& endpoint_;
@@ -93,7 +94,9 @@ class Operation {
   std::vector<uint8_t> sent_;
   std::vector<size_t> part_left_;
   Clock::time_point started_{};
-  size_t left_ = 0;  // sends and receives that are not complete
+  size_t left_ = 0;           // sends and receives that are not complete
+  size_t receives_left_ = 0;  // of them
+  bool hurried_ = false;      // nothing but sends is left, and their memory is asked for
   std::exception_ptr error_;
   bool running_ = false;
   bool reporting_ = false;  // done_ has not been called for this operation

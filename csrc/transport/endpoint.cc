@@ -143,7 +143,7 @@ const std::vector<Endpoint::Hop>& Endpoint::hopsTo(int source, int target) const
 // ---- sending -----------------------------------------------------------------------------------
 
 void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint,
-                    Done done) {
+                    Done done, bool prompt) {
   if (!failure_.empty()) return done(peerLost(failure_));
   if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
   if (hopsTo(config_.rank, flow.peer).empty()) {
@@ -152,10 +152,19 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t
   const auto iteration = static_cast<uint16_t>(iteration_.load());
   if (flow.channel < kFirstProbeChannel) own_iterations_.add(iteration, bytes);
   OutFlow& out = out_[flow];
-  auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done)});
+  auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done), prompt});
   out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
                          fingerprint, iteration, std::move(progress)});
   pump(flow, out);
+}
+
+void Endpoint::hurry(uint32_t channel) {
+  if (config_.cables.empty()) return;  // nothing is kept
+  for (const auto& [id, flow] : out_) {
+    if (id.channel != channel) continue;
+    for (const OutMessage& message : flow.pending) message.progress->prompt = true;
+  }
+  for (auto& link : links_) link->hurry(channel);
 }
 
 // The route to `peer` that is furthest behind its weight, over all flows: many short messages, each

@@ -34,10 +34,22 @@ namespace topoopt {
 
 inline constexpr uint32_t kAllChannels = 0xffffffff;
 
+// A connection between two ranks, and its number: the index in a list that all ranks have alike.
+struct CableEnds {
+  plan::Link link;  // by its name, as seen from rank `a`
+  int a = 0;
+  int b = 0;
+  bool duplex = true;    // else only `a` sends frames of others
+  bool replaced = true;  // once it is lost, it may come back
+};
+
 struct EndpointConfig {
   int rank = 0;
   int size = 1;
   std::vector<LinkSpec> links;
+  // All connections of all ranks. If there are none, a lost link fails the endpoint; else its
+  // frames go over those that are left, and only those links are missed that have no cable.
+  std::vector<CableEnds> cables = {};
   // Over ranks: of every pair without a link, and of those that have a choice.
   std::vector<plan::Route> routes;
   size_t window_bytes = 4 << 20;
@@ -57,8 +69,14 @@ class Endpoint final : private Link::Observer {
   int size() const { return config_.size; }
   Reactor& reactor() { return reactor_; }
 
-  // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again.
-  void send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint, Done done);
+  // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again. If the link
+  // may be lost, long messages are kept in that memory until they are acknowledged; `prompt` ones
+  // are copied as soon as all is written, others when hurry() is called.
+  void send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint, Done done,
+            bool prompt = true);
+
+  // Loop. What has been sent on the channel so far is prompt.
+  void hurry(uint32_t channel);
 
   // Loop. Takes the next message of the flow, which must have exactly this size and fingerprint.
   void receive(const FlowId& flow, void* data, size_t bytes, uint32_t fingerprint, Done done);
@@ -163,7 +181,8 @@ class Endpoint final : private Link::Observer {
 
   std::byte* onHeader(Link& link, const FrameHeader& header) override;
   void onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) override;
-  void onLost(Link& link, const std::string& why) override;
+  void onLost(Link& link, Loss loss, const std::string& why) override;
+  void onWritten(uint32_t channel) override { hurry(channel); }
 
   static std::string leftText(int rank);
   void openLinks();

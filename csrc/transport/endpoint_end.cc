@@ -105,7 +105,7 @@ void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<vo
               [this, limit, &delivered] { waitForDelivery(limit, delivered); });
 }
 
-void Endpoint::onLost(Link& link, const std::string& why) {
+void Endpoint::onLost(Link& link, Loss, const std::string& why) {
   // Not at once: this may be in the middle of a send.
   const std::string text = "lost the link " + textOf(link.name()) + ": " + why;
   reactor_.post([this, text] {

@@ -20,6 +20,13 @@ enum class FrameType : uint8_t {
   kAckRequest = 3,  // the sender wants every byte acknowledged at once from now on
   kLeave = 4,       // flooded: rank `source` will start nothing new
   kFailure = 5,     // flooded: rank `source` has failed; the payload says why
+  kHeartbeat = 6,   // to the neighbour, when there was nothing else to send
+  // The four numbers of these are in `stream`, `message`, `offset` and `message_bytes`: a cable, a
+  // generation of its connection (1 is the first one), the frames received in that generation, and
+  // in the one before.
+  kLinkHello = 7,   // the first frame of a connection that takes the place of a lost one
+  kLinkLost = 8,    // to the rank at the other end, over whatever links are left
+  kCableState = 9,  // flooded: cable `stream` at the end of rank `source`, see CableReport
 };
 
 inline constexpr uint16_t kFrameMagic = 0x70f0;
@@ -27,7 +34,7 @@ inline constexpr uint16_t kFrameMagic = 0x70f0;
 struct FrameHeader {
   uint16_t magic = kFrameMagic;
   FrameType type = FrameType::kData;
-  uint8_t reserved = 0;
+  uint8_t detour = 0;  // not 0: `route` is given up, every rank takes the shortest way that is left
   uint16_t source = 0;  // rank that sent the message
   uint16_t target = 0;  // rank it is for
   uint32_t channel = 0;

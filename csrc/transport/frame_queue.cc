@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace topoopt {
@@ -12,7 +13,16 @@ constexpr size_t kTurnBytes = 64 << 10;
 // Queues of flows that have nothing to send are kept for their next frame, up to so many.
 constexpr size_t kIdleFlows = 64;
 
+// Payloads up to this are copied when they are kept: cheaper than a message that waits.
+constexpr size_t kCopiedBytes = 8 << 10;
+
 size_t sizeOf(const FrameHeader& header) { return sizeof header + header.payload_bytes; }
+
+// What reaches its ranks over other links, or is about the lost one only, is not sent again.
+bool isSentAgain(const FrameHeader& header) {
+  return header.type != FrameType::kLeave && header.type != FrameType::kFailure &&
+         header.type != FrameType::kHeartbeat && header.type != FrameType::kCableState;
+}
 
 }  // namespace
 
@@ -162,27 +172,147 @@ void FrameQueue::account(const FrameHeader& header) {
 
 void FrameQueue::wrote(size_t bytes) {
   written_ += bytes;
+  written_bytes_ += bytes;
   while (!ready_.empty() && written_ >= sizeOf(ready_.front().header)) {
-    const FrameHeader header = ready_.front().header;
-    const std::shared_ptr<SendProgress> message = std::move(ready_.front().message);
-    written_ -= sizeOf(header);
-    ready_bytes_ -= sizeOf(header);
+    OutFrame frame = std::move(ready_.front());
+    written_ -= sizeOf(frame.header);
+    ready_bytes_ -= sizeOf(frame.header);
     ready_.pop_front();
-    account(header);
+    account(frame.header);
     if (empty()) stopBusy();
-    if (!message) continue;
-    message->unsent_bytes -= header.payload_bytes;
-    if (message->unsent_bytes == 0) std::exchange(message->done, nullptr)(nullptr);
+    finishFrame(std::move(frame));
   }
 }
+
+// ---- what is kept until it is acknowledged -----------------------------------------------------
+
+void FrameQueue::own(OutFrame& frame) {
+  if (!frame.owned.empty() || frame.header.payload_bytes == 0) return;
+  frame.owned = buffers_.take(frame.header.payload_bytes);
+  std::memcpy(frame.owned.data(), frame.payload, frame.header.payload_bytes);
+  frame.payload = frame.owned.data();
+}
+
+void FrameQueue::finishFrame(OutFrame frame) {
+  const FrameHeader header = frame.header;
+  const std::shared_ptr<SendProgress> message = std::move(frame.message);
+  if (keeps_ && header.type != FrameType::kLinkHello) {
+    if (!isSentAgain(header)) {
+      frame.owned = {};
+    } else if (message && header.payload_bytes > kCopiedBytes) {
+      frame.message = message;
+      ++message->kept_frames;
+      ++kept_messages_;
+    } else if (message) {
+      own(frame);
+    }
+    kept_bytes_ += header.payload_bytes;
+    kept_.push_back({std::move(frame), written_bytes_ - written_});
+  }
+  if (!message) return;
+  message->unsent_bytes -= header.payload_bytes;
+  if (complete(*message) || message->unsent_bytes > 0 || !message->prompt) return;
+  written_channels_.push_back(header.channel);
+}
+
+// Whether its memory is free, and the sender has been notified of that.
+bool FrameQueue::complete(SendProgress& message) {
+  if (message.unsent_bytes > 0 || message.kept_frames > 0) return false;
+  if (message.done) std::exchange(message.done, nullptr)(nullptr);
+  return true;
+}
+
+// The message that no longer depends on this kept frame.
+std::shared_ptr<SendProgress> FrameQueue::freed(OutFrame& frame) {
+  auto message = std::move(frame.message);
+  if (message) {
+    --message->kept_frames;
+    --kept_messages_;
+  }
+  return message;
+}
+
+void FrameQueue::unacknowledged(size_t bytes) {
+  const uint64_t acknowledged = written_bytes_ - std::min<uint64_t>(bytes, written_bytes_);
+  while (!kept_.empty() && kept_.front().end <= acknowledged) {
+    KeptFrame kept = std::move(kept_.front());
+    kept_.pop_front();
+    ++kept_first_;
+    kept_bytes_ -= kept.frame.header.payload_bytes;
+    if (const auto message = freed(kept.frame)) complete(*message);
+  }
+}
+
+void FrameQueue::hurry(uint32_t channel) {
+  const auto hasten = [&](std::deque<OutFrame>& frames) {
+    for (OutFrame& frame : frames) {
+      if (frame.message && frame.header.channel == channel) frame.message->prompt = true;
+    }
+  };
+  hasten(ready_);
+  for (Turns* list : {&fresh_, &turns_}) {
+    for (auto* const entry : *list) {
+      if (entry->first.channel == channel) hasten(entry->second.frames);
+    }
+  }
+  if (kept_messages_ == 0) return;
+  std::vector<std::shared_ptr<SendProgress>> free;
+  for (KeptFrame& kept : kept_) {
+    if (!kept.frame.message || kept.frame.header.channel != channel) continue;
+    own(kept.frame);
+    free.push_back(freed(kept.frame));
+    free.back()->prompt = true;
+  }
+  for (const auto& message : free) complete(*message);
+}
+
+FrameQueue::Kept FrameQueue::takeKept() {
+  if (written_ > 0) {
+    OutFrame begun = std::move(ready_.front());
+    ready_.pop_front();
+    ready_bytes_ -= sizeOf(begun.header);
+    written_ = 0;
+    account(begun.header);
+    finishFrame(std::move(begun));
+  }
+  Kept taken{kept_first_, {}};
+  std::vector<std::shared_ptr<SendProgress>> free;
+  for (KeptFrame& kept : std::exchange(kept_, {})) {
+    if (kept.frame.message) {
+      own(kept.frame);
+      free.push_back(freed(kept.frame));
+    }
+    taken.frames.push_back(std::move(kept.frame));
+  }
+  kept_first_ = 0;
+  kept_bytes_ = 0;
+  written_bytes_ = 0;
+  for (const auto& message : free) complete(*message);
+  return taken;
+}
+
+std::vector<OutFrame> FrameQueue::takeUnwritten() {
+  while (takeNext()) {
+  }
+  std::vector<OutFrame> taken(std::make_move_iterator(ready_.begin()),
+                              std::make_move_iterator(ready_.end()));
+  clear();
+  return taken;
+}
+
+// ---- what is dropped ---------------------------------------------------------------------------
 
 bool FrameQueue::ownData(const OutFrame& frame, uint32_t channel) const {
   return frame.header.type == FrameType::kData && frame.header.channel == channel &&
          !relayed(frame.header);
 }
 
-void FrameQueue::dropOwn(uint32_t channel, BufferPool& buffers,
-                         const std::function<void(const FrameHeader&)>& dropped) {
+void FrameQueue::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
+  for (KeptFrame& kept : kept_) {
+    if (!ownData(kept.frame, channel) || !kept.frame.message) continue;
+    own(kept.frame);
+    freed(kept.frame);
+  }
   for (Turns* list : {&fresh_, &turns_}) {
     std::erase_if(*list, [&](const Flows::value_type* entry) {
       if (entry->first.channel != channel || entry->first.source != rank_) return false;
@@ -197,11 +327,7 @@ void FrameQueue::dropOwn(uint32_t channel, BufferPool& buffers,
       ++frame;
     } else if (frame == ready_.begin() && written_ > 0) {
       frame->message.reset();
-      if (frame->owned.empty() && frame->header.payload_bytes > 0) {
-        frame->owned = buffers.take(frame->header.payload_bytes);
-        std::memcpy(frame->owned.data(), frame->payload, frame->header.payload_bytes);
-        frame->payload = frame->owned.data();
-      }
+      own(*frame);
       ++frame;
     } else {
       dropped(frame->header);

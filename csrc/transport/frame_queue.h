@@ -3,6 +3,10 @@
 // They wait in one queue per flow and leave in turn, by bytes, so no flow, own or relayed, can
 // starve another. A flow that had nothing to send for a whole round begins before the others: a
 // barrier does not wait for its turn behind gradients. Control frames go first of all.
+//
+// A link that may be lost and replaced keeps what it has written until the neighbour's transport
+// has acknowledged it: what is lost with the link is sent again over others. Frames are numbered by
+// their order in the connection, which both ends count.
 
 #pragma once
 
@@ -16,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "transport/frame.h"
@@ -51,10 +56,13 @@ class IterationBytes {
 // nullptr on success, else what happened.
 using Done = std::function<void(std::exception_ptr)>;
 
-// What a message's frames still have to write until its memory may be used again.
+// What keeps a message's memory in use: bytes that are not written, and long frames that are kept.
 struct SendProgress {
   size_t unsent_bytes;
   Done done;
+  // The sender waits for the memory: once all is written, what is kept of it is copied.
+  bool prompt = true;
+  size_t kept_frames = 0;
 };
 
 // A frame on its way out. The payload is the memory of `message`'s caller, or `owned`.
@@ -69,8 +77,9 @@ class FrameQueue {
  public:
   static constexpr int kMaxParts = 32;
 
-  // Frames with another source than `rank` are relayed.
-  explicit FrameQueue(int rank) : rank_(rank) {}
+  // Frames with another source than `rank` are relayed. `keeps`: until they are acknowledged.
+  FrameQueue(int rank, BufferPool& buffers, bool keeps)
+      : rank_(rank), buffers_(buffers), keeps_(keeps) {}
 
   void push(OutFrame frame);         // fair among flows
   void pushControl(OutFrame frame);  // before all data
@@ -83,10 +92,31 @@ class FrameQueue {
   // push() again.
   void wrote(size_t bytes);
 
-  // Drops the frames of this rank's own flows on `channel` and calls `dropped` for each; one that
-  // is half written is finished from a copy, so the caller's memory is free afterwards.
-  void dropOwn(uint32_t channel, BufferPool& buffers,
-               const std::function<void(const FrameHeader&)>& dropped);
+  // The neighbour's transport has all but the last `bytes` of what was written. As wrote().
+  void unacknowledged(size_t bytes);
+  // So much is kept that it is time to ask what is acknowledged.
+  bool keepsMuch() const { return kept_.size() >= kManyFrames || kept_bytes_ >= kManyBytes; }
+  bool keepsNothing() const { return kept_.empty(); }
+  bool keepsMessages() const { return kept_messages_ > 0; }
+  // Copies what is kept of this rank's own messages on `channel`, and makes those prompt that are
+  // not yet written. As wrote().
+  void hurry(uint32_t channel);
+  // Channels of prompt messages that are written and of which frames are kept, here or on other
+  // links; each is returned once.
+  std::vector<uint32_t> takeWritten() { return std::exchange(written_channels_, {}); }
+
+  // When the connection is lost: what was written, also in part, and not acknowledged; the number
+  // of its first frame in the connection is `first`. Then what was not written. As wrote().
+  struct Kept {
+    uint64_t first = 0;
+    std::vector<OutFrame> frames;
+  };
+  Kept takeKept();
+  std::vector<OutFrame> takeUnwritten();
+
+  // Drops the frames of this rank's own flows on `channel` and calls `dropped` for each; what is
+  // kept or half written is copied, so the caller's memory is free afterwards.
+  void dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped);
   // Drops all data frames but one that is half written.
   void dropData();
   // Drops everything.
@@ -97,6 +127,12 @@ class FrameQueue {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr size_t kManyFrames = 32;
+  static constexpr size_t kManyBytes = 128 << 10;
+  struct KeptFrame {
+    OutFrame frame;
+    uint64_t end;  // of its bytes in the connection
+  };
   struct Flow {
     std::deque<OutFrame> frames;
     size_t credit_bytes = 0;  // what it may send before the next flow's turn
@@ -113,11 +149,23 @@ class FrameQueue {
   Flows::value_type* nextFlow();
   void retire(Flows::value_type* entry);
   void account(const FrameHeader& header);
+  void finishFrame(OutFrame frame);
+  void own(OutFrame& frame);
+  static bool complete(SendProgress& message);
+  std::shared_ptr<SendProgress> freed(OutFrame& frame);
 
   const int rank_;
+  BufferPool& buffers_;
+  const bool keeps_;
   std::deque<OutFrame> ready_;  // in the order in which they are written
   size_t ready_bytes_ = 0;
-  size_t written_ = 0;  // of the first in ready_
+  size_t written_ = 0;          // of the first in ready_
+  uint64_t written_bytes_ = 0;  // in this connection
+  std::deque<KeptFrame> kept_;
+  uint64_t kept_first_ = 0;  // the number of the first
+  size_t kept_bytes_ = 0;
+  size_t kept_messages_ = 0;  // frames in kept_ that still use a caller's memory
+  std::vector<uint32_t> written_channels_;
   std::deque<OutFrame> control_;
   Flows flows_;
   // A flow that runs out of frames keeps its place until its turn comes, so that it does not begin

@@ -58,6 +58,13 @@ void FrameReader::filled(size_t bytes) {
   ahead_end_ += bytes;
 }
 
+void FrameReader::reset() {
+  ahead_begin_ = ahead_end_ = 0;
+  in_frame_ = false;
+  left_ = 0;
+  own_ = {};
+}
+
 void FrameReader::redirect(const std::byte* begin, const std::byte* end) {
   if (!in_frame_ || left_ == 0 || at_ < begin || at_ >= end) return;
   own_ = buffers_.take(left_);

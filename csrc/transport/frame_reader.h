@@ -37,6 +37,9 @@ class FrameReader {
   int room(iovec (&parts)[2]);
   void filled(size_t bytes);
 
+  // What comes next is the beginning of a frame of another connection.
+  void reset();
+
   // If a payload is being read into [begin, end), the rest of it goes to an own buffer instead.
   void redirect(const std::byte* begin, const std::byte* end);
 

@@ -49,6 +49,9 @@ std::string textOf(const plan::Link& link) {
 }
 
 std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
+  if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket) {
+    throw std::invalid_argument("cable: only a link over a socket has one");
+  }
   switch (spec.kind) {
     case LinkKind::kSocket:
       return std::make_unique<SocketLink>(spec, context);
@@ -63,8 +66,9 @@ std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
 Link::Link(const LinkSpec& spec, const Context& context)
     : name_(spec.link),
       sends_(spec.sends),
+      cable_(spec.cable),
       context_(context),
-      queue_(context.rank),
+      queue_(context.rank, context.buffers, spec.cable != kNoCable),
       reader_(context.buffers) {}
 
 void Link::close() {
@@ -74,10 +78,58 @@ void Link::close() {
   queue_.clear();
 }
 
-void Link::lose(const std::string& why) {
+void Link::lose(Loss loss, const std::string& why) {
   if (dead_) return;
-  close();
-  context_.observer.onLost(*this, why);
+  if (cable_ == kNoCable) {
+    close();
+  } else {
+    dead_ = true;
+    reactor().forget(this);
+    turn_asked_ = false;
+    closeBytes();
+    reader_.reset();
+  }
+  context_.observer.onLost(*this, loss, why);
+}
+
+void Link::drop(Loss loss, const std::string& why) {
+  if (dead_) return;
+  endReading();
+  readable_ = true;
+  readFrames(SIZE_MAX);
+  lose(loss, why);
+}
+
+void Link::reopen(const LinkSpec& spec) {
+  dead_ = false;
+  established_ = false;
+  readable_ = false;
+  writable_ = true;
+  write_ended_ = false;
+  received_frames_ = 0;
+  reopenBytes(spec);
+  start();
+}
+
+void Link::reopenBytes(const LinkSpec& spec) {
+  throw std::logic_error("a link of kind " + std::string(kindName(spec.kind)) +
+                         " cannot be replaced");
+}
+
+void Link::hurry(uint32_t channel) {
+  if (queue_.keepsMessages()) lookForAcknowledgements();
+  queue_.hurry(channel);
+  report();
+}
+
+void Link::lookForAcknowledgements() {
+  if (dead_ || queue_.keepsNothing()) return;
+  queue_.unacknowledged(unacknowledgedBytes());
+  report();
+}
+
+void Link::report() {
+  for (const uint32_t channel : queue_.takeWritten()) context_.observer.onWritten(channel);
 }
 
 void Link::finish() {
@@ -116,7 +168,7 @@ void Link::becameWritable() {
 
 void Link::onTurn() {
   turn_asked_ = false;
-  if (readable_) readFrames();
+  if (readable_) readFrames(kReadTurnBytes);
   if (!dead_) writeFrames();
 }
 
@@ -134,24 +186,26 @@ bool Link::takeFrames() {
       case FrameReader::Step::kFrame: {
         const FrameHeader header = reader_.header();
         if (countsAsPayload(header)) received_bytes_ += header.payload_bytes;
+        if (header.type != FrameType::kLinkHello) ++received_frames_;
         context_.observer.onFrame(*this, header, reader_.takePayload(), reader_.placed());
         if (dead_) return false;
         break;
       }
       case FrameReader::Step::kBroken:
-        lose("received something that is not a frame");
+        lose(Loss::kBroken, "received something that is not a frame");
         return false;
     }
   }
 }
 
-void Link::readFrames() {
-  for (size_t turn_bytes = 0; turn_bytes < kReadTurnBytes;) {
+void Link::readFrames(size_t most_bytes) {
+  for (size_t turn_bytes = 0; turn_bytes < most_bytes;) {
     iovec parts[2];
     const int part_count = reader_.room(parts);
     size_t count = 0;
     const Io io = readBytes(parts, part_count, count);
     turn_bytes += count;
+    received_ = received_ || count > 0;
     reader_.filled(count);
     if (count > 0 && !takeFrames()) return;
     switch (io) {
@@ -161,9 +215,9 @@ void Link::readFrames() {
         readable_ = false;
         return expect(reader_.left());
       case Io::kEnded:
-        return lose("closed by the other end");
+        return lose(Loss::kClosed, "closed by the other end");
       case Io::kBroken:
-        return lose(error_);
+        return lose(loss_, error_);
     }
   }
   askTurn();
@@ -174,13 +228,13 @@ void Link::redirect(const std::byte* begin, const std::byte* end) { reader_.redi
 // ---- writing -----------------------------------------------------------------------------------
 
 void Link::send(OutFrame frame) {
-  if (dead_ || finishing_ || write_ended_) return;
+  if (drops()) return;
   queue_.push(std::move(frame));
   if (writable_) askTurn();
 }
 
 void Link::sendControl(OutFrame frame) {
-  if (dead_ || finishing_ || write_ended_) return;
+  if (drops()) return;
   queue_.pushControl(std::move(frame));
   if (writable_) askTurn();
 }
@@ -194,21 +248,23 @@ void Link::writeFrames() {
     const Io io = writeBytes(parts, part_count, count);
     turn_bytes += count;
     queue_.wrote(count);
+    report();
+    if (queue_.keepsMuch()) lookForAcknowledgements();
     if (dead_) return;
-    if (io == Io::kBroken) return lose(error_);
+    if (io == Io::kBroken) return lose(loss_, error_);
     if (io == Io::kEnded) {
       // What the other end sent before it went, such as the reason, can still be read; the link is
       // lost when that ends.
       write_ended_ = true;
-      queue_.clear();
+      if (cable_ == kNoCable) queue_.clear();
     }
-    if (io == Io::kBlocked) writable_ = false;
+    if (io == Io::kBlocked || io == Io::kEnded) writable_ = false;
   }
   endIfFinished();
 }
 
 void Link::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
-  queue_.dropOwn(channel, context_.buffers, dropped);
+  queue_.dropOwn(channel, dropped);
   endIfFinished();
 }
 

@@ -13,6 +13,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plan/network.h"
 #include "transport/frame.h"
@@ -36,6 +38,8 @@ std::string textOf(const plan::Link& link);  // for messages
 
 struct MemoryEnd;
 
+inline constexpr int kNoCable = -1;
+
 struct LinkSpec {
   plan::Link link;    // as seen from this rank: source is this end unless `sends` is false
   int fd = -1;        // connected; owned by what the specification is given to
@@ -43,6 +47,7 @@ struct LinkSpec {
   LinkKind kind = LinkKind::kSocket;
   int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
   std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
+  int cable = kNoCable;  // of the endpoint's cables, where the link may be lost and replaced
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
@@ -51,6 +56,14 @@ struct LinkSpec {
 struct LinkTraffic : plan::Link, LinkCounters {
   LinkKind kind = LinkKind::kSocket;
   bool sends = true;
+};
+
+// How a link was lost.
+enum class Loss : uint8_t {
+  kClosed = 1,   // the system at the other end has said so
+  kSilent = 2,   // nothing is acknowledged any more
+  kCarrier = 3,  // the interface has lost its carrier, or is down
+  kBroken = 4,   // an error here, or bytes that are no frame
 };
 
 class Link : public Reactor::Handler {
@@ -64,8 +77,10 @@ class Link : public Reactor::Handler {
     // `placed`: the payload is where onHeader said; else it is `payload`.
     virtual void onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload,
                          bool placed) = 0;
-    // The link is closed or broken, and dead from now on.
-    virtual void onLost(Link& link, const std::string& why) = 0;
+    // The link is closed or broken, and dead from now on; one of a cable, until it is reopened.
+    virtual void onLost(Link& link, Loss loss, const std::string& why) = 0;
+    // A message on the channel is written whose sender waits for its memory, which is still kept.
+    virtual void onWritten(uint32_t channel) {}
   };
 
   // What a link needs around it; all of it outlives the link.
@@ -86,7 +101,7 @@ class Link : public Reactor::Handler {
   void close();   // no further callbacks
   void finish();  // ends this side once all is written; the link is lost when the other one ends
 
-  // Frames for a link that is dead or finishing are dropped.
+  // Frames for a link that is finishing, or dead for good, are dropped.
   void send(OutFrame frame);         // fair among flows
   void sendControl(OutFrame frame);  // before all data
 
@@ -98,6 +113,29 @@ class Link : public Reactor::Handler {
 
   // If a payload is being read into [begin, end), the rest of it goes to a private buffer instead.
   void redirect(const std::byte* begin, const std::byte* end);
+
+  // Copies what is kept of this rank's messages on `channel`, so that their memory is free.
+  void hurry(uint32_t channel);
+  // Of a cable: loses the link; what has arrived is read to its end before.
+  void drop(Loss loss, const std::string& why);
+  // What a lost link leaves behind, once: see FrameQueue.
+  FrameQueue::Kept takeKept() { return queue_.takeKept(); }
+  std::vector<OutFrame> takeUnwritten() { return queue_.takeUnwritten(); }
+  // Frames that arrived in this connection.
+  uint64_t receivedFrames() const { return received_frames_; }
+  // A lost link goes on over the connection that `spec` names. Until established(), it takes
+  // control frames only.
+  void reopen(const LinkSpec& spec);
+  void establish() { established_ = true; }
+  bool usable() const { return !dead_ && established_; }
+  // Frames are kept that a look at the transport may find acknowledged.
+  bool keeps() const { return !queue_.keepsNothing(); }
+  void lookForAcknowledgements();
+  // Whether the neighbour's transport has answered since the last call, or had nothing to answer.
+  virtual bool answers() { return true; }
+  // Something has arrived since the last call.
+  bool takeReceived() { return std::exchange(received_, false); }
+  int cable() const { return cable_; }
 
   bool idle() const { return queue_.empty(); }
   bool dead() const { return dead_; }
@@ -131,29 +169,42 @@ class Link : public Reactor::Handler {
   virtual size_t batchBytes() const { return kBatchBytes; }
   virtual void endWriting() = 0;
   virtual void closeBytes() = 0;
+  // Bytes written that the neighbour's transport does not have yet.
+  virtual size_t unacknowledgedBytes() const { return 0; }
+  // From now on the transport acknowledges nothing; what it has can still be read.
+  virtual void endReading() {}
+  virtual void reopenBytes(const LinkSpec& spec);
 
   void becameReadable();
   void becameWritable();
   bool readable() const { return readable_; }
   bool wantsToWrite() const { return !writable_ && !queue_.empty(); }
-  void lose(const std::string& why);
+  void lose(Loss loss, const std::string& why);
   Reactor& reactor() const { return context_.reactor; }
 
   std::string error_;  // why a function returned kBroken
+  Loss loss_ = Loss::kBroken;
 
  private:
   void askTurn();
   bool takeFrames();
-  void readFrames();
+  void readFrames(size_t most_bytes);
   void writeFrames();
   void endIfFinished();
+  void report();
+  // Frames of a cable that is lost are for other links.
+  bool drops() const { return finishing_ || (cable_ == kNoCable && (dead_ || write_ended_)); }
 
   const plan::Link name_;
   const bool sends_;
+  const int cable_;
   const Context context_;
   FrameQueue queue_;
   FrameReader reader_;
   uint64_t received_bytes_ = 0;
+  uint64_t received_frames_ = 0;  // in this connection
+  bool received_ = false;
+  bool established_ = true;
   bool readable_ = false;
   bool writable_ = true;
   bool turn_asked_ = false;

@@ -111,13 +111,13 @@ bool ShmLink::receiveSegment() {
   struct stat status{};
   if (!memory || fstat(fd, &status) != 0 || status.st_size != static_cast<off_t>(kSegmentBytes) ||
       (fcntl(fd, F_GET_SEALS) & kSeals) != kSeals) {
-    lose("received something that is not the memory to share");
+    lose(Loss::kBroken, "received something that is not the memory to share");
     return false;
   }
   try {
     map(fd);
   } catch (const std::system_error& error) {
-    lose(error.what());
+    lose(Loss::kBroken, error.what());
     return false;
   }
   attachSegment();

@@ -1,6 +1,7 @@
 #include "transport/socket_link.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace topoopt {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 constexpr size_t kMostWakeBytes = 64 << 10;
 // Below this, setting a limit costs more than the wake-ups that it saves.
 constexpr size_t kLeastWakeBytes = 8 << 10;
+// Unanswered ones that mean that the other end is gone.
+constexpr unsigned kMostProbes = 5;
 
 size_t sizeOf(const iovec* parts, int part_count) {
   size_t bytes = 0;
@@ -27,8 +31,16 @@ size_t sizeOf(const iovec* parts, int part_count) {
 
 }  // namespace
 
-SocketLink::SocketLink(const LinkSpec& spec, const Context& context)
-    : Link(spec, context), socket_(spec.fd) {
+SocketLink::SocketLink(const LinkSpec& spec, const Context& context) : Link(spec, context) {
+  take(spec.fd);
+}
+
+void SocketLink::take(int fd) {
+  socket_.reset(fd);
+  wake_bytes_ = 1;
+  end_seen_ = false;
+  looked_ = Reactor::Clock::now();
+  most_per_write_ = kBatchBytes;
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   // The code that opened the socket has chosen how much may wait in the kernel, by the rate of the
   // link. The kernel looks at that mark before a write and not during it, so writes are no longer
@@ -63,6 +75,36 @@ void SocketLink::closeBytes() {
   socket_.reset();
 }
 
+void SocketLink::reopenBytes(const LinkSpec& spec) { take(spec.fd); }
+
+size_t SocketLink::unacknowledgedBytes() const {
+  int bytes = 0;
+  return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : SIZE_MAX;
+}
+
+// A filter that passes nothing keeps TCP from acknowledging what nobody would read any more.
+void SocketLink::endReading() {
+  sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &nothing};
+  if (setsockopt(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
+    shutdown(socket_.get(), SHUT_RD);
+  }
+}
+
+bool SocketLink::answers() {
+  const auto now = Reactor::Clock::now();
+  const auto since = now - std::exchange(looked_, now);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (unacknowledgedBytes() == 0 ||
+      getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+    return true;
+  }
+  // Nothing is in flight while the neighbour has no room; the system asks ever more rarely then.
+  if (info.tcpi_unacked == 0) return info.tcpi_probes < kMostProbes;
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv) < since;
+}
+
 void SocketLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }
 
 bool SocketLink::delivered() const {
@@ -90,6 +132,7 @@ Link::Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count
     if (errno == EAGAIN || errno == EWOULDBLOCK) return Io::kBlocked;
     if (errno == EINTR) continue;
     error_ = errorText(errno);
+    loss_ = errno == ECONNRESET ? Loss::kClosed : Loss::kBroken;
     return Io::kBroken;
   }
 }
@@ -114,6 +157,7 @@ Link::Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& coun
     if (errno == EINTR) continue;
     if (errno == EPIPE || errno == ECONNRESET) return Io::kEnded;
     error_ = errorText(errno);
+    loss_ = Loss::kBroken;
     return Io::kBroken;
   }
 }

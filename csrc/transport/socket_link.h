@@ -15,19 +15,25 @@ class SocketLink final : public Link {
   void start() override;
   bool delivered() const override;
   void onReady(uint32_t events) override;
+  bool answers() override;
 
  private:
+  void take(int fd);
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
   Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
   void expect(size_t bytes) override;
   size_t batchBytes() const override { return most_per_write_; }
   void endWriting() override;
   void closeBytes() override;
+  size_t unacknowledgedBytes() const override;
+  void endReading() override;
+  void reopenBytes(const LinkSpec& spec) override;
 
   Descriptor socket_;
   size_t most_per_write_ = kBatchBytes;
-  int wake_bytes_ = 1;     // the socket is readable, for epoll, from so many bytes on
-  bool end_seen_ = false;  // the end, or an error, is behind what is still to read
+  int wake_bytes_ = 1;                   // the socket is readable, for epoll, from so many bytes on
+  bool end_seen_ = false;                // the end, or an error, is behind what is still to read
+  Reactor::Clock::time_point looked_{};  // when answers() was called
 };
 
 }  // namespace topoopt

@@ -86,7 +86,7 @@ class End final : public Link::Observer {
     frames_.push_back({header, {payload.data(), payload.data() + payload.size()}, placed});
     changed_.notify_all();
   }
-  void onLost(Link&, const std::string& why) override {
+  void onLost(Link&, Loss, const std::string& why) override {
     std::lock_guard lock(mutex_);
     EXPECT_EQ(lost_, "") << "lost twice";
     lost_ = why;
