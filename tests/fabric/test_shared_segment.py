@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from torch_topoopt.fabric import shared_segment
+from torch_topoopt.fabric.handshake import Handshakes, Identity
+from torch_topoopt.fabric.local_links import LocalPort
 from torch_topoopt.fabric.shared_segment import open_segment
 
 LIMIT_S = 20
+OURS = Identity(bytes(range(32)), "0123456789abcdef")
 
 
 class MemoryStore:
@@ -35,25 +41,25 @@ class MemoryStore:
 
 
 class LyingStore(MemoryStore):
-    """Publishes another place of the segment to a member."""
+    """Publishes another name of the first member's port."""
 
-    def __init__(self, position: int, value: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self._position = position
-        self._value = value
+        self._name = name
 
     def get(self, key: str) -> bytes:
-        fields = super().get(key).decode().split(" ")
-        if key == "segment":
-            fields[self._position] = self._value
-        return " ".join(fields).encode()
+        found = super().get(key)
+        return self._name.encode() if key == "segment" else found
 
 
 def open_all(store: MemoryStore, size: int) -> tuple[list[int], list[list[str]]]:
     warnings: list[list[str]] = [[] for _ in range(size)]
     with ThreadPoolExecutor(size) as pool:
         opened = [
-            pool.submit(open_segment, store, member, size, 1 << 16, warnings[member].append)
+            pool.submit(
+                *(open_segment, store, OURS, range(7, 7 + size)),
+                *(member, 1 << 16, warnings[member].append),
+            )
             for member in range(size)
         ]
         return [future.result(LIMIT_S) for future in opened], warnings
@@ -72,18 +78,67 @@ def test_all_members_see_what_one_of_them_writes():
             os.close(descriptor)
 
 
-@pytest.mark.parametrize(
-    ("position", "value", "reason"),
-    [
-        (0, "another-boot", "member 0 is on another machine"),
-        (1, "999999999", "No such file or directory"),
-        (3, "1", "member 0 is another one here"),
-    ],
-)
-def test_if_one_member_cannot_open_it_none_uses_it_and_all_say_why(position, value, reason):
+def test_nobody_can_make_it_shorter_or_longer() -> None:
+    descriptors, _ = open_all(MemoryStore(), 2)
+    for descriptor in descriptors:
+        for size in (0, 1 << 20):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, size)
+        os.close(descriptor)
+
+
+def test_if_one_member_cannot_open_it_none_uses_it_and_all_say_why() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    descriptors, warnings = open_all(LyingStore(position, value), 2)
+    descriptors, warnings = open_all(LyingStore("torch_topoopt/rank/missing"), 2)
     assert descriptors == [-1, -1]
-    assert all(len(texts) == 1 and reason in texts[0] for texts in warnings), warnings
+    reason = "member 1: connection from rank 8 to rank 7 of the same server: Connection refused"
+    assert all(len(texts) == 1 and texts[0].startswith(reason) for texts in warnings), warnings
     assert warnings[0] == warnings[1]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_member_takes_no_memory_from_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may have been changed: the name leads to a port of the same job."""
+    monkeypatch.setattr(shared_segment, "_LIMIT_S", 0.5)
+    store = MemoryStore()
+    with ThreadPoolExecutor(2) as pool:
+        opened = [
+            pool.submit(open_segment, store, OURS.derived(group), (7, 8), i, 1 << 16, print)
+            for i, group in enumerate(("one", "other"))
+        ]
+        assert [future.result(LIMIT_S) for future in opened] == [-1, -1]
+    assert "in another job" in store.values["shared/1"]
+
+
+@pytest.mark.parametrize("passed", ["nothing", "not sealed", "another size"])
+def test_a_member_takes_only_what_is_sealed_and_of_the_right_size(passed: str) -> None:
+    def first() -> None:
+        with LocalPort(7) as port, Handshakes(OURS) as handshakes:
+            port.expect([8], handshakes)
+            store.set("segment", port.name)
+            store.set("reached/0", "ok")
+            handshakes.run(time.monotonic() + LIMIT_S)
+            (connection,) = handshakes.take().values()
+            with connection:
+                if passed == "nothing":
+                    connection.send(b"!")
+                else:
+                    descriptor = shared_segment._make(1 << 10)
+                    if passed == "not sealed":
+                        os.close(descriptor)
+                        descriptor = os.memfd_create("test")
+                        os.ftruncate(descriptor, 1 << 16)
+                    socket.send_fds(connection, [b"!"], [descriptor])
+                    os.close(descriptor)
+        store.set("shared/0", "ok")
+
+    store = MemoryStore()
+    before = len(os.listdir("/proc/self/fd"))
+    with ThreadPoolExecutor(2) as pool:
+        passing = pool.submit(first)
+        warnings: list[str] = []
+        arguments = (store, OURS, (7, 8), 1, 1 << 16, warnings.append)
+        assert pool.submit(open_segment, *arguments).result(LIMIT_S) == -1
+        passing.result(LIMIT_S)
+    assert "member 1: member 0 passed" in warnings[0]
     assert len(os.listdir("/proc/self/fd")) == before

@@ -33,7 +33,7 @@ import struct
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt import __version__
@@ -118,6 +118,11 @@ class Identity:
     def __post_init__(self) -> None:
         if len(self.version.encode("ascii", "replace")) > _MOST_VERSION_BYTES:
             raise ValueError(f"version: {self.version!r} is longer than {_MOST_VERSION_BYTES}")
+
+    def derived(self, purpose: str) -> Identity:
+        """An identity for `purpose` alone: what proves one says nothing of the other."""
+        secret = hmac.digest(self.secret, b"derive " + purpose.encode(), "sha256")
+        return replace(self, secret=secret)
 
     def greeting(self, ends: Ends) -> bytes:
         numbers = (ends.source, ends.source_port, ends.target, ends.target_port)

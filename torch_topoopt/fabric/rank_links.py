@@ -41,8 +41,11 @@ class Timeouts:
 class RankLinks:
     """The connections of one rank: planned links (of leaders only), and rank -> connection.
 
-    `forwarded`: those to leaders of other servers that the hosts between forward.
+    `forwarded`: those to leaders of other servers that the hosts between forward. `identity` is
+    what the ranks have proven to each other.
     """
+
+    identity: Identity
 
     planned: list[OpenLink]
     local: dict[int, socket.socket]
@@ -98,7 +101,7 @@ def open_rank_links(
         handshakes.run(deadline)
         proven = handshakes.take()
         taken = [port.taken(proven) for port, _ in kinds]
-        return RankLinks(ports.taken(proven), taken[0], dict(*taken[1:]))
+        return RankLinks(identity, ports.taken(proven), taken[0], dict(*taken[1:]))
 
 
 def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:

@@ -25,7 +25,7 @@ import weakref
 import zlib
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -39,6 +39,9 @@ from torch_topoopt.runtime.c10d_names import open_name_locks
 from torch_topoopt.runtime.job import Job, end_past_jobs, job_of, job_with, jobs, let_go, open_job
 from torch_topoopt.runtime.job_network import Place
 from torch_topoopt.runtime.versions import check_build
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.handshake import Identity
 
 _NAME = "topoopt"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -161,8 +164,10 @@ def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store:
     config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
     config.channel = _channel(job, config.name)
     # A group that is created again after its end finds what its first life has left there.
-    store = dist.PrefixStore(f"life{job.life}.{job.lives[config.name]}", store)
-    config.segment_fd = _open_segment(extension, config, store)
+    life = f"life{job.life}.{job.lives[config.name]}"
+    store = dist.PrefixStore(life, store)
+    identity = job.identity.derived(f"segment {life} {config.name}")
+    config.segment_fd = _open_segment(extension, config, store, identity)
     if config.rank == 0:
         engine = "in shared memory" if config.segment_fd >= 0 else _describe_links(config)
         at = ", ".join(map(str, sorted(set(config.servers))))
@@ -174,7 +179,7 @@ def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store:
     return group
 
 
-def _open_segment(extension: Any, config: Any, store: Any) -> int:
+def _open_segment(extension: Any, config: Any, store: Any, identity: Identity) -> int:
     """The memory of a group whose members are all on one server; -1 if it has none."""
     size = len(config.servers)
     if len(set(config.servers)) > 1 or not 1 < size <= extension.MAX_TEAM_MEMBERS:
@@ -183,8 +188,9 @@ def _open_segment(extension: Any, config: Any, store: Any) -> int:
         return -1
     return open_segment(
         dist.PrefixStore("segment", store),
+        identity,
+        config.ranks,
         config.rank,
-        size,
         extension.team_segment_bytes(size),
         lambda why: log.warning(
             "group %s: its ranks cannot share memory and use links instead: %s", config.name, why

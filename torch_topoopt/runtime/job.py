@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    from torch_topoopt.fabric.handshake import Identity
     from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import CostModel, Link, LinkTraffic, Network, Plan
@@ -68,6 +69,7 @@ class Job:
     timeout: timedelta
     extension: Any  # _backend
     session: Any  # _backend.Session
+    identity: Identity  # what its ranks have proven to each other
     cost: CostModel | None = None  # known when the job is open
     channels: dict[int, str] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)  # how often a group of a name was created
@@ -186,7 +188,9 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
     )
-    job = Job(plan, wiring, layout, place, meeting.life, timeout, extension, session)
+    job = Job(
+        plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
+    )
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout)
