@@ -29,10 +29,25 @@ class LinkSpec:
         peer: int,
     ) -> None: ...
 
+class HopTable:
+    """
+    Links on the shortest route between each two servers. The rules are those of
+    torch_topoopt.plan.RouteTable; a pair that none of them serves has its link, or 0.
+    """
+    def __init__(
+        self,
+        servers: int,
+        links: collections.abc.Sequence[torch_topoopt.plan.Link],
+        by_offset: collections.abc.Sequence[torch_topoopt.plan.StrideRoute],
+        next_hops: collections.abc.Sequence[collections.abc.Sequence[int]],
+        listed: collections.abc.Sequence[torch_topoopt.plan.Route],
+    ) -> None: ...
+    def at(self, source: int, target: int) -> int: ...
+
 class GroupConfig:
     """
     A group of ranks of a session: `ranks[rank]` is this one. `rings` visit the first member of
-    every server, as indices into `ranks`; `hops` are the links between members, row by row.
+    every server, as indices into `ranks`.
     """
 
     algorithm: str
@@ -44,7 +59,7 @@ class GroupConfig:
         ranks: collections.abc.Sequence[int],
         servers: collections.abc.Sequence[int],
         rings: collections.abc.Sequence[torch_topoopt.plan.Ring],
-        hops: collections.abc.Sequence[int],
+        hops: HopTable,
     ) -> None: ...
     @property
     def channel(self) -> int: ...

@@ -458,10 +458,11 @@ def rings_of_group(
     groups: collections.abc.Sequence[torch_topoopt.plan.Group],
     servers: collections.abc.Sequence[int],
     both_ways: bool,
-    hops: collections.abc.Sequence[int],
+    hops: collections.abc.Callable[[], collections.abc.Sequence[int]],
 ) -> list[torch_topoopt.plan.Ring]:
     """
-    The rings that `servers` (ascending) use, with the hops between each two, row by row.
+    The rings that `servers` (ascending) use. `hops` gives the hops between each two, row by row; it
+    is called if no planned group holds them.
     """
 
 def run_flow_level(

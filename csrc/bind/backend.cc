@@ -87,13 +87,18 @@ void bindConfigs(py::module_& module) {
              return LinkSpec{link, fd, sends, kind, peer};
            }),
            py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"));
-  py::class_<GroupConfig>(
-      module, "GroupConfig",
-      "A group of ranks of a session: `ranks[rank]` is this one. `rings` visit "
-      "the first member of every server, as indices into `ranks`; `hops` are the "
-      "links between members, row by row.")
+  py::class_<HopTable, std::shared_ptr<HopTable>>(
+      module, "HopTable",
+      "Links on the shortest route between each two servers. The rules are those of "
+      "torch_topoopt.plan.RouteTable; a pair that none of them serves has its link, or 0.")
+      .def(py::init(&HopTable::ofRoutes), py::arg("servers"), py::arg("links"),
+           py::arg("by_offset"), py::arg("next_hops"), py::arg("listed"))
+      .def("at", &HopTable::checkedAt, py::arg("source"), py::arg("target"));
+  py::class_<GroupConfig>(module, "GroupConfig",
+                          "A group of ranks of a session: `ranks[rank]` is this one. `rings` visit "
+                          "the first member of every server, as indices into `ranks`.")
       .def(py::init([](int rank, std::vector<int> ranks, std::vector<int> servers,
-                       std::vector<plan::Ring> rings, std::vector<int> hops) {
+                       std::vector<plan::Ring> rings, std::shared_ptr<HopTable> hops) {
              GroupConfig config;
              config.rank = rank;
              config.ranks = std::move(ranks);
@@ -102,7 +107,8 @@ void bindConfigs(py::module_& module) {
              config.hops = std::move(hops);
              return config;
            }),
-           py::arg("rank"), py::arg("ranks"), py::arg("servers"), py::arg("rings"), py::arg("hops"))
+           py::arg("rank"), py::arg("ranks"), py::arg("servers"), py::arg("rings"),
+           py::arg("hops").none(false))
       .def_readonly("rank", &GroupConfig::rank)
       .def_readonly("ranks", &GroupConfig::ranks)
       .def_readonly("servers", &GroupConfig::servers)

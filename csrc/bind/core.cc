@@ -1,10 +1,12 @@
 // The extension module torch_topoopt._core: planner and simulators. Needs no torch at run time.
 
+#include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -42,19 +44,23 @@ std::shared_ptr<RoutedNetwork> makeNetwork(int servers, const std::vector<plan::
                                          RouteRules{std::move(by_offset), std::move(next_hops)});
 }
 
-// `hops` between each two of `servers` (ascending), row by row.
+// `hops` gives those between each two of `servers` (ascending), row by row.
 std::vector<plan::Ring> ringsOf(std::vector<plan::Group> groups, const std::vector<int>& servers,
-                                bool both_ways, const std::vector<int>& hops) {
-  if (servers.empty() || hops.size() != servers.size() * servers.size() ||
-      !std::is_sorted(servers.begin(), servers.end())) {
-    throw std::invalid_argument("servers: not ascending, none, or hops not one for each pair");
+                                bool both_ways, const std::function<std::vector<int>()>& hops) {
+  if (servers.empty() || !std::is_sorted(servers.begin(), servers.end())) {
+    throw std::invalid_argument("servers: not ascending, or none");
   }
   for (plan::Group& group : groups) std::sort(group.servers.begin(), group.servers.end());
   const auto place = [&](int server) {
     return std::lower_bound(servers.begin(), servers.end(), server) - servers.begin();
   };
+  std::vector<int> table;
   return ringsOfGroup(groups, servers, both_ways, [&](int source, int target) {
-    return hops[place(source) * servers.size() + place(target)];
+    if (table.empty()) table = hops();
+    if (table.size() != servers.size() * servers.size()) {
+      throw std::invalid_argument("hops: not one for each pair of servers");
+    }
+    return table[place(source) * servers.size() + place(target)];
   });
 }
 
@@ -134,8 +140,9 @@ void bindSimulator(py::module_& module) {
           py::arg("servers"), "Those that an AllReduce among `servers` uses.");
   module.def(
       "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
-      py::arg("hops"),
-      "The rings that `servers` (ascending) use, with the hops between each two, row by row.");
+      py::arg("hops").none(false),
+      "The rings that `servers` (ascending) use. `hops` gives the hops between each two, row by "
+      "row; it is called if no planned group holds them.");
   py::class_<OwnedRates>(
       module, "MaxMinRates",
       "Max-min fair rates of the flows on given paths, each a list of (link, load).")

@@ -40,7 +40,7 @@ struct GroupConfig {
   std::vector<plan::Ring> rings;  // over the first members of the servers, as 0..ranks.size()-1
   std::vector<int> servers{};     // of each member; empty if all are different
   int segment_fd = -1;            // memory that all members share; -1: collectives go over links
-  std::vector<int> hops{};        // links between members, row by row; empty if all are neighbours
+  std::shared_ptr<const HopTable> hops{};  // between servers; nullptr if all are neighbours
   CostModel cost{};               // the same on all members
   std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed

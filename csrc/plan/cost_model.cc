@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "plan/direct_schedules.h"
@@ -28,15 +29,15 @@ bool everyRingHasAReverse(const GroupLayout& layout) {
 }
 
 // When a message from the root has reached all members, each sending to its children in turn.
-double arrival(const GroupLayout& layout, const Tree& tree, int member, double start_s,
-               double alpha_s, double per_hop_latency_s) {
+double arrival(const GroupLayout& layout, const std::vector<std::vector<int>>& children, int member,
+               double start_s, double alpha_s, double per_hop_latency_s) {
   double latest_s = start_s;
   double ready_s = start_s;
-  for (const int child : tree.childrenOf(member)) {
+  for (const int child : children[member]) {
     ready_s += alpha_s;
     const double arrival_s = ready_s + per_hop_latency_s * layout.hops(member, child);
     latest_s =
-        std::max(latest_s, arrival(layout, tree, child, arrival_s, alpha_s, per_hop_latency_s));
+        std::max(latest_s, arrival(layout, children, child, arrival_s, alpha_s, per_hop_latency_s));
   }
   return latest_s;
 }
@@ -65,8 +66,7 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
     : layout_(layout),
       model_(model),
       flat_(layout.mostOthers() == 0),
-      both_(everyRingHasAReverse(layout)),
-      binary_(doubleBinaryTree(layout)) {
+      both_(everyRingHasAReverse(layout)) {
   double largest = 0;
   for (const plan::Ring& ring : layout.rings()) largest = std::max(largest, ring.share);
   links_ = 1.0 / largest;
@@ -109,9 +109,14 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
 Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> forced) const {
   const std::vector<Algorithm> list = candidates(request);
   if (forced && std::find(list.begin(), list.end(), *forced) != list.end()) return *forced;
+  if (list.size() == 1) return list.front();
   Algorithm best = list.front();
+  double least_s = std::numeric_limits<double>::infinity();
   for (const Algorithm algorithm : list) {
-    if (seconds(request, algorithm) < seconds(request, best)) best = algorithm;
+    const double algorithm_s = seconds(request, algorithm);
+    if (algorithm_s >= least_s) continue;
+    least_s = algorithm_s;
+    best = algorithm;
   }
   return best;
 }
@@ -123,7 +128,8 @@ std::vector<TreeShare> CostEstimate::trees(const Request& request, Algorithm alg
       request.collective == Collective::kBroadcast || request.collective == Collective::kReduce;
   if (algorithm == Algorithm::kTree) {
     if (request.collective == Collective::kAllReduce) {
-      return {{binary_[0], 0.5, first_tree}, {binary_[1], 0.5, first_tree + 1}};
+      if (!binary_) binary_ = doubleBinaryTree(layout_);
+      return {{(*binary_)[0], 0.5, first_tree}, {(*binary_)[1], 0.5, first_tree + 1}};
     }
     const int root = rooted ? request.root : layout_.leaders()[0];
     return {{quickTree(layout_, root, model_.alpha_s, model_.per_hop_latency_s), 1.0, first_tree}};
@@ -169,7 +175,7 @@ double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t byt
     const double step = std::min(share, static_cast<double>(kStepBytes));
     const double hop_s = model_.per_hop_latency_s + step * model_.beta_s_per_byte;
     const double reduce_s = reduces ? step * model_.gamma_s_per_byte : 0.0;
-    latency = std::max(latency, arrival(layout_, part.tree, part.tree.root(), 0.0,
+    latency = std::max(latency, arrival(layout_, part.tree.children(), part.tree.root(), 0.0,
                                         model_.alpha_s + reduce_s, hop_s));
     const double rest_s = (share - step) * model_.beta_s_per_byte;
     for (size_t i = 0; i < part.tree.parent.size(); ++i) {

@@ -56,6 +56,7 @@ struct Request {
   bool commutative = false;  // a op b and b op a have the same bits
 };
 
+// One thread at a time.
 class CostEstimate {
  public:
   CostEstimate(const GroupLayout& layout, const CostModel& model);
@@ -84,7 +85,7 @@ class CostEstimate {
   const bool both_;    // every ring also runs the other way
   double links_ = 1;   // how many links of one server the rings use together
   int ring_hops_ = 0;  // the most links between neighbours on the first ring
-  std::array<Tree, 2> binary_;
+  mutable std::optional<std::array<Tree, 2>> binary_;  // found when it is first asked for
 };
 
 }  // namespace topoopt

@@ -2,29 +2,27 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace topoopt {
 
 GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers,
-                         std::vector<int> hops)
-    : size_(size), rings_(std::move(rings)), hops_(std::move(hops)) {
+                         std::shared_ptr<const HopTable> hops)
+    : size_(size), rings_(std::move(rings)), servers_(std::move(servers)), hops_(std::move(hops)) {
   const auto members = static_cast<size_t>(size);
-  if (!servers.empty() && servers.size() != members) {
-    throw std::invalid_argument("servers: " + std::to_string(servers.size()) + " entries for " +
-                                std::to_string(size) + " members");
+  if (servers_.empty()) {
+    servers_.resize(members);
+    std::iota(servers_.begin(), servers_.end(), 0);
   }
-  if (!hops_.empty() && hops_.size() != members * members) {
-    throw std::invalid_argument("hops: " + std::to_string(hops_.size()) + " entries for " +
-                                std::to_string(size) + " members, not one per pair");
-  }
+  checkServers();
   leader_of_.resize(members);
   others_of_.resize(members);
   std::map<int, int> first;
   for (int member = 0; member < size; ++member) {
-    const auto [entry, added] =
-        first.try_emplace(servers.empty() ? member : servers[member], member);
+    const auto [entry, added] = first.try_emplace(servers_[member], member);
     leader_of_[member] = entry->second;
     if (added) {
       leaders_.push_back(member);
@@ -37,6 +35,19 @@ GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<in
   checkRings();
 }
 
+void GroupLayout::checkServers() const {
+  if (servers_.size() != static_cast<size_t>(size_)) {
+    throw std::invalid_argument("servers: " + std::to_string(servers_.size()) + " entries for " +
+                                std::to_string(size_) + " members");
+  }
+  if (!hops_) return;
+  for (const int server : servers_) {
+    if (server >= 0 && server < hops_->servers()) continue;
+    throw std::invalid_argument("servers: " + std::to_string(server) + " is not in 0.." +
+                                std::to_string(hops_->servers() - 1) + ", as hops has them");
+  }
+}
+
 void GroupLayout::checkRings() const {
   if (rings_.empty()) throw std::invalid_argument("rings: a group on several servers needs one");
   for (size_t r = 0; r < rings_.size(); ++r) {
@@ -46,13 +57,6 @@ void GroupLayout::checkRings() const {
     throw std::invalid_argument("rings[" + std::to_string(r) +
                                 "]: must list the first member of each server once");
   }
-}
-
-int GroupLayout::hops(int source, int target) const {
-  if (leader_of_[source] == leader_of_[target]) return 0;
-  if (hops_.empty()) return 1;
-  return hops_[static_cast<size_t>(source) * static_cast<size_t>(size_) +
-               static_cast<size_t>(target)];
 }
 
 }  // namespace topoopt

@@ -4,20 +4,22 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
+#include "plan/hop_table.h"
 #include "plan/network.h"
 
 namespace topoopt {
 
 class GroupLayout {
  public:
-  // `servers` names the server of each member; empty if all are different. `hops` holds the number
-  // of links between each two members, row by row; empty if all are neighbours. Rings list the
-  // leaders of all servers, each once. Without rings, a group on one server gets a ring of one.
-  // Throws std::invalid_argument, naming what is wrong.
+  // `servers` names the server of each member; empty: member i is on server i. `hops` is of the
+  // whole network; nullptr if all servers are neighbours. Rings list the leaders of all servers,
+  // each once. Without rings, a group on one server gets a ring of one. Throws
+  // std::invalid_argument, naming what is wrong.
   GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers = {},
-              std::vector<int> hops = {});
+              std::shared_ptr<const HopTable> hops = nullptr);
 
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
@@ -32,14 +34,19 @@ class GroupLayout {
   size_t mostOthers() const { return most_others_; }
 
   // Links from one member to another; 0 inside a server.
-  int hops(int source, int target) const;
+  int hops(int source, int target) const {
+    if (leader_of_[source] == leader_of_[target]) return 0;
+    return hops_ ? hops_->at(servers_[source], servers_[target]) : 1;
+  }
 
  private:
+  void checkServers() const;
   void checkRings() const;
 
   const int size_;
   std::vector<plan::Ring> rings_;
-  const std::vector<int> hops_;
+  std::vector<int> servers_;
+  const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;
   std::vector<int> leader_of_;
   std::vector<std::vector<int>> others_of_;

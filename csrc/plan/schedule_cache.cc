@@ -11,7 +11,10 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kMaxEntries = 64;
-constexpr size_t kMaxSteps = 64 << 10;  // of all entries; a step takes about a hundred bytes
+// Of all entries; a step takes about a hundred bytes. A ring of many members has many steps, of
+// which a training loop's sizes shall fit.
+constexpr size_t kLeastMaxSteps = 64 << 10;
+constexpr size_t kMaxStepsPerMember = 256;
 
 void addWaiting(PreparedSchedule& prepared, const StepRef& on, int lane) {
   if (on.none() || on.lane == lane) return;
@@ -68,7 +71,9 @@ std::shared_ptr<const PreparedSchedule> ScheduleCache::get(const ScheduleKey& ke
   auto prepared = build(key, estimate_.choose(requestOf(key), forced_));
   kept_steps_ += prepared->steps;
   entries_.push_front({key, prepared});
-  while (entries_.size() > 1 && (entries_.size() > kMaxEntries || kept_steps_ > kMaxSteps)) {
+  const size_t max_steps =
+      std::max(kLeastMaxSteps, kMaxStepsPerMember * static_cast<size_t>(layout_.size()));
+  while (entries_.size() > 1 && (entries_.size() > kMaxEntries || kept_steps_ > max_steps)) {
     kept_steps_ -= entries_.back().prepared->steps;
     entries_.pop_back();
   }

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -44,34 +45,61 @@ Tree placeTree(const GroupLayout& layout, const std::vector<int>& parent,
   return tree;
 }
 
-// Links on the longest path of the tree, and on all its edges, there and back.
-std::pair<int, int> linksOf(const GroupLayout& layout, const Tree& tree) {
+// Links on the longest path of the tree, and on all its edges, there and back. The path of a
+// position is that of the one above it and one edge more, so each edge is visited once.
+std::pair<int, int> linksOf(const GroupLayout& layout, const std::vector<int>& parent,
+                            const std::vector<int>& numbered) {
+  constexpr int kUnknown = -1;
+  std::vector<int> path(parent.size(), kUnknown);
+  std::vector<int> above;
   int longest = 0;
   int all = 0;
-  for (const int leader : layout.leaders()) {
-    int path = 0;
-    for (int at = leader; tree.parent[at] >= 0; at = tree.parent[at]) {
-      path += layout.hops(at, tree.parent[at]) + layout.hops(tree.parent[at], at);
+  for (size_t i = 0; i < parent.size(); ++i) {
+    int at = static_cast<int>(i);
+    for (; at >= 0 && path[at] == kUnknown; at = parent[at]) above.push_back(at);
+    int links = at < 0 ? 0 : path[at];
+    for (; !above.empty(); above.pop_back()) {
+      const int child = above.back();
+      if (parent[child] >= 0) {
+        const int one = numbered[child];
+        const int other = numbered[parent[child]];
+        const int edge = layout.hops(one, other) + layout.hops(other, one);
+        links += edge;
+        all += edge;
+      }
+      path[child] = links;
     }
-    longest = std::max(longest, path);
-    const int above = tree.parent[leader];
-    if (above >= 0) all += layout.hops(leader, above) + layout.hops(above, leader);
+    longest = std::max(longest, path[i]);
   }
   return {longest, all};
 }
 
-std::array<Tree, 2> placedPair(const GroupLayout& layout, const std::vector<int>& order,
-                               size_t stride) {
+// Which server is at each position of one tree, and of the other.
+using Numberings = std::array<std::vector<int>, 2>;
+
+Numberings numberings(const std::vector<int>& order, size_t stride) {
   const size_t count = order.size();
-  std::vector<int> parent(count);
-  addBinarySubtree(parent, 0, static_cast<int>(count), -1);
-  std::vector<int> numbered(count);
-  std::vector<int> flipped(count);  // a rank at an even position there is at an odd one here
+  Numberings pair{std::vector<int>(count), std::vector<int>(count)};
+  auto& [numbered, flipped] = pair;  // a rank at an even position there is at an odd one here
   for (size_t i = 0; i < count; ++i) numbered[i] = order[i * stride % count];
   for (size_t i = 0; i < count; ++i) {
     flipped[i] = numbered[count % 2 == 0 ? count - 1 - i : (i + count - 1) % count];
   }
-  return {placeTree(layout, parent, numbered), placeTree(layout, parent, flipped)};
+  return pair;
+}
+
+// Strides coprime to `count`: all of them, or kMostStrides that are spread evenly, so that a group
+// of many members is made in a time that grows as it does.
+std::vector<size_t> triedStrides(size_t count) {
+  constexpr size_t kMostStrides = 128;
+  std::vector<size_t> all{1};
+  for (size_t stride = 2; stride < count; ++stride) {
+    if (std::gcd(stride, count) == 1) all.push_back(stride);
+  }
+  if (all.size() <= kMostStrides) return all;
+  std::vector<size_t> some;
+  for (size_t i = 0; i < kMostStrides; ++i) some.push_back(all[i * all.size() / kMostStrides]);
+  return some;
 }
 
 }  // namespace
@@ -84,6 +112,14 @@ std::vector<int> Tree::childrenOf(int member) const {
   std::vector<int> children;
   for (size_t i = 0; i < parent.size(); ++i) {
     if (parent[i] == member) children.push_back(static_cast<int>(i));
+  }
+  return children;
+}
+
+std::vector<std::vector<int>> Tree::children() const {
+  std::vector<std::vector<int>> children(parent.size());
+  for (size_t i = 0; i < parent.size(); ++i) {
+    if (parent[i] >= 0) children[parent[i]].push_back(static_cast<int>(i));
   }
   return children;
 }
@@ -107,47 +143,93 @@ Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow
 
 std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout) {
   const size_t count = layout.leaders().size();
-  std::array<Tree, 2> best;
+  std::vector<int> parent(count);
+  addBinarySubtree(parent, 0, static_cast<int>(count), -1);
+  const std::vector<size_t> strides = triedStrides(count);
+  Numberings best;
   std::pair<int, int> least{INT32_MAX, INT32_MAX};
   for (const plan::Ring& ring : layout.rings()) {
-    for (size_t stride = 1; stride == 1 || stride < count; ++stride) {
-      if (std::gcd(stride, count) != 1) continue;
-      std::array<Tree, 2> pair = placedPair(layout, ring.servers, stride);
-      const auto one = linksOf(layout, pair[0]);
-      const auto other = linksOf(layout, pair[1]);
+    for (const size_t stride : strides) {
+      Numberings pair = numberings(ring.servers, stride);
+      const auto one = linksOf(layout, parent, pair[0]);
+      if (one.first > least.first) continue;
+      const auto other = linksOf(layout, parent, pair[1]);
       const std::pair<int, int> links{std::max(one.first, other.first), one.second + other.second};
       if (links >= least) continue;
       least = links;
       best = std::move(pair);
     }
   }
-  return best;
+  return {placeTree(layout, parent, best[0]), placeTree(layout, parent, best[1])};
 }
 
+namespace {
+
+// A server that has the message, and those that it could send to: the nearest first, of equally
+// near ones the lowest number.
+struct Sender {
+  int member;
+  double ready_s;  // when it can have handed over its next message
+  std::vector<int> targets{};
+  size_t next = 0;  // in `targets`; those before it have the message
+};
+
+// `leaders` in the order of their distances from `source`, by counting.
+std::vector<int> byDistance(const GroupLayout& layout, int source,
+                            const std::vector<int>& leaders) {
+  std::vector<size_t> starts;
+  for (const int leader : leaders) {
+    const auto hops = static_cast<size_t>(layout.hops(source, leader));
+    if (starts.size() <= hops + 1) starts.resize(hops + 2, 0);
+    ++starts[hops + 1];
+  }
+  std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  std::vector<int> sorted(leaders.size());
+  for (const int leader : leaders) {
+    sorted[starts[static_cast<size_t>(layout.hops(source, leader))]++] = leader;
+  }
+  return sorted;
+}
+
+}  // namespace
+
+// Each sender offers its nearest target that is left; the offer that arrives first is taken. Every
+// sender passes over every target once, so all of it takes a time that grows with the square of the
+// servers.
 Tree quickTree(const GroupLayout& layout, int root, double alpha_s, double per_hop_latency_s) {
   Tree tree = localEdges(layout, root);
-  struct Sender {
-    int member;
-    double ready_s;  // when it can have handed over its next message
-  };
-  const int top = layout.leaderOf(root);
-  std::vector<Sender> senders = {{top, alpha_s}};
-  std::vector<int> left = layout.leaders();
-  std::erase(left, top);
-  while (!left.empty()) {
-    // Of equally early arrivals the one over the fewest links, then the lowest numbers.
-    std::tuple<double, int, size_t, size_t> next{std::numeric_limits<double>::infinity(), 0, 0, 0};
-    for (size_t i = 0; i < senders.size(); ++i) {
-      for (size_t j = 0; j < left.size(); ++j) {
-        const int hops = layout.hops(senders[i].member, left[j]);
-        next = std::min(next, {senders[i].ready_s + per_hop_latency_s * hops, hops, i, j});
-      }
+  const std::vector<int>& leaders = layout.leaders();
+  std::vector<bool> reached(static_cast<size_t>(layout.size()), false);
+  std::vector<Sender> senders;
+  // Of equally early arrivals the one over the fewest links, then from the earliest sender, then to
+  // the lowest number.
+  using Offer = std::tuple<double, int, size_t, int>;  // arrival, links, sender, target
+  std::priority_queue<Offer, std::vector<Offer>, std::greater<>> offers;
+  const auto offer = [&](size_t index) {
+    Sender& sender = senders[index];
+    while (sender.next < sender.targets.size() && reached[sender.targets[sender.next]]) {
+      ++sender.next;
     }
-    const auto [arrival_s, hops, sender, target] = next;
-    tree.parent[left[target]] = senders[sender].member;
-    senders[sender].ready_s += alpha_s;
-    senders.push_back({left[target], arrival_s + alpha_s});
-    left.erase(left.begin() + static_cast<ptrdiff_t>(target));
+    if (sender.next == sender.targets.size()) return std::vector<int>().swap(sender.targets);
+    const int target = sender.targets[sender.next];
+    const int hops = layout.hops(sender.member, target);
+    offers.emplace(sender.ready_s + per_hop_latency_s * hops, hops, index, target);
+  };
+  const auto add = [&](int member, double ready_s) {
+    reached[member] = true;
+    senders.push_back({member, ready_s, byDistance(layout, member, leaders)});
+    offer(senders.size() - 1);
+  };
+  add(layout.leaderOf(root), alpha_s);
+  while (!offers.empty()) {
+    const auto [arrival_s, hops, index, target] = offers.top();
+    offers.pop();
+    if (!reached[target]) {
+      tree.parent[target] = senders[index].member;
+      senders[index].ready_s += alpha_s;
+      add(target, arrival_s + alpha_s);
+    }
+    offer(index);
   }
   return tree;
 }

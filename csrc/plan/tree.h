@@ -15,7 +15,8 @@ struct Tree {
   std::vector<int> parent;  // -1 for the root
 
   int root() const;
-  std::vector<int> childrenOf(int member) const;  // ascending
+  std::vector<int> childrenOf(int member) const;   // ascending
+  std::vector<std::vector<int>> children() const;  // of every member
 };
 
 // The direction of a chain's data: along the ring away from its root, or along it to the root.
@@ -28,8 +29,9 @@ Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow
 
 // Two balanced binary trees over the servers, of which each server is a leaf in one and an inner
 // node in the other (but one server if their number is odd). Servers are numbered by steps of a
-// coprime stride along a ring, whichever makes the longest path from a leaf to its root shortest in
-// links (TopoOpt, appendix A: any permutation of the servers gives trees of the same speed).
+// coprime stride along a ring, whichever (of at most 128 strides) makes the longest path from a
+// leaf to its root shortest in links (TopoOpt, appendix A: any permutation of the servers gives
+// trees of the same speed).
 std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout);
 
 // The tree on which a small message from `root` reaches all members soon: of all servers that have

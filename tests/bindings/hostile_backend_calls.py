@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from hostile_calls import Call, main
 
-from torch_topoopt.plan import CostModel, Link, Ring, Route
+from torch_topoopt.plan import CostModel, Link, Ring, Route, StrideRoute
 from torch_topoopt.runtime import backend
 
 _backend = backend._extension()
@@ -109,12 +109,17 @@ def calls() -> list[Call]:
     """Every constructor and method that takes something of Python's."""
     ring = [Ring((0, 1), 1.0)]
     cost = CostModel(1e-5, 1e-5, 1e-9, 1e-9)
-    whole = ("g", 3, cost, -1, "auto", 0, [0, 1], [0, 1], ring, [0, 1, 1, 0])
+    hops = _backend.HopTable(2, [Link(0, 0, 1, 0), Link(1, 0, 0, 0)], [], [], [])
+    whole = ("g", 3, cost, -1, "auto", 0, [0, 1], [0, 1], ring, hops)
     # one member alone: there is no other to measure with
-    alone = (timedelta(seconds=0.05), 0, [0], [0], [Ring((0,), 1.0)], [0])
+    alone = (timedelta(seconds=0.05), 0, [0], [0], [Ring((0,), 1.0)], hops)
+    walks = [[0, 1, 1], [0, 1, 2], [1, 1, 2]]
+    rules = (3, [Link(0, 0, 1, 0)], [StrideRoute((1, 1), 1.0)], walks, [Route((0, 1), 1.0)])
     link = ("socket!", Link(0, 0, 1, 0), True, "socket", 1)
     return [
         Call("LinkSpec", _linked, link),
+        Call("HopTable", _backend.HopTable, rules),
+        Call("HopTable.at", hops.at, (0, 1)),
         Call("Session", _session_with_link, (0, 3, [Route((0, 1, 2), 1.0)], 1 << 20, _closed)),
         Call("Session.iteration_bytes", _iteration_bytes, (0, 2)),
         Call("Session.measure_cost", _measured, alone),

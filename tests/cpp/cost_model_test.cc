@@ -128,5 +128,19 @@ TEST(ScheduleCache, BoundsTheStepsItKeeps) {
   EXPECT_LE(kept, size_t{64 << 10});
 }
 
+TEST(ScheduleCache, KeepsTheSizesOfATrainingLoopOfAThousandMembers) {
+  std::vector<plan::Ring> rings(4, {{}, 0.25});
+  for (int i = 0; i < 1024; ++i) {
+    for (int r = 0; r < 4; ++r) rings[r].servers.push_back(i * (2 * r + 1) % 1024);
+  }
+  ScheduleCache cache(GroupLayout(1024, rings), 5, kModel, Algorithm::kMultiRing);
+  std::vector<std::shared_ptr<const PreparedSchedule>> first;
+  const auto bucket = [&](size_t i) {
+    return cache.get({Collective::kAllReduce, {(6 << 20) + i}, {}, 4, 0, true});
+  };
+  for (size_t i = 0; i < 10; ++i) first.push_back(bucket(i));
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(bucket(i), first[i]) << i;
+}
+
 }  // namespace
 }  // namespace topoopt

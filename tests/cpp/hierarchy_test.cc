@@ -296,7 +296,8 @@ TEST(GroupLayout, RefusesWhatIsNotOneGroup) {
   EXPECT_NO_THROW(GroupLayout(3, ring, {5, 5, 6}));
   EXPECT_THROW(GroupLayout(3, ring, {5, 6, 6}), std::invalid_argument);  // 1 leads, 2 does not
   EXPECT_THROW(GroupLayout(3, ring, {5, 6}), std::invalid_argument);
-  EXPECT_THROW(GroupLayout(3, ring, {5, 5, 6}, {0, 1}), std::invalid_argument);
+  const auto hops = std::make_shared<const HopTable>(6, std::vector<uint16_t>(36, 1));
+  EXPECT_THROW(GroupLayout(3, ring, {5, 5, 6}, hops), std::invalid_argument);
   EXPECT_THROW(GroupLayout(3, {}, {5, 5, 6}), std::invalid_argument);
   EXPECT_NO_THROW(GroupLayout(2, {}, {5, 5}));
 }

@@ -11,6 +11,7 @@
 #include "plan/tree_schedules.h"
 #include "schedule_checks.h"
 #include "schedule_executor.h"
+#include "seed.h"
 
 namespace topoopt {
 namespace {
@@ -23,12 +24,14 @@ std::vector<int> numbers(int size) {
 
 // Servers in a cycle of cables: as many links between two as steps on the shorter way round.
 GroupLayout cycle(int size) {
-  std::vector<int> hops;
+  std::vector<uint16_t> hops;
   for (int a = 0; a < size; ++a) {
-    for (int b = 0; b < size; ++b)
-      hops.push_back(std::min(std::abs(a - b), size - std::abs(a - b)));
+    for (int b = 0; b < size; ++b) {
+      hops.push_back(static_cast<uint16_t>(std::min(std::abs(a - b), size - std::abs(a - b))));
+    }
   }
-  return GroupLayout(size, {{numbers(size), 1.0}}, {}, hops);
+  const auto table = std::make_shared<const HopTable>(size, std::move(hops));
+  return GroupLayout(size, {{numbers(size), 1.0}}, {}, table);
 }
 
 // Edges from a member to the root; fails if there is a loop.
@@ -79,11 +82,12 @@ TEST(DoubleBinaryTree, IsPermutedTowardsShortRoutes) {
   std::vector<int> order;
   for (int i = 0; i < 16; ++i) order.push_back(i * 5 % 16);
   const GroupLayout plain = cycle(16);
-  std::vector<int> hops;
+  std::vector<uint16_t> hops;
   for (int a = 0; a < 16; ++a) {
-    for (int b = 0; b < 16; ++b) hops.push_back(plain.hops(a, b));
+    for (int b = 0; b < 16; ++b) hops.push_back(static_cast<uint16_t>(plain.hops(a, b)));
   }
-  const GroupLayout strided(16, {{order, 1.0}}, {}, hops);
+  const GroupLayout strided(16, {{order, 1.0}}, {},
+                            std::make_shared<const HopTable>(16, std::move(hops)));
   const auto links = [&](const std::array<Tree, 2>& pair) {
     int all = 0;
     for (const Tree& tree : pair) {
@@ -111,6 +115,72 @@ TEST(QuickTree, ReachesEverybodyAndPrefersNeighbours) {
   const Tree far = quickTree(cycle(12), 0, 1.0, 0.0);
   EXPECT_GE(far.childrenOf(0).size(), 3u);
   EXPECT_LE(deepest(far), 4);
+}
+
+// As the header says it: all senders and all servers that are left are looked at for every edge.
+Tree slowQuickTree(const GroupLayout& layout, int root, double alpha_s, double per_hop_latency_s) {
+  Tree tree{std::vector<int>(static_cast<size_t>(layout.size()), -1)};
+  std::vector<std::pair<int, double>> senders = {{root, alpha_s}};
+  std::vector<int> left = numbers(layout.size());
+  std::erase(left, root);
+  while (!left.empty()) {
+    std::tuple<double, int, size_t, int> next{1e300, 0, 0, 0};
+    for (size_t i = 0; i < senders.size(); ++i) {
+      for (const int target : left) {
+        const int hops = layout.hops(senders[i].first, target);
+        next = std::min(next, {senders[i].second + per_hop_latency_s * hops, hops, i, target});
+      }
+    }
+    const auto [arrival_s, hops, sender, target] = next;
+    tree.parent[target] = senders[sender].first;
+    senders[sender].second += alpha_s;
+    senders.push_back({target, arrival_s + alpha_s});
+    std::erase(left, target);
+  }
+  return tree;
+}
+
+TEST(QuickTree, IsThatOfTheSlowSearchOnAnyDistances) {
+  TestRandom random(71);
+  for (int trial = 0; trial < 60; ++trial) {
+    const int size = static_cast<int>(random.between(1, 24));
+    std::vector<uint16_t> hops;
+    for (int i = 0; i < size * size; ++i) {
+      hops.push_back(static_cast<uint16_t>(random.between(1, 5)));
+    }
+    const auto table = std::make_shared<const HopTable>(size, std::move(hops));
+    const GroupLayout layout(size, {{numbers(size), 1.0}}, {}, table);
+    const int root = static_cast<int>(random.between(0, static_cast<size_t>(size) - 1));
+    const double alpha_s = static_cast<double>(random.between(0, 3));
+    const double hop_s = static_cast<double>(random.between(0, 2)) / 3;
+    EXPECT_EQ(quickTree(layout, root, alpha_s, hop_s).parent,
+              slowQuickTree(layout, root, alpha_s, hop_s).parent)
+        << size << " " << root << " " << alpha_s << " " << hop_s;
+  }
+}
+
+TEST(HopTable, FollowsTheRulesOfARouteTableAndThenTheLinks) {
+  const std::vector<plan::Link> links = {{0, 0, 1, 0}, {1, 0, 2, 0}, {2, 0, 3, 0}, {3, 0, 0, 0}};
+  const std::vector<std::vector<int>> walks = {
+      {0, 1, 1, 1}, {2, 1, 2, 2}, {3, 3, 2, 3}, {0, 0, 0, 3}};
+  const auto row = [](const HopTable& table, int source) {
+    std::vector<int> hops;
+    for (int target = 0; target < table.servers(); ++target)
+      hops.push_back(table.at(source, target));
+    return hops;
+  };
+  EXPECT_EQ(row(HopTable::ofRoutes(4, links, {}, {}, {}), 0), (std::vector<int>{0, 1, 0, 0}));
+  EXPECT_EQ(row(HopTable::ofRoutes(4, links, {}, walks, {}), 0), (std::vector<int>{0, 1, 2, 3}));
+  const std::vector<plan::StrideRoute> strides = {{{1, 2, 3}, 0.5}, {{1, 1, 1, 3}, 0.5}};
+  EXPECT_EQ(row(HopTable::ofRoutes(4, links, strides, walks, {}), 3),
+            (std::vector<int>{1, 3, 3, 0}));
+  const std::vector<plan::Route> listed = {{{0, 1, 2, 3}, 0.5}, {{0, 3}, 0.5}};
+  EXPECT_EQ(row(HopTable::ofRoutes(4, links, strides, walks, listed), 0),
+            (std::vector<int>{0, 1, 3, 1}));
+  EXPECT_THROW(HopTable::ofRoutes(4, {{0, 0, 4, 0}}, {}, {}, {}), std::invalid_argument);
+  EXPECT_THROW(HopTable::ofRoutes(2, {}, {}, {{0, 0}, {1, 1}}, {}), std::invalid_argument);
+  EXPECT_THROW(HopTable::ofRoutes(3, {}, {}, {{0, 1}, {0, 1}}, {}), std::invalid_argument);
+  EXPECT_THROW(HopTable::ofRoutes(1 << 20, {}, {}, {}, {}), std::invalid_argument);
 }
 
 TEST(ChainTree, VisitsTheServersInTheOrderOfTheRing) {

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from torch_topoopt.fabric.rank_layout import (
     RankLayout,
-    forwarded_network,
     leader_rings,
-    member_hops,
     rank_routes,
     rings_of,
 )
-from torch_topoopt.plan import Plan, Ring
+from torch_topoopt.plan import Cluster, Demand, Plan, Ring
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.topology.find_network import find_network
 
 RingPlan = Callable[..., Plan]
 UNEVEN = RankLayout((0, 0, 1, 2, 2, 2, 3))
@@ -83,22 +83,16 @@ def test_parallel_links_are_all_used_by_ranks_that_do_not_lead(ring_plan: RingPl
 def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
     ring_plan: RingPlan,
 ) -> None:
-    network = ring_plan(5).network
-    forwarded = forwarded_network(network)
-    assert forwarded.links == network.links
-    table = forwarded.routes_by_pair()
-    assert table.keys() == network.routes_by_pair().keys()
-    assert all(len(route.servers) == 2 for routes in table.values() for route in routes)
+    routes = rank_routes(ring_plan(5).network, RankLayout.even(5, 5), 1, forwarded=True)
+    assert {route.servers for route in routes} == {(1, 3), (1, 4), (3, 1), (4, 1)}
+    simplex = ring_plan(4, ports="simplex").network
+    routes = rank_routes(simplex, RankLayout.even(4, 4), 1, forwarded=True)
+    assert {route.servers for route in routes if route.servers[-1] == 0} == {(1, 2, 3, 0)}
 
 
 def test_rings_over_servers_become_rings_over_the_first_member_of_each() -> None:
     rings = [Ring((0, 2, 3), 0.5), Ring((3, 2, 0), 0.5)]
     assert leader_rings(rings, UNEVEN, [6, 0, 5, 4]) == [Ring((1, 2, 0), 0.5), Ring((0, 2, 1), 0.5)]
-
-
-def test_hops_between_members_are_those_between_their_servers(ring_plan: RingPlan) -> None:
-    hops = member_hops(ring_plan(4).network, UNEVEN, [0, 1, 3])
-    assert hops == [0, 0, 2, 0, 0, 2, 2, 2, 0]
 
 
 def test_a_ring_s_share_follows_its_slowest_link(ring_plan: RingPlan) -> None:
@@ -111,3 +105,36 @@ def test_a_ring_s_share_follows_its_slowest_link(ring_plan: RingPlan) -> None:
     rates[2, 1] = 1.0
     shares = [ring.share for ring in rings_of(plan, [0, 1, 2, 3], rates)]
     assert shares == pytest.approx([0.75, 0.25])
+
+
+def _python_calls(function: Callable[[], object]) -> int:
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_rank_s_tables_take_python_in_proportion_to_the_routes_that_pass_it(
+    ring_plan: RingPlan,
+) -> None:
+    """At 1024 ranks all pairs are a million; a rank that looked at each took 20 s to start."""
+    cluster = Cluster(1024, 8, 10.0)
+    network = find_network(cluster, Demand((), ()))
+    plan = dataclasses.replace(ring_plan(4), cluster=cluster, network=network)
+    layout = RankLayout.even(1024, 1024)
+    routes = rank_routes(network, layout, 5)
+    assert 4000 < len(routes) < 8000
+    calls = _python_calls(lambda: rank_routes(network, layout, 5))
+    assert calls < 40 * len(routes)
+    ranks = list(range(1024))
+    rings = rings_of(plan, ranks)
+    assert len(rings) == 8
+    assert _python_calls(lambda: leader_rings(rings_of(plan, ranks), layout, ranks)) < 20 * 1024

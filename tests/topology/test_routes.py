@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_topoopt.plan import Cluster, Demand, Network, Plan, Route, RouteTable, StrideRoute
+from torch_topoopt.plan import Cluster, Demand, Link, Network, Plan, Route, RouteTable, StrideRoute
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.route_checks import validate_routes
 from torch_topoopt.topology.find_network import find_network
@@ -90,6 +90,25 @@ def test_a_forwarding_table_gives_the_walks_it_leads_to() -> None:
     assert table.of_pair(0, 4) == (Route((0, 5, 4), 1.0),)
     assert len(table) == len(list(table)) == 30 - len(adjacent)
     assert all(hop in adjacent for route in table for hop in pairwise(route.servers))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ring_table(9, listed=(Route((0, 1, 2), 0.5), Route((0, 8, 7, 6, 5, 4, 3, 2), 0.5))),
+        RouteTable(6, next_hops=forwarding_table(6), listed=(Route((0, 5, 4), 1.0),)),
+        RouteTable(6, (StrideRoute((1, 1), 1.0),), forwarding_table(6), (Route((0, 5, 4), 1.0),)),
+    ],
+)
+def test_the_routes_through_a_server_are_all_routes_of_the_pairs_that_one_of_them_passes(
+    table: RouteTable,
+) -> None:
+    links = tuple(Link(a, 0, b, 0) for a, b in ring_links(table.servers))
+    for server in range(table.servers):
+        pairs = {(r.servers[0], r.servers[-1]) for r in table if server in r.servers}
+        expected = {pair: table.of_pair(*pair) for pair in pairs}
+        assert Network(links, (), table).routes_through(server) == expected
+        assert Network(links, (), tuple(table)).routes_through(server) == expected
 
 
 @pytest.mark.parametrize(("servers", "degree"), [(12, 4), (9, 2)])

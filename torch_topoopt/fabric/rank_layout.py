@@ -7,8 +7,8 @@ other servers through the leaders.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network, Plan
+    from torch_topoopt.plan.routes import Pair
 
 # (source server, target server) -> Gb/s of all links between the two, where it is known
 LinkRates = Mapping[tuple[int, int], float]
@@ -61,44 +62,43 @@ class RankLayout:
         return tuple(r for r in self.ranks_of[self.server_of[rank]] if r != rank)
 
 
-def forwarded_network(network: Network) -> Network:
-    """`network` as ranks see it whose kernels relay: servers without a link reach each other."""
-    linked = {(link.source, link.target) for link in network.links}
-    linked |= {(target, source) for source, target in linked}
-    kept = [r for r in network.routes if (r.servers[0], r.servers[-1]) in linked]
-    direct = [Route(pair, 1.0) for pair in network.routes_by_pair() if pair not in linked]
-    return dataclasses.replace(network, routes=(*kept, *direct))
-
-
-def rank_routes(network: Network, layout: RankLayout, rank: int) -> list[Route]:
+def rank_routes(
+    network: Network, layout: RankLayout, rank: int, *, forwarded: bool = False
+) -> list[Route]:
     """The routes, over ranks, of every pair of ranks whose bytes may pass through `rank`.
 
     Pairs that have links of their own and no route in the plan are left out, as in the plan.
+    `forwarded`: the hosts' kernels relay, so servers without a link reach each other directly.
     """
-    listed = {(route.servers[0], route.servers[-1]) for route in network.routes}
-    direct: dict[tuple[int, int], int] = {}
-    for link in network.links:
-        direct[link.source, link.target] = direct.get((link.source, link.target), 0) + 1
-    routes = list(network.routes)
-    for pair, links in direct.items():
-        if pair not in listed:  # one route for each link, so that all of them are used
-            routes += [Route(pair, 1 / links)] * links
-    by_pair: dict[tuple[int, int], list[Route]] = {}
-    for route in routes:
-        by_pair.setdefault((route.servers[0], route.servers[-1]), []).append(route)
     here = layout.server_of[rank]
+    routed = network.routes_through(here)
+    own = _own_links(network, here)
+    if forwarded:
+        linked = {(link.source, link.target) for link in network.links}
+        linked |= {(target, source) for source, target in linked}
+        routed = {
+            pair: routes if pair in linked else (Route(pair, 1.0),)
+            for pair, routes in routed.items()
+            if pair in linked or here in pair
+        }
     leads = layout.is_leader(rank)
     expanded = []
-    for pair, of_pair in by_pair.items():
-        passes = leads and any(here in route.servers for route in of_pair)
+    for pair, routes in (own | routed).items():
         own_links = (layout.leaders[pair[0]], layout.leaders[pair[1]])
         for source in layout.ranks_of[pair[0]]:
             for target in layout.ranks_of[pair[1]]:
-                if (source, target) == own_links and pair not in listed:
+                if (source, target) == own_links and pair not in routed:
                     continue
-                if passes or rank in (source, target):
-                    expanded += [_through(layout, source, r, target) for r in of_pair]
+                if leads or rank in (source, target):
+                    expanded += [_through(layout, source, r, target) for r in routes]
     return expanded
+
+
+def _own_links(network: Network, server: int) -> dict[Pair, tuple[Route, ...]]:
+    """A route for each link of `server`, so that all of them are used."""
+    ends = [(link.source, link.target) for link in network.links]
+    links = Counter(pair for pair in ends if server in pair)
+    return {pair: (Route(pair, 1 / count),) * count for pair, count in links.items()}
 
 
 def _through(layout: RankLayout, source: int, route: Route, target: int) -> Route:
@@ -114,14 +114,21 @@ def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> 
     Where `rates` differ, each ring's share is in proportion to its slowest link.
     """
     members = sorted(set(servers))
-    hops = _hops(plan.network)
-    rings = _core.rings_of_group(
-        plan.network.groups,
-        members,
-        plan.cluster.ports != "simplex",
-        [hops.get((a, b), plan.cluster.servers) for a in members for b in members],
-    )
-    return list(shared_by_slowest_link(rings, plan.network.routes_by_pair(), rates or {}))
+    table = plan.network.routes_by_pair()
+
+    def hops() -> list[int]:
+        far = plan.cluster.servers
+        pairs = ((source, target) for source in members for target in members)
+        return [_links_between(table.get(pair, ()), default=far) for pair in pairs]
+
+    both_ways = plan.cluster.ports != "simplex"
+    rings = _core.rings_of_group(plan.network.groups, members, both_ways, hops)
+    return list(shared_by_slowest_link(rings, table, rates or {}))
+
+
+def _links_between(routes: Sequence[Route], default: int) -> int:
+    """Links on the shortest of the routes."""
+    return min((len(route.servers) - 1 for route in routes), default=default)
 
 
 def leader_rings(rings: list[Ring], layout: RankLayout, ranks: list[int]) -> list[Ring]:
@@ -133,18 +140,3 @@ def leader_rings(rings: list[Ring], layout: RankLayout, ranks: list[int]) -> lis
     for member, rank in enumerate(ranks):
         first.setdefault(layout.server_of[rank], member)
     return [Ring(tuple(first[server] for server in ring.servers), ring.share) for ring in rings]
-
-
-def member_hops(network: Network, layout: RankLayout, ranks: list[int]) -> list[int]:
-    """Links from each member of a group to each other one, row by row; 0 inside a server."""
-    hops = _hops(network)
-    servers = [layout.server_of[rank] for rank in ranks]
-    return [hops.get((source, target), 0) for source in servers for target in servers]
-
-
-def _hops(network: Network) -> dict[tuple[int, int], int]:
-    """Links on the shortest route of every pair of servers."""
-    return {
-        pair: min(len(route.servers) - 1 for route in routes)
-        for pair, routes in network.routes_by_pair().items()
-    }

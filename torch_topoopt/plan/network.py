@@ -71,3 +71,13 @@ class Network:
         table = {pair: (Route(pair, 1.0),) for pair in linked}
         table.update(routes_by_ends(self.routes))
         return table
+
+    def routes_through(self, server: int) -> dict[Pair, tuple[Route, ...]]:
+        """The routes of every pair with an entry in `routes` of which one passes `server`."""
+        if isinstance(self.routes, RouteTable):
+            return self.routes.through(server)
+        return {
+            pair: routes
+            for pair, routes in routes_by_ends(self.routes).items()
+            if any(server in route.servers for route in routes)
+        }

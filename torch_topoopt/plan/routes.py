@@ -82,6 +82,59 @@ class RouteTable(Sequence[Route]):
             way.append(self.next_hops[way[-1]][target])
         return (Route(tuple(way), 1.0),)
 
+    def through(self, server: int) -> dict[Pair, tuple[Route, ...]]:
+        """The routes of every pair of which one route passes `server`, its ends included.
+
+        Follows the rules backwards from `server`: takes time for the pairs that it finds.
+        """
+        found = {
+            pair: routes
+            for pair, routes in self._listed.items()
+            if any(server in route.servers for route in routes)
+        }
+        for pair in (*self._pairs_by_offset(server), *self._pairs_by_next_hops(server)):
+            if pair not in found and pair not in self._listed:
+                found[pair] = self.of_pair(*pair)
+        return found
+
+    def _pairs_by_offset(self, server: int) -> Iterator[Pair]:
+        """The pairs of which a rule of `by_offset` passes `server`, some of them more than once."""
+        for route in self.by_offset:
+            length = sum(route.strides)
+            for way in itertools.accumulate(route.strides, initial=0):
+                source = (server - way) % self.servers
+                yield source, (source + length) % self.servers
+
+    def _pairs_by_next_hops(self, server: int) -> Iterator[Pair]:
+        """The pairs whose walk along `next_hops` passes `server`."""
+        if not self.next_hops:
+            return
+        offsets = self.offset_routes
+        for target in range(self.servers):
+            if target == server:
+                reached = [source for source in range(self.servers) if source != server]
+            else:
+                reached = [server]
+                for at in reached:  # grows while it is read: those before `server`, and so on
+                    reached += [
+                        source
+                        for source in self._one_step_before[at]
+                        if source != at and self.next_hops[source][target] == at
+                    ]
+            for source in reached:
+                indirect = self.next_hops[source][target] != target
+                if indirect and (target - source) % self.servers not in offsets:
+                    yield source, target
+
+    @functools.cached_property
+    def _one_step_before(self) -> tuple[tuple[int, ...], ...]:
+        """Server -> those of whose walks it is the next hop."""
+        near: list[list[int]] = [[] for _ in range(self.servers)]
+        for source, row in enumerate(self.next_hops):
+            for hop in set(row):
+                near[hop].append(source)
+        return tuple(map(tuple, near))
+
     def __iter__(self) -> Iterator[Route]:
         for source in range(self.servers):
             for target in range(self.servers):

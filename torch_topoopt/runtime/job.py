@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery.discover import discover
 from torch_topoopt.fabric.rank_layout import (
-    forwarded_network,
     leader_rings,
-    member_hops,
     rank_routes,
     rings_of,
 )
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
-from torch_topoopt.plan import IterationTimes, RankTraffic
+from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
 from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.handshake import Identity
     from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.plan import CostModel, Link, LinkTraffic, Network, Plan
+    from torch_topoopt.plan import CostModel, Link, LinkTraffic, Plan
 
 _WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
@@ -87,13 +85,27 @@ class Job:
         """The _backend.GroupConfig of those ranks, as torch.distributed numbers them."""
         numbers = [self.number_of[rank] for rank in ranks]
         servers = [self.layout.server_of[number] for number in numbers]
-        rings = rings_of(self.plan, sorted(set(servers)), self.wiring.link_rates(self.plan))
+        rings = rings_of(self.plan, sorted(set(servers)), self._link_rates)
         return self.extension.GroupConfig(
             rank=numbers.index(self.place.index),
             ranks=numbers,
             servers=servers,
             rings=leader_rings(rings, self.layout, numbers),
-            hops=member_hops(self.plan.network, self.layout, numbers),
+            hops=self._hops,
+        )
+
+    @cached_property
+    def _link_rates(self) -> dict[tuple[int, int], float]:
+        return self.wiring.link_rates(self.plan)
+
+    @cached_property
+    def _hops(self) -> Any:
+        """The _backend.HopTable of the plan's network, which all groups share."""
+        routes, servers = self.plan.network.routes, self.plan.cluster.servers
+        if not isinstance(routes, RouteTable):
+            routes = RouteTable(servers, listed=routes)
+        return self.extension.HopTable(
+            servers, self.plan.network.links, routes.by_offset, routes.next_hops, routes.listed
         )
 
     def hold(self) -> None:
@@ -184,7 +196,9 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         rank=place.index,
         size=len(place.ranks),
         links=link_specs(extension, links, layout, place.index),
-        routes=rank_routes(_network_of(plan, wiring), layout, place.index),
+        routes=rank_routes(
+            plan.network, layout, place.index, forwarded=bool(wiring.forwarded)
+        ),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
     )
@@ -206,11 +220,6 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         )
         job.end_meter = job.meter.install()
     return job
-
-
-def _network_of(plan: Plan, wiring: Wiring) -> Network:
-    """The network as the ranks use it: where hosts forward, their kernels relay."""
-    return forwarded_network(plan.network) if wiring.forwarded else plan.network
 
 
 def _begin_iteration(job: Job | None) -> int:
