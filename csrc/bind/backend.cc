@@ -64,9 +64,12 @@ namespace {
 std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> links,
                                      std::vector<plan::Route> routes, size_t window_bytes,
                                      std::function<void(const std::string&)> closed) {
-  return std::make_shared<Session>(
-      EndpointConfig{rank, size, std::move(links), std::move(routes), window_bytes},
-      std::move(closed));
+  return std::make_shared<Session>(EndpointConfig{.rank = rank,
+                                                  .size = size,
+                                                  .links = std::move(links),
+                                                  .routes = std::move(routes),
+                                                  .window_bytes = window_bytes},
+                                   std::move(closed));
 }
 
 c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(

@@ -41,7 +41,7 @@ struct GroupConfig {
   std::vector<int> servers{};     // of each member; empty if all are different
   int segment_fd = -1;            // memory that all members share; -1: collectives go over links
   std::shared_ptr<const HopTable> hops{};  // between servers; nullptr if all are neighbours
-  CostModel cost{};               // the same on all members
+  CostModel cost{};                        // the same on all members
   std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
 };

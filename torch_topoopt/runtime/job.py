@@ -196,9 +196,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         rank=place.index,
         size=len(place.ranks),
         links=link_specs(extension, links, layout, place.index),
-        routes=rank_routes(
-            plan.network, layout, place.index, forwarded=bool(wiring.forwarded)
-        ),
+        routes=rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded)),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
     )
