@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import FrameType
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,8 +45,16 @@ def _handle(signum: int, frame: FrameType | None) -> None:
         raise Interrupted(signum)
 
 
+def _note(signum: int, frame: FrameType | None) -> None:
+    """For `check`, which raises where the command may be stopped again."""
+    global _received
+    if _received is None:
+        _received = signum
+
+
 def check() -> None:
-    """Raises Interrupted if a signal came where Python swallows exceptions (a finaliser, say)."""
+    """Raises Interrupted if a signal came where nothing may be raised, or where Python swallows
+    exceptions (a finaliser, say)."""
     if _received is not None:
         raise Interrupted(_received)
 
@@ -86,13 +94,14 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def elastic_launch_signals(grace_s: float) -> Iterator[None]:
+def elastic_launch_signals(grace_s: float, spared: Collection[int] = ()) -> Iterator[None]:
     """Around torch's elastic launcher, which installs handlers of its own and leaves them there.
 
     Inside, SIGTERM and SIGHUP reach the ranks as torchrun sends them. SIGINT, which torch must not
     handle, ends them by SIGTERM, so that they say nothing (of a KeyboardInterrupt each would print
     a traceback, once it is out of a collective), and after `grace_s` by SIGKILL. Leaving, our
-    handlers are back and whatever the launcher did not manage to end is killed.
+    handlers are back and whatever the launcher did not manage to end is killed, but not the
+    children `spared`. A signal that comes while they are killed is found by `check`.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
 
@@ -102,7 +111,7 @@ def elastic_launch_signals(grace_s: float) -> Iterator[None]:
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         logging.disable(logging.WARNING)  # the launcher would log every signal that it sends
-        signal.signal(signal.SIGALRM, lambda *_: kill_children())
+        signal.signal(signal.SIGALRM, lambda *_: kill_children(spared))
         signal.setitimer(signal.ITIMER_REAL, grace_s)
         _handle(signum, frame)
 
@@ -116,8 +125,8 @@ def elastic_launch_signals(grace_s: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         logging.disable(logging.NOTSET)
         for signum in before:
-            signal.signal(signum, signal.SIG_IGN)
-        kill_children()
+            signal.signal(signum, _note if signum in HANDLED else signal.SIG_IGN)
+        kill_children(spared)
         for signum, handler in before.items():
             signal.signal(signum, handler)
 
@@ -139,10 +148,12 @@ def children() -> list[int]:
     return found
 
 
-def kill_children(limit_s: float = 10.0) -> None:
+def kill_children(spared: Collection[int] = (), limit_s: float = 10.0) -> None:
     """Kills the ranks that are left, with their process groups, and waits until they are gone."""
     deadline = time.monotonic() + limit_s
     for pid in children():
+        if pid in spared:
+            continue
         try:
             if os.getpgid(pid) == pid:
                 os.killpg(pid, signal.SIGKILL)

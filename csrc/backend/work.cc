@@ -2,22 +2,35 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace topoopt {
 namespace {
 
-// What Python sees is torch.distributed.DistBackendError, a RuntimeError.
-std::exception_ptr asTorchError(const std::exception_ptr& error) {
+// What Python sees is torch.distributed.DistBackendError, a RuntimeError. It names the operation;
+// an error that is about this operation alone, such as its timeout, begins with its name already.
+std::exception_ptr asTorchError(const std::exception_ptr& error, const std::string& operation) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error&) {
     return error;
   } catch (const std::exception& exception) {
+    const std::string why = exception.what();
+    const std::string where = why.starts_with(operation) ? "" : operation + ": ";
     return std::make_exception_ptr(c10::DistBackendError(
         c10::SourceLocation{__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-        std::string("topoopt: ") + exception.what()));
+        "topoopt: " + where + why));
   }
+}
+
+// Titles are those of the profiler: "topoopt:all_reduce", "topoopt:_all_gather_base".
+std::string operationOf(std::string_view title) {
+  title.remove_prefix(title.find(':') + 1);
+  title.remove_prefix(std::min(title.find_first_not_of('_'), title.size()));
+  return std::string(title);
 }
 
 }  // namespace
@@ -26,13 +39,14 @@ TopooptWork::TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::O
                          const char* title, std::vector<at::Tensor> inputs,
                          std::vector<at::Tensor> outputs, uint64_t number)
     : Work(rank, type, title, inputs),
+      title_(title),
       pool_(std::move(pool)),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       number_(number) {}
 
 void TopooptWork::complete(std::exception_ptr error, std::function<void()> finisher) {
-  if (error) return finishWork(asTorchError(error));
+  if (error) return finishWork(asTorchError(error, operationOf(title_)));
   if (!finisher) return finishWork(nullptr);
   const auto self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this);
   const auto finish = [self, finisher = std::move(finisher)] {
@@ -42,7 +56,7 @@ void TopooptWork::complete(std::exception_ptr error, std::function<void()> finis
       const at::AutoDispatchBelowADInplaceOrView no_autograd;
       finisher();
     } catch (const std::exception&) {
-      return self->finishWork(asTorchError(std::current_exception()));
+      return self->finishWork(asTorchError(std::current_exception(), operationOf(self->title_)));
     }
     self->finishWork(nullptr);
   };

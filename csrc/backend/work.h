@@ -43,6 +43,7 @@ class TopooptWork : public c10d::Work {
  private:
   void finishWork(std::exception_ptr error);
 
+  const char* const title_;
   const std::shared_ptr<CompletionPool> pool_;
   const std::vector<at::Tensor> inputs_;
   const std::vector<at::Tensor> outputs_;

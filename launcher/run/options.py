@@ -15,7 +15,7 @@ from torch_topoopt.launcher import documents, parser, script_syntax, shared_opti
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import planning, programs
 from torch_topoopt.launcher.plan.planning import PlanningChoice
-from torch_topoopt.launcher.run import cluster_options, fabrics
+from torch_topoopt.launcher.run import cluster_options, elastic_options, fabrics
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
 
@@ -48,6 +48,7 @@ _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
   topoopt run --servers 4 --degree 2 --take-over gloo -m package.train
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
+  topoopt run --nnodes 2:4 --max-restarts 3 train.py   # 4 emulated servers, 2 would do
   sudo .venv/bin/topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
   topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts"""
 
@@ -60,7 +61,8 @@ class RunOptions:
     or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
     Without that too, `unknown` says why. `of_script`: whether model or plan are of the script
     that is trained, so that predictions can be held against it. `take_over` are other backends.
-    `forks`: whether ranks start as forks of a process that has imported torch.
+    `forks`: whether ranks start as forks of a process that has imported torch. After a failure the
+    job starts again, up to `max_restarts` times and on `least_servers` or more (None: on all).
     """
 
     cluster: Cluster
@@ -79,6 +81,8 @@ class RunOptions:
     of_script: bool
     take_over: tuple[str, ...]
     forks: bool
+    max_restarts: int
+    least_servers: int | None
     seed: int
     run_dir: Path | None
     wandb: bool
@@ -99,7 +103,7 @@ def parse(argv: list[str]) -> RunOptions:
     plan = early
     if arguments.plan != named:
         plan = documents.load(Plan, arguments.plan) if arguments.plan else None
-    site = None
+    site, least = None, None
     gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
     if arguments.cluster:
         site = cluster_options.choose(arguments)
@@ -107,6 +111,7 @@ def parse(argv: list[str]) -> RunOptions:
         gbps = None
     else:
         _restore_defaults(arguments)
+        least = elastic_options.take_nnodes(arguments, plan)
         cluster = _cluster(arguments, plan)
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
@@ -114,6 +119,8 @@ def parse(argv: list[str]) -> RunOptions:
     forks = _take_start_method(arguments, syntax)
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
+    if least is not None:
+        elastic_options.check(arguments, plan, choice, cluster, least)
     fabrics.check(arguments.fabric, arguments)
     return RunOptions(
         cluster=cluster,
@@ -132,6 +139,8 @@ def parse(argv: list[str]) -> RunOptions:
         of_script=source.of_script,
         take_over=arguments.take_over,
         forks=forks,
+        max_restarts=arguments.max_restarts,
+        least_servers=least,
         seed=arguments.seed,
         run_dir=arguments.run_dir,
         wandb=arguments.wandb,
@@ -396,11 +405,6 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
     if arguments.run_path and arguments.accelerators_per_server is not None:
         raise InputError(
             "accelerators-per-server: does not work with --run-path; name the script instead"
-        )
-    if arguments.nnodes not in ("1", "1:1"):
-        raise InputError(
-            f"nnodes: {arguments.nnodes} is not 1; the {arguments.fabric} fabric emulates all "
-            "servers on this machine"
         )
     if arguments.max_restarts < 0:
         raise InputError(f"max-restarts: {arguments.max_restarts} is negative")

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import re
 import signal
 import sys
 import uuid
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.run import forked_ranks
+from torch_topoopt.launcher.run import elastic_agent, forked_ranks
+from torch_topoopt.launcher.run.elastic_options import chooses_rendezvous
 from torch_topoopt.processes import rank_main
 from torch_topoopt.processes.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from torch_topoopt.launcher.run.elastic_agent import Attempt
     from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.processes.fork_server import ForkServer
 
 
 _GRACE_S = 2.0  # for ranks to end after Ctrl-C
+
+# In what the backend raises where another rank failed, is gone or is stopped; see
+# csrc/transport/endpoint_end.cc.
+_REPORT = re.compile(
+    r"topoopt: (\w+: )?(rank \d+ (failed: |has left|is gone|is stopped|is unreachable)"
+    r"|lost the link|the host of rank)"
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,8 @@ class RankFailure:
     """One rank that failed: how (exit code, or minus the signal), and what is known of why.
 
     `message` comes from the rank's error file (see torch_topoopt.runtime.rank_errors); it is
-    empty where the script ended without an exception, or before it imported torch.
+    empty where the script ended without an exception, or before it imported torch. A rank that was
+    found stopped when others had failed has minus SIGSTOP.
     """
 
     rank: int
@@ -43,7 +53,9 @@ class RankFailure:
     message: str
 
     def describe(self, script: str) -> str:
-        if self.exit_code < 0:
+        if self.exit_code == -signal.SIGSTOP:
+            how = "was stopped (SIGSTOP) and did not go on"
+        elif self.exit_code < 0:
             how = f"was killed by {signal.Signals(-self.exit_code).name}"
         else:
             how = f"ended with exit code {self.exit_code}"
@@ -57,10 +69,11 @@ def train(
     arguments: argparse.Namespace,
     variables: Mapping[str, str],
     log_dir: Path,
+    attempt: Attempt,
     hosts: Hosts | None = None,
     server: ForkServer | None = None,
 ) -> list[RankFailure]:
-    """Runs the script on all ranks with `variables` in their environment.
+    """Runs the script on all ranks with `variables` in their environment, once.
 
     With `hosts` they run in the namespaces of their servers, with `server` as forks of it. Logs
     asked for with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
@@ -68,14 +81,32 @@ def train(
     failed too close together to be separated. Raises Interrupted for a signal, and InputError
     where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
     """
+    if not (arguments.cluster or chooses_rendezvous(arguments) or arguments.rdzv_id != "none"):
+        arguments.rdzv_id = str(uuid.uuid4())  # of all attempts
+    arguments = argparse.Namespace(**vars(arguments))  # another attempt makes its own choices
     with scratch_folder() as scratch:
         if arguments.log_dir is None:
             redirected = arguments.redirects != "0" or arguments.tee != "0"
             arguments.log_dir = str(log_dir if redirected else scratch)
         if not arguments.cluster and SECRET_VARIABLE not in os.environ:
             variables = {**variables, SECRET_VARIABLE: str(write_secret(scratch))}
-        with forked_ranks.forking(server):
-            return _launch(arguments, variables, hosts)
+        spared = () if server is None else (server.pid,)
+        with (
+            forked_ranks.forking(server),
+            signals.elastic_launch_signals(_without_sigint(arguments), spared),
+            _restarts(arguments, attempt),
+        ):
+            failures = _launch(arguments, variables, hosts)
+    stopped = [RankFailure(rank, -signal.SIGSTOP, "") for rank in sorted(attempt.stopped)]
+    return stopped or failures
+
+
+def _restarts(
+    arguments: argparse.Namespace, attempt: Attempt
+) -> contextlib.AbstractContextManager[None]:
+    if chooses_rendezvous(arguments):
+        return contextlib.nullcontext()
+    return elastic_agent.attempting(attempt)
 
 
 def _launch(
@@ -90,7 +121,7 @@ def _launch(
         variables = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), **variables}
     _choose_rendezvous(arguments, arguments.master_addr if hosts is None else hosts.address)
     try:
-        with signals.elastic_launch_signals(_without_sigint(arguments)), _environment(variables):
+        with _environment(variables):
             config, command, command_arguments = _configure(arguments, hosts)
             elastic_launch(config=config, entrypoint=command)(*command_arguments)
     except ChildFailedError as error:
@@ -151,7 +182,7 @@ def _configure(arguments: argparse.Namespace, hosts: Hosts | None) -> tuple[Any,
     return config, sys.executable, [*wrapper, *command_arguments]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Puts `variables` into this process's environment, which the ranks inherit, for a while."""
     before = dict(os.environ)
@@ -165,7 +196,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
-    """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause."""
+    """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause, nor
+    are those that only report what another rank's failure did to them."""
     causes = {r: f for r, f in failures.items() if f.exitcode != -signal.SIGTERM} or failures
     first = min(failure.timestamp for failure in causes.values())
     found = [
@@ -173,15 +205,12 @@ def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
         for rank, failure in sorted(causes.items())
         if failure.timestamp == first
     ]
-    # a rank that only reports another's failure is no cause either, if that one gives a reason
-    explained = {failure.rank for failure in found if failure.message}
-    return [f for f in found if _failed_rank(f.message) not in explained] or found
+    return [failure for failure in found if not reports_another(failure.message)] or found
 
 
-def _failed_rank(message: str) -> int | None:
-    """The rank whose failure a rank's own exception is about."""
-    match = re.search(r"topoopt: rank (\d+) failed: ", message)
-    return int(match[1]) if match else None
+def reports_another(message: str) -> bool:
+    """Whether a rank's own exception is about another rank that has failed, or is gone."""
+    return _REPORT.search(message) is not None
 
 
 def _recorded(failure: Any) -> str:

@@ -24,12 +24,14 @@ from torch_topoopt.launcher.run import (
     link_bytes,
     processor_use,
     ranks,
+    restarts,
     wandb_log,
 )
 from torch_topoopt.launcher.run import costs as run_costs
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import steps as run_steps
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
+from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.launcher.run.ranks import RankFailure
+    from torch_topoopt.launcher.run.restarts import Restart
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Demand, IterationTimes, Network, Plan
@@ -73,6 +76,7 @@ class RunInProgress:
     counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
     other_processors: float | None = None  # that others kept busy while emulated servers trained
     short_calls: str = ""
+    restarts: list[Restart] = field(default_factory=list)
     ended: bool = False
 
     @contextlib.contextmanager
@@ -81,7 +85,7 @@ class RunInProgress:
         number = STAGES.index(name) + 1
         with self.terminal.stage(number, len(STAGES), name, live=live) as stage:
             yield stage
-        self.stage_s[name] = stage.seconds
+        self.stage_s[name] = self.stage_s.get(name, 0.0) + stage.seconds
         self.metrics.write("stage", name=name, seconds=stage.seconds)
 
     def end(self, code: int) -> None:
@@ -114,6 +118,36 @@ class RunInProgress:
         if self.site is not None:
             return self.site.fabric(self.folder / "switches-before")
         return fabrics.driver(self.options.fabric, self.options.gbps, self.options.relay)
+
+    def attempts(self) -> tuple[Plan, list[RankFailure]]:
+        """All stages, and those that follow from restarts; the last plan, and the ranks that failed
+        on it first."""
+        plan = self.plan()
+        while True:
+            driver = self.driver()
+            try:
+                self.wire(plan, driver)
+                failures = self.train(fabrics.hosts(driver, plan))
+            finally:
+                driver.close()
+            signals.check()
+            restart = restarts.after(failures, self.options, len(self.restarts))
+            if restart is None:
+                return plan, failures
+            plan = self._restart(restart, plan)
+
+    def _restart(self, restart: Restart, plan: Plan) -> Plan:
+        """The plan of the next attempt. What the one before has counted is left out."""
+        script = self.options.torchrun.training_script
+        restart.announce(script, self.options.least_servers)
+        self.restarts.append(restart)
+        self.metrics.write("restart", **restart.figures())
+        asked_groups.remove(self.folder.path)
+        if not restart.lost:
+            return plan
+        documents.save(plan, str(self.folder / f"plan-{restart.number - 1}.json"))
+        self.options = restarts.options_for(self.options, restart.left)
+        return self.plan()
 
     def plan(self) -> Plan:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
@@ -335,7 +369,10 @@ class RunInProgress:
             logs = self.folder / "logs"
             started = time.time()
             use = processor_use.ProcessorUse()
-            failures = ranks.train(self.options.torchrun, variables, logs, hosts, self.server)
+            attempt = Attempt(len(self.restarts), self.options.max_restarts)
+            failures = ranks.train(
+                self.options.torchrun, variables, logs, attempt, hosts, self.server
+            )
             ended = time.time()
             if self.site is None:
                 self.other_processors = use.of_others()
@@ -411,13 +448,7 @@ def _of_all_hosts(
 
 def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
     with job.together():
-        plan = job.plan()
-        driver = job.driver()
-        try:
-            job.wire(plan, driver)
-            failures = job.train(fabrics.hosts(driver, plan))
-        finally:
-            driver.close()
+        plan, failures = job.attempts()
         links, iterations = job.counts
         groups = asked_groups.gather(job.folder.path)
         if job.site is not None:
@@ -475,6 +506,7 @@ def _finish(
         "iterations": link_bytes.iteration_figures(
             plan, links, iterations, compared=job.options.of_script
         ),
+        "restarts": [restart.figures() for restart in job.restarts],
         "failed_ranks": [failure.rank for failure in failures],
     }
 
@@ -485,7 +517,7 @@ def _tables(
     terminal = job.terminal
     terminal.line()
     rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
-    if job.start_up_s is not None:
+    if job.start_up_s is not None and not job.restarts:
         training_s = job.stage_s["train"] - job.start_up_s
         rows.append(("  of it start-up and first iteration", f"{job.start_up_s:.3f}"))
         rows.append(("  of it further training", f"{training_s:.3f}"))

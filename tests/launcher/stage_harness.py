@@ -14,6 +14,7 @@ from typing import Any
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.main import main
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner import demand_plan
 from torch_topoopt.profile import profiling
 from torch_topoopt.topology.best import find_best as best
 
@@ -21,6 +22,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "profile": (profiling, "profile"),
     "co-optimise": (planner.Planning, "run"),
     "wire": (LoopbackFabric, "_verify"),
+    "restart": (demand_plan, "plan_for_remaining"),
 }
 
 

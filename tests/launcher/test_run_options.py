@@ -73,7 +73,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "accelerators-per-server: 2 was asked for, but plan.json is a plan for 1",
         ),
         ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
-        ("--servers 4 --nnodes 1:4 script.py", "nnodes: 1:4 is not 1"),
+        ("--servers 4 --nnodes 2:5 script.py", "nnodes: 2:5: MAX is not 4, the number of servers"),
+        ("--nnodes 5:4 script.py", "nnodes: 5:4: MIN is not in 1..4"),
+        ("--nnodes 2:4 script.py", "nnodes: 2:4 is for restarts; say how many, as --max-restarts"),
+        ("--plan plan.json --nnodes 5:5 script.py", "nnodes: 5:5: MAX is not 4, the number of"),
+        (
+            "--nnodes 2:4 --max-restarts 1 --rdzv-backend c10d script.py",
+            "nnodes: 2:4 needs the launcher's own rendezvous",
+        ),
+        (
+            "--nnodes 2:4 --max-restarts 1 --model vgg --strategy some.json script.py",
+            "nnodes: 2:4: the strategy of some.json is for 4 servers",
+        ),
+        (
+            "--nnodes 2:4 --max-restarts 1 --model vgg --strategy-space pipeline --stages 4 "
+            "script.py",
+            "stages: 4 does not divide 2 servers evenly",
+        ),
         ("--servers 4 --max-restarts -1 script.py", "max-restarts: -1 is negative"),
         ("--servers 4 --fabric token script.py", "argument --fabric: invalid choice: 'token'"),
         (

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from torch_topoopt.plan import Demand, GroupDemand, Placement, Plan, Prediction
+from torch_topoopt.plan import (
+    AllToAll,
+    Demand,
+    GroupDemand,
+    PairDemand,
+    PairTable,
+    Placement,
+    Plan,
+    Prediction,
+)
+from torch_topoopt.plan.document import POLICIES
 from torch_topoopt.profile.script import demand_of, on_servers, rooted_demands
 from torch_topoopt.sim import complete_groups
 from torch_topoopt.topology.best.network_search import NetworkSearch
@@ -13,6 +23,8 @@ from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -64,6 +76,48 @@ def plan_for_demand(
         seed=seed,
         routing=str(routing) if network is None else "shortest",
         prediction=predicted(cluster, found, demand, trace),
+    ).validate()
+
+
+def demand_among(demand: Demand, left: Sequence[int]) -> Demand:
+    """What of `demand` is among the servers `left`, which are numbered anew in that order."""
+    number = {server: new for new, server in enumerate(left)}
+
+    def among(servers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number[server] for server in servers if server in number)
+
+    groups = (GroupDemand(among(group.servers), group.size_bytes) for group in demand.groups)
+    table = demand.pairs if isinstance(demand.pairs, PairTable) else PairTable(listed=demand.pairs)
+    everyone = (AllToAll(among(each.servers), each.size_bytes) for each in table.all_to_all)
+    listed = tuple(
+        PairDemand(number[pair.source], number[pair.target], pair.size_bytes)
+        for pair in table.listed
+        if pair.source in number and pair.target in number
+    )
+    return Demand(
+        tuple(group for group in groups if len(group.servers) > 1),
+        PairTable(tuple(each for each in everyone if len(each.servers) > 1), listed),
+    )
+
+
+def plan_for_remaining(plan: Plan, cluster: Cluster, left: Sequence[int]) -> Plan:
+    """For the demand of a data-parallel `plan` among the servers `left`, wired anew as `cluster`.
+
+    Nothing is predicted. Raises ValueError where no network can be found.
+    """
+    made = plan_for_demand(
+        cluster,
+        demand_among(plan.demand, left),
+        None,
+        name=plan.model,
+        seed=plan.seed,
+        mode="best" if plan.mode == "best" else "paper",
+        routing=next((policy for policy in POLICIES if policy == plan.routing), "shortest"),
+    )
+    everyone = tuple(range(cluster.servers))
+    strategy = (Placement(placement.operator, everyone) for placement in plan.strategy)
+    return replace(
+        made, batch_size=plan.batch_size, strategy=tuple(strategy), cost_model=plan.cost_model
     ).validate()
 
 

@@ -103,6 +103,11 @@ class ForkServer:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The process that imports PyTorch."""
+        return self._process.pid
+
     def close(self) -> None:
         """Ends the server; harmless if it has ended."""
         self._socket.close()

@@ -109,7 +109,12 @@ def _run_script(module: types.ModuleType, arguments: list[str]) -> None:
 
 
 def _report(error: BaseException) -> None:
-    """Prints as the interpreter does, without the frames of this file; ends after Ctrl-C."""
+    """Prints as the interpreter does, without the frames of this file; ends after Ctrl-C.
+
+    What runs at exit finds the error where the interpreter leaves it, and broadcasts it to the
+    other ranks.
+    """
+    sys.last_value = error
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename in _NOT_THE_SCRIPTS:
         where = where.tb_next

@@ -13,6 +13,8 @@
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
   measured figures may be held against predictions;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
+* `restart`: `number` of at most `most`, `failed` (`rank`, `exit_code` or minus the signal, and
+  `message` of each rank that failed first), `lost_servers`, and the `servers` that went on;
 * `end`: `exit_code`.
 
 A last line that a crash cut short is left out and mentioned; anything else that cannot be read is a
@@ -57,6 +59,28 @@ class MeasuredIterations:
     other_processors: float | None = None
 
 
+@dataclass(frozen=True)
+class FailedRank:
+    """A rank whose failure ended an attempt; `message` is empty where it left none."""
+
+    rank: int
+    exit_code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class RestartRecord:
+    """Restart `number` of at most `most`, on `servers` servers. `lost_servers` are those that were
+    gone, by their numbers of before."""
+
+    number: int
+    most: int
+    failed: tuple[FailedRank, ...]
+    lost_servers: tuple[int, ...]
+    servers: int
+    time_s: float
+
+
 @dataclass
 class Metrics:
     """The contents of `metrics.jsonl`; `notes` are sentences for the reader of a report.
@@ -70,6 +94,7 @@ class Metrics:
     links: dict[Link, LinkTraffic] = field(default_factory=dict)
     iterations: MeasuredIterations | None = None
     of_script: bool = True
+    restarts: list[RestartRecord] = field(default_factory=list)
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -148,6 +173,15 @@ def _flag(event: dict[str, Any], name: str, where: str) -> bool:
     return value
 
 
+def _restart(event: dict[str, Any], where: str) -> RestartRecord:
+    fields = {name: value for name, value in event.items() if name != "event"}
+    try:
+        record: RestartRecord = decode(RestartRecord, fields)
+    except DocumentError as error:
+        raise DocumentError(f"{where}: {error}") from None
+    return record
+
+
 def _note_groups(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     """A note if the script trained over another backend."""
     asked, taken = (event.get(name) for name in ("asked", "taken_over"))
@@ -212,6 +246,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _note_groups(metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
+        elif kind == "restart":
+            metrics.restarts.append(_restart(event, where))
         elif kind == "end":
             code = event.get("exit_code")
             if type(code) is not int:
@@ -268,7 +304,13 @@ def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> l
     if metrics is None:
         return notes
     start, cluster = metrics.start, plan.cluster
-    if start and (start.servers, start.degree) != (cluster.servers, cluster.degree):
+    fewer = any(restart.lost_servers for restart in metrics.restarts)
+    if fewer and metrics.restarts[-1].servers != cluster.servers:
+        notes.append(
+            f"after its last restart the job had {metrics.restarts[-1].servers} servers, plan.json "
+            f"has {cluster.servers}."
+        )
+    elif not fewer and start and (start.servers, start.degree) != (cluster.servers, cluster.degree):
         notes.append(
             f"metrics.jsonl is of {start.servers} servers of degree {start.degree}, "
             f"plan.json of {cluster.servers} of degree {cluster.degree}."

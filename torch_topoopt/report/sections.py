@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Plan
-    from torch_topoopt.report.run_folder import Run
+    from torch_topoopt.report.run_folder import FailedRank, Run
 
 _TOP_OPERATORS = 10
 _PANEL_LINES = 4  # curves per panel: accuracy and loss together use every line colour once
@@ -196,6 +197,35 @@ def _stages_section(run: Run) -> Markup:
     columns = ("stage", "what happens", "time", "share")
     body = table("Time of each stage", columns, rows, numeric_from=2, total=summed)
     return section("stages", "Stages", body)
+
+
+def _restarts_section(run: Run) -> Markup:
+    if not run.metrics or not run.metrics.restarts:
+        return Markup("")
+    rows = [
+        (
+            f"{restart.number} of {restart.most}",
+            seconds(restart.time_s),
+            "; ".join(_how_failed(failed) for failed in restart.failed),
+            ", ".join(map(str, restart.lost_servers)) or "none",
+            str(restart.servers),
+        )
+        for restart in run.metrics.restarts
+    ]
+    columns = ("restart", "after", "what failed", "servers gone", "servers then")
+    text = paragraph(
+        "Servers that are gone have their numbers of before that restart. Bytes and times of an "
+        "iteration are those after the last restart."
+    )
+    return section("restarts", "Restarts", text, table("Restarts of the job", columns, rows))
+
+
+def _how_failed(failed: FailedRank) -> str:
+    how = f"exit code {failed.exit_code}"
+    if failed.exit_code < 0:
+        how = signal.Signals(-failed.exit_code).name
+    text = f"rank {failed.rank}: {how}"
+    return f"{text}, {failed.message.strip().splitlines()[-1]}" if failed.message.strip() else text
 
 
 def _rounds_section(plan: Plan) -> Markup:
@@ -382,7 +412,8 @@ def _reproduce_section(run: Run) -> Markup:
 
 
 _CONTENTS = (
-    ("stages", "Stages"), ("topology", "Topology"), ("rounds", "Iteration time"),
+    ("stages", "Stages"), ("restarts", "Restarts"),
+    ("topology", "Topology"), ("rounds", "Iteration time"),
     ("traffic", "Traffic"), ("search", "Search"), ("training", "Accuracy"),
     ("strategy", "Strategy"), ("operators", "Operators"), ("wiring", "Wiring"),
     ("failures", "Failures"), ("reproduce", "Reproduce"),
@@ -395,7 +426,10 @@ _OF_A_RUN = frozenset({"stages", "training", "reproduce"})
 def render_page(run: Run) -> str:
     """The whole page of a run folder as HTML5; of a plan, without the sections on its run."""
     plan = run.plan
-    contents = [entry for entry in _CONTENTS if run.metrics or entry[0] not in _OF_A_RUN]
+    left_out = set() if run.metrics else set(_OF_A_RUN)
+    if not run.metrics or not run.metrics.restarts:
+        left_out.add("restarts")
+    contents = [entry for entry in _CONTENTS if entry[0] not in left_out]
     links = (element("a", name, href=f"#{identity}") for identity, name in contents)
     footer = element(
         "footer", f"torch_topoopt {__version__} · plan {plan.digest()} · version {plan.version}"
@@ -405,6 +439,7 @@ def render_page(run: Run) -> str:
         _headline(run),
         element("nav", *links, aria_label="Contents"),
         _stages_section(run) if run.metrics else Markup(""),
+        _restarts_section(run),
         topology_section(plan),
         _rounds_section(plan),
         traffic_section(run),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.report.results import (
@@ -104,6 +105,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "plan_digest": plan.digest(),
         "exit_code": metrics.exit_code if metrics else None,
         "stages_s": {name: stages.get(name) for name in STAGES},
+        "restarts": [asdict(restart) for restart in metrics.restarts] if metrics else [],
         "prediction": _prediction(run),
         "rounds": [
             {

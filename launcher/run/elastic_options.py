@@ -1,0 +1,88 @@
+"""--nnodes MIN:MAX of `topoopt run`: jobs that may go on with fewer servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.plan import planning
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.launcher.plan.planning import PlanningChoice
+    from torch_topoopt.plan import Cluster, Plan
+
+
+def chooses_rendezvous(arguments: argparse.Namespace) -> bool:
+    """Whether the user chose the rendezvous, which may be closed for ever once an agent has left
+    it: torch restarts ranks by itself there, on the same servers."""
+    chosen = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
+    return bool(chosen and not arguments.standalone and not arguments.cluster)
+
+
+def cluster_of(cluster: Cluster, servers: int) -> Cluster:
+    """The same machines, but only that many; no more ports each than there are others to reach."""
+    degree = cluster.degree
+    if not cluster.parallel_links and servers > 1:
+        degree = min(degree, servers - 1)
+    return replace(cluster, servers=servers, degree=degree).validate()
+
+
+def take_nnodes(arguments: argparse.Namespace, plan: Plan | None) -> int | None:
+    """The MIN of --nnodes MIN:MAX, where emulated servers are the nodes; None: no such range.
+
+    MAX is the number of servers, and leaves torch one node, this machine.
+    """
+    given = arguments.nnodes
+    if given in ("1", "1:1"):
+        return None
+    least, colon, most = given.partition(":")
+    if not (colon and least.isdecimal() and most.isdecimal()):
+        raise InputError(
+            f"nnodes: {given} is not 1; the {arguments.fabric} fabric emulates all servers on this "
+            "machine: with MIN:MAX, restarts may go on with MIN of MAX emulated servers"
+        )
+    if not 1 <= int(least) <= int(most):
+        raise InputError(f"nnodes: {given}: MIN is not in 1..{most}")
+    servers = arguments.servers if plan is None else plan.cluster.servers
+    if servers is not None and servers != int(most):
+        raise InputError(f"nnodes: {given}: MAX is not {servers}, the number of servers")
+    arguments.servers = int(most)
+    arguments.nnodes = "1:1"
+    return int(least)
+
+
+def check(
+    arguments: argparse.Namespace,
+    plan: Plan | None,
+    choice: PlanningChoice,
+    cluster: Cluster,
+    least: int,
+) -> None:
+    """Raises InputError for what cannot be planned for fewer servers."""
+    most = cluster.servers
+    if not arguments.max_restarts and least < most:
+        raise InputError(
+            f"nnodes: {least}:{most} is for restarts; say how many, as --max-restarts 3"
+        )
+    if chooses_rendezvous(arguments):
+        raise InputError(
+            f"nnodes: {least}:{most} needs the launcher's own rendezvous; leave --rdzv-backend and "
+            "--rdzv-endpoint out"
+        )
+    if least == most:
+        return
+    if plan is not None and not plan.is_data_parallel:
+        raise InputError(
+            f"nnodes: {least}:{most}: the strategy of {arguments.plan} is for {most} servers, and "
+            "not for fewer; leave --plan out, so that it is planned anew"
+        )
+    if choice.strategy is not None:
+        raise InputError(
+            f"nnodes: {least}:{most}: the strategy of {choice.strategy} is for {most} servers, and "
+            "not for fewer; leave --strategy out"
+        )
+    for servers in range(least, most):
+        planning.check_stages(choice, cluster_of(cluster, servers))

@@ -1,0 +1,126 @@
+"""Restarts of a job: which servers are gone with the ranks that failed, and the options for the
+servers that are left.
+
+Emulated servers have no launcher of their own that could end. There a rank that SIGKILL ended, as
+the kernel does where memory is short, stands for a server that is gone, if --nnodes MIN:MAX says
+that the job may go on without it; any other failure restarts the same servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console
+from torch_topoopt.launcher.errors import input_errors
+from torch_topoopt.launcher.run.elastic_options import chooses_rendezvous, cluster_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.launcher.run.options import RunOptions
+    from torch_topoopt.launcher.run.ranks import RankFailure
+    from torch_topoopt.plan import Cluster, Plan
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Restart `number` of at most `most`, after `failures` on `servers` servers.
+
+    `lost` are the servers that are gone, by their numbers of before.
+    """
+
+    number: int
+    most: int
+    failures: tuple[RankFailure, ...]
+    servers: int
+    lost: tuple[int, ...] = ()
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The servers that go on, by their numbers of before."""
+        return tuple(server for server in range(self.servers) if server not in self.lost)
+
+    def announce(self, script: str, least: int | None) -> None:
+        """Prints who failed of what, which restart this is, and on which servers."""
+        for failure in self.failures:
+            console.warning(failure.describe(script))
+        all_of = {1: "the one server", 2: "both servers"}
+        where = f"on {all_of.get(self.servers, f'all {self.servers} servers')}"
+        if self.lost:
+            gone = ", ".join(map(str, self.lost))
+            moved = ", ".join(map(str, self.left))
+            where = (
+                f"without {_servers(self.lost)} {gone}: on {len(self.left)} of {self.servers} "
+                f"servers (--nnodes asks for {least} at least), planned and wired anew; "
+                f"{_servers(self.left)} {moved} become 0 to {len(self.left) - 1}"
+            )
+        console.warning(f"restart {self.number} of {self.most}, {where}")
+
+    def figures(self) -> dict[str, Any]:
+        """For metrics.jsonl and `--json`."""
+        return {
+            "number": self.number,
+            "most": self.most,
+            "failed": [
+                {"rank": f.rank, "exit_code": f.exit_code, "message": f.message}
+                for f in self.failures
+            ],
+            "lost_servers": list(self.lost),
+            "servers": len(self.left),
+        }
+
+
+def _servers(numbers: Sequence[int]) -> str:
+    return "server" if len(numbers) == 1 else "servers"
+
+
+def after(failures: Sequence[RankFailure], options: RunOptions, restarts: int) -> Restart | None:
+    """The restart that follows `failures`, after that many restarts; None, and one line why, where
+    none may follow."""
+    most = options.max_restarts
+    if not failures or not most or chooses_rendezvous(options.torchrun):
+        return None
+    if restarts >= most:
+        console.warning(f"no restart is left of the {most} of --max-restarts")
+        return None
+    servers, least = options.cluster.servers, options.least_servers
+    lost = _lost(failures, options)
+    restart = Restart(restarts + 1, most, tuple(failures), servers, lost)
+    if least is not None and len(restart.left) < least:
+        gone = ", ".join(map(str, lost))
+        console.warning(
+            f"no restart: without {_servers(lost)} {gone} there are {len(restart.left)} of "
+            f"{servers} left, and --nnodes asks for {least} at least"
+        )
+        return None
+    return restart
+
+
+def _lost(failures: Sequence[RankFailure], options: RunOptions) -> tuple[int, ...]:
+    if options.least_servers is None:
+        return ()
+    per_server = options.cluster.accelerators_per_server
+    killed = {f.rank // per_server for f in failures if f.exit_code == -signal.SIGKILL}
+    return tuple(sorted(killed))
+
+
+def options_for(options: RunOptions, left: Sequence[int]) -> RunOptions:
+    """Those of a job on the servers `left` alone. Steps of the script are not measured again.
+
+    A plan that was given is found anew for its demand among those. Raises InputError.
+    """
+    cluster = cluster_of(options.cluster, len(left))
+    torchrun = argparse.Namespace(**vars(options.torchrun))
+    torchrun.nproc_per_node = str(cluster.servers * cluster.accelerators_per_server)
+    plan = options.plan and _plan_among(options.plan, cluster, left)
+    return replace(options, cluster=cluster, plan=plan, measure_steps=False, torchrun=torchrun)
+
+
+def _plan_among(plan: Plan, cluster: Cluster, left: Sequence[int]) -> Plan:
+    from torch_topoopt.planner.demand_plan import plan_for_remaining
+
+    with input_errors():
+        return plan_for_remaining(plan, cluster, left)
