@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import save
 
 from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.profile.script.runner import ScriptError
@@ -108,6 +109,44 @@ def test_all_ranks_of_a_script_are_timed_up_to_enough_steps(tmp_path: Path) -> N
     assert timing.rest_s > 0.02 > timing.forward_s > 0  # it sleeps, whatever else runs here
     assert timing.step_s == timing.forward_s + timing.backward_s + timing.rest_s
     assert [(tmp_path / f"rank{r}").read_text() for r in (0, 1)] == ["2 0 here", "2 1 here"]
+
+
+SAVING = """
+    import io, os
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.checkpoint import async_save, load, save
+
+    dist.init_process_group()
+    model = torch.nn.Linear(8, 8)
+    load(model.state_dict(), checkpoint_id="good")
+    assert model.weight[0, 0] == 7
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    while True:
+        torch.save(model.state_dict(), "new.pt")
+        save(model.state_dict(), checkpoint_id="good")
+        async_save(model.state_dict(), checkpoint_id="new").result()
+        memory = io.BytesIO()
+        torch.save(model.state_dict(), memory)
+        assert memory.tell() > 0
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_is_timed_loads_its_checkpoint_and_writes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = torch.nn.Linear(8, 8)
+    torch.nn.init.constant_(good.weight, 7.0)
+    save(good.state_dict(), checkpoint_id="good", no_dist=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    script = tmp_path.with_suffix(".py")
+    script.write_text(textwrap.dedent(SAVING))
+    assert time_steps(str(script), [], world_size=2).steps > 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(3)"])

@@ -41,6 +41,7 @@ from torch.optim.optimizer import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch_topoopt.processes.rank_main import die_with
+from torch_topoopt.profile.script import checkpoints
 from torch_topoopt.profile.script.memory import used_bytes
 from torch_topoopt.profile.script.recorder import Recorder
 
@@ -231,6 +232,7 @@ def run(job: dict[str, Any], result: Path) -> None:
         lambda calls: _write(result, {"calls": calls}),
     )
     _fake_process_groups(job["rank"], job["world_size"])
+    checkpoints.write_none()
     sys.addaudithook(_no_network)
     sys.argv = [script, *job["arguments"]]
     sys.path[0] = os.getcwd() if job["module"] else str(Path(script).resolve().parent)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torch_topoopt.profile.script import child
+from torch_topoopt.profile.script import checkpoints, child
 from torch_topoopt.profile.script.recorder import completed
 from torch_topoopt.profile.script.step_clock import StepClock
 
@@ -53,6 +53,7 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
 
     script = str(job["script"])
     child._fake_process_groups(rank, world_size)
+    checkpoints.write_none()
     library = _without_messages()
     sys.addaudithook(child._no_network)
     clock = StepClock(finish)
