@@ -11,14 +11,13 @@
 namespace topoopt {
 namespace {
 
-// Divides the reduced elements by the size of the group, if the reduction is an average.
-Done averaging(const Reduction& reduction, void* data, size_t count, int size, Done done) {
-  if (!reduction.average) return done;
-  return
-      [done = std::move(done), data, count, size, type = reduction.type](std::exception_ptr error) {
-        if (!error) divideBy(type, data, count, size);
-        done(error);
-      };
+// Divides the reduced elements of `tensor`, if that is left to do, off the reactor thread.
+void addDivision(const Reduction& reduction, const at::Tensor& tensor,
+                 std::vector<std::function<void()>>& finishers) {
+  if (reduction.divisor == 1) return;
+  finishers.push_back([type = reduction.type, divisor = reduction.divisor, tensor] {
+    divideBy(type, bytesOf(tensor), static_cast<size_t>(tensor.numel()), divisor);
+  });
 }
 
 }  // namespace
@@ -125,11 +124,11 @@ void ProcessGroupTopoopt::checkNotInherited() const {
 void ProcessGroupTopoopt::startAllReduce(const HostCall& call, const at::Tensor& data,
                                          const c10d::ReduceOp& op) {
   const at::Tensor real = asReal(data, op);
-  const Reduction reduction = reductionOf(real, op);
+  const Reduction reduction = reductionOf(real, op, getSize());
   if (reduction.factor) real.mul_(*reduction.factor);
-  const size_t count = real.numel();
-  group_->allReduce(bytesOf(real), count, reduction.type, reduction.op, call.terms,
-                    averaging(reduction, bytesOf(real), count, getSize(), call.done));
+  addDivision(reduction, real, *call.finishers);
+  group_->allReduce(bytesOf(real), real.numel(), reduction.type, reduction.op,
+                    call.terms.of(elementTypeOf(data), reduction.called), call.done);
 }
 
 void ProcessGroupTopoopt::addAllReduce(Call& call, const at::Tensor& tensor, c10d::ReduceOp op) {
@@ -159,7 +158,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
       tensors, tensors, asked(options), tensors.size());
   if (!call.staged()) {  // which starts the first before it looks at the next
     for (const at::Tensor& tensor : tensors) {
-      reductionOf(asReal(tensor, options.reduceOp), options.reduceOp);
+      reductionOf(asReal(tensor, options.reduceOp), options.reduceOp, getSize());
     }
   }
   for (const at::Tensor& tensor : tensors) addAllReduce(call, tensor, options.reduceOp);
@@ -170,20 +169,18 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
 void ProcessGroupTopoopt::startReduce(const HostCall& call, const at::Tensor& data, int root,
                                       const c10d::ReduceOp& op) {
   const at::Tensor real = asReal(data, op);
-  const Reduction reduction = reductionOf(real, op);
+  const Reduction reduction = reductionOf(real, op, getSize());
   const at::Tensor input = reduction.factor ? real.mul(*reduction.factor) : real;
   call.work->keep(input);
   void* memory = nullptr;
-  const size_t count = input.numel();
-  Done done = call.done;
   if (isRoot(root)) {
     const at::Tensor output = getSize() == 1 ? input.clone() : at::empty_like(input);
     memory = bytesOf(output);
     call.finishers->push_back([real, output] { real.copy_(output); });
-    done = averaging(reduction, memory, count, getSize(), call.done);
+    addDivision(reduction, output, *call.finishers);
   }
-  group_->reduce(bytesOf(input), memory, count, reduction.type, reduction.op, root, call.terms,
-                 std::move(done));
+  group_->reduce(bytesOf(input), memory, input.numel(), reduction.type, reduction.op, root,
+                 call.terms.of(elementTypeOf(data), reduction.called), call.done);
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
@@ -212,7 +209,7 @@ void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Ten
   if (input.is_complex()) {
     for (size_t& count : counts) count *= 2;
   }
-  const Reduction reduction = reductionOf(from, op);
+  const Reduction reduction = reductionOf(from, op, getSize());
   if (reduction.factor) from = from.mul(*reduction.factor);
   // The result may lie inside the input (FSDP does that), which other members still need.
   const bool direct = !to.is_alias_of(from);
@@ -221,10 +218,10 @@ void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Ten
   call.work->keep(from);
   call.work->keep(data);
   if (getSize() == 1) copyBytes(bytesOf(data), bytesOf(from), from.nbytes());
-  const size_t count = counts[getRank()];
+  addDivision(reduction, data, *call.finishers);
   group_->reduceScatter(bytesOf(from), bytesOf(data), std::move(counts), reduction.type,
-                        reduction.op, call.terms,
-                        averaging(reduction, bytesOf(data), count, getSize(), call.done));
+                        reduction.op, call.terms.of(elementTypeOf(input), reduction.called),
+                        call.done);
 }
 
 void ProcessGroupTopoopt::addReduceScatter(Call& call, const at::Tensor& output,

@@ -132,7 +132,7 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   void addAllGather(Call& call, const Tensors& outputs, const at::Tensor& input);
   void addReduceScatter(Call& call, const at::Tensor& output, const at::Tensor& input,
                         c10d::ReduceOp op);
-  void addExchange(Call& call, const char* name, const Tensors& from,
+  void addExchange(Call& call, ExchangeKind kind, const Tensors& from,
                    std::vector<size_t> send_bytes, const Tensors& to,
                    std::vector<size_t> receive_bytes);
 

@@ -219,7 +219,7 @@ at::Tensor ProcessGroupTopoopt::Call::premultiplied(const at::Tensor& tensor,
   }
   // Any tensor of the type will do for the check.
   const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(tensor.scalar_type()));
-  reductionOf(asReal(like, op), op);
+  reductionOf(asReal(like, op), op, group_.getSize());
   return tensor;
 }
 

@@ -16,6 +16,10 @@ size_t sum(const std::vector<size_t>& values, size_t count) {
   return std::accumulate(values.begin(), values.begin() + static_cast<ptrdiff_t>(count), size_t{0});
 }
 
+MessageBuffer messageOf(const at::Tensor& tensor) {
+  return {bytesOf(tensor), tensor.nbytes(), elementTypeOf(tensor)};
+}
+
 // The accelerator of a barrier: PyTorch names it by its number, or not at all; and the kind of
 // device that it was built for has none where there is no driver, so that there is no stream to
 // wait for either.
@@ -47,7 +51,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
   const at::Tensor data = isRoot(root) ? call.read(tensors[0]) : call.write(tensors[0]);
   const Call::Side side = isRoot(root) ? Call::Side{data, {}} : Call::Side{{}, data};
   call.add(Call::Cut::kPieces, {side}, [this, root](const HostCall& on, at::TensorList host) {
-    group_->broadcast(bytesOf(host[0]), host[0].nbytes(), root, on.terms, on.done);
+    group_->broadcast(bytesOf(host[0]), host[0].nbytes(), root, on.terms.of(elementTypeOf(host[0])),
+                      on.done);
   });
   return call.submit();
 }
@@ -56,7 +61,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
 void ProcessGroupTopoopt::startAllGather(const HostCall& call, const at::Tensor& output,
                                          const at::Tensor& input, std::vector<size_t> bytes) {
   copyBytes(bytesOf(output) + sum(bytes, getRank()), bytesOf(input), input.nbytes());
-  group_->allGather(bytesOf(output), std::move(bytes), call.terms, call.done);
+  group_->allGather(bytesOf(output), std::move(bytes), call.terms.of(elementTypeOf(input)),
+                    call.done);
 }
 
 void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
@@ -156,15 +162,16 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
 
 // The blocks of `from` and `to`, one after the other, have the given sizes; an empty list stands
 // for no bytes at all. This rank's own block is copied here.
-void ProcessGroupTopoopt::addExchange(Call& call, const char* name, const Tensors& from,
+void ProcessGroupTopoopt::addExchange(Call& call, ExchangeKind kind, const Tensors& from,
                                       std::vector<size_t> send_bytes, const Tensors& to,
                                       std::vector<size_t> receive_bytes) {
   const size_t self = getRank();
-  TORCH_CHECK_VALUE(send_bytes[self] == receive_bytes[self], "topoopt: ", name,
+  TORCH_CHECK_VALUE(send_bytes[self] == receive_bytes[self], "topoopt: ", nameOf(kind.name),
                     ": this rank sends itself ", send_bytes[self], " bytes and expects ",
                     receive_bytes[self]);
   call.add(Call::Cut::kWhole, {{from, {}}, {{}, to}},
-           [this, name, self, send_bytes = std::move(send_bytes),
+           [this, kind, self, type = elementTypeOf(from.empty() ? to[0] : from[0]),
+            send_bytes = std::move(send_bytes),
             receive_bytes = std::move(receive_bytes)](const HostCall& on, at::TensorList host) {
              std::byte* const input = host[0].defined() ? bytesOf(host[0]) : nullptr;
              std::byte* const output = host[1].defined() ? bytesOf(host[1]) : nullptr;
@@ -172,7 +179,8 @@ void ProcessGroupTopoopt::addExchange(Call& call, const char* name, const Tensor
                copyBytes(output + sum(receive_bytes, self), input + sum(send_bytes, self),
                          send_bytes[self]);
              }
-             group_->exchange(name, input, send_bytes, output, receive_bytes, on.terms, on.done);
+             group_->exchange(kind, input, send_bytes, output, receive_bytes, on.terms.of(type),
+                              on.done);
            });
 }
 
@@ -190,7 +198,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::gather(std::vector<Tensors>& o
   Call call(*this, {c10d::OpType::GATHER, "topoopt:gather", "gather"}, inputs, to, asked(options));
   std::vector<size_t> send_bytes(getSize(), 0);
   send_bytes[options.rootRank] = inputs[0].nbytes();
-  addExchange(call, "gather", call.readAll(inputs), std::move(send_bytes), call.writeAll(to),
+  addExchange(call, {CallName::kGather, static_cast<int>(options.rootRank)}, call.readAll(inputs),
+              std::move(send_bytes), call.writeAll(to),
               root ? sizesInBytes(to) : std::vector<size_t>(getSize(), 0));
   return call.submit();
 }
@@ -210,7 +219,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
             asked(options));
   std::vector<size_t> receive_bytes(getSize(), 0);
   receive_bytes[options.rootRank] = outputs[0].nbytes();
-  addExchange(call, "scatter", call.readAll(from),
+  addExchange(call, {CallName::kScatter, static_cast<int>(options.rootRank)}, call.readAll(from),
               root ? sizesInBytes(from) : std::vector<size_t>(getSize(), 0), call.writeAll(outputs),
               std::move(receive_bytes));
   return call.submit();
@@ -222,7 +231,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
   checkSameType(output, input, "all_to_all_single");
   Call call(*this, {c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", "all_to_all_single"},
             {input}, {output}, asked(options));
-  addExchange(call, "all_to_all_single", {call.read(input)},
+  addExchange(call, {CallName::kAllToAllSingle}, {call.read(input)},
               splitBytes(input, input_splits, getSize(), "input"), {call.write(output)},
               splitBytes(output, output_splits, getSize(), "output"));
   return call.submit();
@@ -238,7 +247,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Ten
   }
   Call call(*this, {c10d::OpType::ALLTOALL, "topoopt:all_to_all", "all_to_all"}, inputs, outputs,
             asked(options));
-  addExchange(call, "all_to_all", call.readAll(inputs), sizesInBytes(inputs),
+  addExchange(call, {CallName::kAllToAll}, call.readAll(inputs), sizesInBytes(inputs),
               call.writeAll(outputs), sizesInBytes(outputs));
   return call.submit();
 }
@@ -253,7 +262,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int tar
   const at::Tensor data = call.read(tensors[0]);
   call.add(Call::Cut::kWhole, {{data, {}}},
            [this, target, tag](const HostCall& on, at::TensorList host) {
-             group_->send(bytesOf(host[0]), host[0].nbytes(), target, tag, on.terms.limit, on.done);
+             group_->send(messageOf(host[0]), target, tag, on.terms.limit, on.done);
            });
   return call.submit();
 }
@@ -267,8 +276,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recv(Tensors& tensors, int sou
   const at::Tensor data = call.write(tensors[0]);
   call.add(Call::Cut::kWhole, {{{}, data}},
            [this, source, tag](const HostCall& on, at::TensorList host) {
-             group_->receive(bytesOf(host[0]), host[0].nbytes(), source, tag, on.terms.limit,
-                             on.done);
+             group_->receive(messageOf(host[0]), source, tag, on.terms.limit, on.done);
            });
   return call.submit();
 }
@@ -282,7 +290,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
   const at::Tensor data = call.write(tensors[0]);
   call.add(Call::Cut::kWhole, {{{}, data}}, [this, tag](const HostCall& on, at::TensorList host) {
     group_->receiveAny(
-        bytesOf(host[0]), host[0].nbytes(), tag, on.terms.limit,
+        messageOf(host[0]), tag, on.terms.limit,
         [work = on.work](int from) { work->setSource(from); }, on.done);
   });
   return call.submit();

@@ -105,8 +105,9 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::sparseAllReduce(
     const at::NoGradGuard no_grad;  // not on tensor.detach(), whose entries are its own
     tensor.copy_(sum(own, indices, values, counts, average));
   });
-  group_->allGather(bytesOf(indices), index_bytes, host.terms, host.done);
-  group_->allGather(bytesOf(values), value_bytes, host.terms, host.done);
+  group_->allGather(bytesOf(indices), index_bytes, host.terms.of(elementTypeOf(indices)),
+                    host.done);
+  group_->allGather(bytesOf(values), value_bytes, host.terms.of(elementTypeOf(values)), host.done);
   return call.submit();
 }
 

@@ -1,13 +1,15 @@
 #include "backend/tensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace topoopt {
 namespace {
 
-DataType dataTypeOf(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
+// kBytes for those that have no name.
+DataType namedType(at::ScalarType type) {
+  switch (type) {
     case at::kByte:
       return DataType::kUint8;
     case at::kChar:
@@ -28,10 +30,53 @@ DataType dataTypeOf(const at::Tensor& tensor) {
       return DataType::kFloat64;
     case at::kBool:
       return DataType::kBool;
+    case at::kUInt16:
+      return DataType::kUint16;
+    case at::kUInt32:
+      return DataType::kUint32;
+    case at::kUInt64:
+      return DataType::kUint64;
+    case at::kComplexHalf:
+      return DataType::kComplex32;
+    case at::kComplexFloat:
+      return DataType::kComplex64;
+    case at::kComplexDouble:
+      return DataType::kComplex128;
+    case at::kFloat8_e5m2:
+      return DataType::kFloat8E5M2;
+    case at::kFloat8_e4m3fn:
+      return DataType::kFloat8E4M3Fn;
+    case at::kFloat8_e5m2fnuz:
+      return DataType::kFloat8E5M2Fnuz;
+    case at::kFloat8_e4m3fnuz:
+      return DataType::kFloat8E4M3Fnuz;
+    case at::kFloat8_e8m0fnu:
+      return DataType::kFloat8E8M0Fnu;
     default:
-      TORCH_CHECK_TYPE(false, "topoopt cannot reduce tensors of type ", tensor.scalar_type(),
-                       "; it can move them, but sums need a standard integer or float type");
+      return DataType::kBytes;
   }
+}
+
+DataType reducibleType(const at::Tensor& tensor) {
+  const DataType type = namedType(tensor.scalar_type());
+  TORCH_CHECK_TYPE(type <= DataType::kBool, "topoopt cannot reduce tensors of type ",
+                   tensor.scalar_type(),
+                   "; it can move them, but sums need a standard integer or float type");
+  return type;
+}
+
+Reduction averageOf(DataType type, int size) {
+  TORCH_CHECK_TYPE(type != DataType::kBool, "ReduceOp.AVG is not defined for booleans");
+  Reduction reduction{.type = type,
+                      .op = ReduceOp::kSum,
+                      .divisor = static_cast<double>(size),
+                      .called = CalledOp::kAverage};
+  if (type == DataType::kFloat16 || type == DataType::kBfloat16) {
+    const auto power = static_cast<double>(std::bit_ceil(static_cast<unsigned>(size)));
+    reduction.factor = at::scalar_tensor(1 / power, at::kFloat);
+    reduction.divisor /= power;
+  }
+  return reduction;
 }
 
 ReduceOp bitwise(const at::Tensor& tensor, ReduceOp op, const char* name) {
@@ -68,28 +113,29 @@ at::Tensor asReal(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   return at::view_as_real(tensor);
 }
 
-Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const DataType type = dataTypeOf(tensor);
+DataType elementTypeOf(const at::Tensor& tensor) { return namedType(tensor.scalar_type()); }
+
+Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op, int size) {
+  const DataType type = reducibleType(tensor);
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
-      return {type, ReduceOp::kSum, false, {}};
+      return {type, ReduceOp::kSum};
     case c10d::ReduceOp::AVG:
-      TORCH_CHECK_TYPE(type != DataType::kBool, "ReduceOp.AVG is not defined for booleans");
-      return {type, ReduceOp::kSum, true, {}};
+      return averageOf(type, size);
     case c10d::ReduceOp::PRODUCT:
-      return {type, ReduceOp::kProduct, false, {}};
+      return {type, ReduceOp::kProduct};
     case c10d::ReduceOp::MIN:
-      return {type, ReduceOp::kMin, false, {}};
+      return {type, ReduceOp::kMin};
     case c10d::ReduceOp::MAX:
-      return {type, ReduceOp::kMax, false, {}};
+      return {type, ReduceOp::kMax};
     case c10d::ReduceOp::BAND:
-      return {type, bitwise(tensor, ReduceOp::kBitAnd, "BAND"), false, {}};
+      return {type, bitwise(tensor, ReduceOp::kBitAnd, "BAND")};
     case c10d::ReduceOp::BOR:
-      return {type, bitwise(tensor, ReduceOp::kBitOr, "BOR"), false, {}};
+      return {type, bitwise(tensor, ReduceOp::kBitOr, "BOR")};
     case c10d::ReduceOp::BXOR:
-      return {type, bitwise(tensor, ReduceOp::kBitXor, "BXOR"), false, {}};
+      return {type, bitwise(tensor, ReduceOp::kBitXor, "BXOR")};
     case c10d::ReduceOp::PREMUL_SUM:
-      return {type, ReduceOp::kSum, false, premultiplier(op, tensor)};
+      return {type, ReduceOp::kSum, premultiplier(op, tensor)};
     default:
       TORCH_CHECK_VALUE(false, "topoopt: unknown reduce operation");
   }

@@ -10,17 +10,19 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "collectives/called.h"
 #include "common/reduce.h"
 
 namespace topoopt {
 
 // What a c10d reduction means for the elements of one tensor: multiply by `factor`, reduce, divide
-// by the group's size if `average`.
+// by `divisor`.
 struct Reduction {
   DataType type;
   ReduceOp op;
-  bool average = false;
-  std::optional<at::Tensor> factor;
+  std::optional<at::Tensor> factor{};
+  double divisor = 1;
+  CalledOp called = CalledOp::kNone;  // if it is not `op`
 };
 
 // Each raises ValueError or TypeError naming `what`, the operation, and the offending argument.
@@ -30,7 +32,13 @@ void checkSameType(const at::Tensor& a, const at::Tensor& b, const char* what);
 // Complex numbers as pairs of real ones, if `op` allows it (sums and averages do).
 at::Tensor asReal(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op);
+// Over `size` ranks. The sum of 16-bit floats may overflow where their average does not: they are
+// first multiplied by the power of two that makes up for their number, which changes no digit of a
+// normal number, and divided by what is left of it.
+Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op, int size);
+
+// Of the elements of any tensor, for others to compare.
+DataType elementTypeOf(const at::Tensor& tensor);
 
 // A contiguous uninitialised 1-d tensor with the type of `like`.
 at::Tensor flatLike(const at::Tensor& like, int64_t elements);

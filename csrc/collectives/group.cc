@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -18,6 +19,22 @@ bool commutes(DataType type, ReduceOp op) {
   if (op == ReduceOp::kSum || op == ReduceOp::kProduct) return true;
   return type != DataType::kFloat16 && type != DataType::kBfloat16 && type != DataType::kFloat32 &&
          type != DataType::kFloat64;
+}
+
+size_t sumOf(const std::vector<size_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+}
+
+Called calledAs(CallName name, size_t bytes, const CallTerms& terms, int root = -1) {
+  return {
+      .bytes = bytes, .root = root, .name = name, .type = terms.type.value_or(DataType::kUint8)};
+}
+
+Called calledAs(CallName name, size_t bytes, const CallTerms& terms, DataType type, ReduceOp op) {
+  return {.bytes = bytes,
+          .name = name,
+          .type = terms.type.value_or(type),
+          .op = terms.op == CalledOp::kNone ? calledOp(op) : terms.op};
 }
 
 // What the rest relies on; rings, servers and hops are checked by the layout.
@@ -62,18 +79,67 @@ std::shared_ptr<Group> Group::open(std::shared_ptr<Endpoint> endpoint, GroupConf
   } else {
     group = std::make_shared<SharedMemoryGroup>(std::move(endpoint), std::move(config));
   }
-  group->endpoint_->reactor().run([&] {
-    group->endpoint_->openChannel(group->config_.channel,
-                                  [weak = group->weak_from_this()](std::exception_ptr error) {
-                                    if (const auto self = weak.lock())
-                                      self->fail(error, Notify::kNoRank);
-                                  });
-  });
+  group->endpoint_->reactor().run(
+      [&] { group->endpoint_->openChannel(group->config_.channel, group->channelEvents()); });
   return group;
 }
 
 Group::Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
-    : endpoint_(std::move(endpoint)), config_(checked(std::move(config), *endpoint_)) {}
+    : endpoint_(std::move(endpoint)),
+      config_(checked(std::move(config), *endpoint_)),
+      surveys_(*endpoint_, config_.channel) {}
+
+ChannelEvents Group::channelEvents() {
+  const auto weak = weak_from_this();
+  return {.failed =
+              [weak](std::exception_ptr error) {
+                if (const auto self = weak.lock()) self->fail(error, Notify::kNoRank);
+              },
+          .control =
+              [weak](const FrameHeader& header, const std::string& payload) {
+                if (const auto self = weak.lock()) self->onControl(header, payload);
+              },
+          .unmatched =
+              [weak](int peer, uint32_t number) {
+                if (const auto self = weak.lock()) self->onUnmatched(peer, number);
+              }};
+}
+
+int Group::memberOf(int rank) const {
+  const auto found = std::find(config_.ranks.begin(), config_.ranks.end(), rank);
+  return found == config_.ranks.end() ? -1 : static_cast<int>(found - config_.ranks.begin());
+}
+
+// ---- what members say to each other ------------------------------------------------------------
+
+void Group::onControl(const FrameHeader& header, const std::string& payload) {
+  if (header.type == FrameType::kState) {
+    return surveys_.onAnswer(header.source, {header.message, payload});
+  }
+  if (header.type != FrameType::kStateAsk) return;
+  FrameHeader answer;
+  answer.type = FrameType::kState;
+  answer.channel = config_.channel;
+  answer.message = sequenceNumber();
+  endpoint_->sendControl(header.source, answer, stateText());
+}
+
+std::string Group::stateText() {
+  constexpr size_t kMostMessages = 3;
+  std::vector<std::string> states;
+  if (const auto running = current()) {
+    states.push_back(textOf(running->first, config_.ranks) + " (operation " +
+                     std::to_string(running->second) + ")");
+  }
+  for (const PointToPoint& message : point_to_point_) {
+    if (states.size() > kMostMessages) break;
+    states.push_back(message.what);
+  }
+  if (states.empty()) return "is in no operation of this group";
+  std::string text = "is in ";
+  for (const std::string& state : states) text += (&state == &states[0] ? "" : " and ") + state;
+  return text;
+}
 
 // ---- failures ----------------------------------------------------------------------------------
 
@@ -94,6 +160,7 @@ void Group::fail(std::exception_ptr error, Notify notify) {
     error_ = error;
   }
   const auto self = shared_from_this();
+  surveys_.cancel();
   endCollectives(error, notify);
   for (PointToPoint& message : std::exchange(point_to_point_, {})) {
     if (message.timer) endpoint_->reactor().cancel(*message.timer);
@@ -135,8 +202,8 @@ std::string whatFailed(std::exception_ptr error) {
 
 void Group::allReduce(void* data, size_t count, DataType type, ReduceOp op, const CallTerms& terms,
                       Done done) {
-  submit({.name = "all_reduce",
-          .arguments = hashReduction(count, type, op),
+  const size_t bytes = count * elementSize(type);
+  submit({.called = hashed(calledAs(CallName::kAllReduce, bytes, terms, type, op), bytes),
           .shape = {.collective = Collective::kAllReduce,
                     .counts = {count},
                     .element_bytes = elementSize(type),
@@ -148,8 +215,7 @@ void Group::allReduce(void* data, size_t count, DataType type, ReduceOp op, cons
 }
 
 void Group::broadcast(void* data, size_t bytes, int root, const CallTerms& terms, Done done) {
-  submit({.name = "broadcast",
-          .arguments = mixHash(bytes, static_cast<uint64_t>(root)),
+  submit({.called = hashed(calledAs(CallName::kBroadcast, bytes, terms, root), bytes),
           .shape = {.collective = Collective::kBroadcast, .counts = {bytes}, .root = root},
           .buffers = {.input = data}},
          terms, std::move(done));
@@ -157,8 +223,10 @@ void Group::broadcast(void* data, size_t bytes, int root, const CallTerms& terms
 
 void Group::reduce(const void* input, void* output, size_t count, DataType type, ReduceOp op,
                    int root, const CallTerms& terms, Done done) {
-  submit({.name = "reduce",
-          .arguments = mixHash(hashReduction(count, type, op), static_cast<uint64_t>(root)),
+  const size_t bytes = count * elementSize(type);
+  Called called = calledAs(CallName::kReduce, bytes, terms, type, op);
+  called.root = root;
+  submit({.called = hashed(called, bytes),
           .shape = {.collective = Collective::kReduce,
                     .counts = {count},
                     .element_bytes = elementSize(type),
@@ -170,9 +238,9 @@ void Group::reduce(const void* input, void* output, size_t count, DataType type,
 }
 
 void Group::allGather(void* output, std::vector<size_t> bytes, const CallTerms& terms, Done done) {
-  const uint64_t arguments = hashSizes(bytes);
-  submit({.name = "all_gather",
-          .arguments = arguments,
+  const Called called =
+      hashed(calledAs(CallName::kAllGather, sumOf(bytes), terms), hashSizes(bytes));
+  submit({.called = called,
           .shape = {.collective = Collective::kAllGather, .counts = std::move(bytes)},
           .buffers = {.output = output}},
          terms, std::move(done));
@@ -180,9 +248,10 @@ void Group::allGather(void* output, std::vector<size_t> bytes, const CallTerms& 
 
 void Group::reduceScatter(const void* input, void* output, std::vector<size_t> counts,
                           DataType type, ReduceOp op, const CallTerms& terms, Done done) {
-  const uint64_t arguments = hashReduction(hashSizes(counts), type, op);
-  submit({.name = "reduce_scatter",
-          .arguments = arguments,
+  const size_t bytes = sumOf(counts) * elementSize(type);
+  const Called called =
+      hashed(calledAs(CallName::kReduceScatter, bytes, terms, type, op), hashSizes(counts));
+  submit({.called = called,
           .shape = {.collective = Collective::kReduceScatter,
                     .counts = std::move(counts),
                     .element_bytes = elementSize(type)},
@@ -192,11 +261,15 @@ void Group::reduceScatter(const void* input, void* output, std::vector<size_t> c
          terms, std::move(done));
 }
 
-// A member knows only its own sizes, so no argument is the same on all.
-void Group::exchange(const std::string& name, const void* input, std::vector<size_t> send_bytes,
+// A member knows only its own sizes, so they are no arguments that all give alike: each pair
+// compares its own.
+void Group::exchange(ExchangeKind kind, const void* input, std::vector<size_t> send_bytes,
                      void* output, std::vector<size_t> receive_bytes, const CallTerms& terms,
                      Done done) {
-  submit({.name = name,
+  const size_t bytes = kind.name == CallName::kScatter  ? receive_bytes[kind.root]
+                       : kind.name == CallName::kGather ? send_bytes[kind.root]
+                                                        : sumOf(send_bytes);
+  submit({.called = hashed(calledAs(kind.name, bytes, terms, kind.root), 0),
           .shape = {.collective = Collective::kExchange,
                     .counts = std::move(send_bytes),
                     .received = std::move(receive_bytes)},
@@ -205,7 +278,9 @@ void Group::exchange(const std::string& name, const void* input, std::vector<siz
 }
 
 void Group::barrier(const CallTerms& terms, Done done) {
-  submit({.name = "barrier", .shape = {.collective = Collective::kBarrier}, .op = ReduceOp::kMax},
+  submit({.called = hashed({.name = CallName::kBarrier}, 0),
+          .shape = {.collective = Collective::kBarrier},
+          .op = ReduceOp::kMax},
          terms, std::move(done));
 }
 

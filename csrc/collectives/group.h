@@ -2,8 +2,10 @@
 //
 // Collectives of a group run one after the other, in the order in which they were called, which
 // must be the same on all members; a fingerprint of operation, arguments and position in that order
-// travels with every collective, so ranks that disagree get an error instead of wrong sums.
-// Point-to-point messages run beside them. The first failure ends the group on all ranks.
+// travels with every collective, and members that wait compare what they have called, so ranks that
+// disagree get an error that names both calls instead of wrong sums or a timeout. Point-to-point
+// messages, which carry their element type, run beside them. The first failure ends the group on
+// all ranks.
 //
 // A group has one of two engines for its collectives, chosen when it is opened: schedules over the
 // links of an endpoint (link_group.h), or memory that all members share (shared_memory_group.h).
@@ -22,10 +24,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/call.h"
 #include "collectives/operation.h"
+#include "collectives/state_surveys.h"
 #include "common/reduce.h"
 #include "plan/group_layout.h"
 #include "transport/endpoint.h"
@@ -44,6 +48,19 @@ struct GroupConfig {
   CostModel cost{};                        // the same on all members
   std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
+};
+
+// The memory of a point-to-point message.
+struct MessageBuffer {
+  void* data;
+  size_t bytes;
+  DataType type = DataType::kUint8;  // the same at both ends
+};
+
+// What an exchange is called, and its root if it has one.
+struct ExchangeKind {
+  CallName name;
+  int root = -1;
 };
 
 // What a ring or a tree of a group has done, for the statistics.
@@ -80,16 +97,16 @@ class Group : public std::enable_shared_from_this<Group> {
   void reduceScatter(const void* input, void* output, std::vector<size_t> counts, DataType type,
                      ReduceOp op, const CallTerms& terms, Done done);
   // Sends send_bytes[i] to and receives receive_bytes[i] from every other member i; also gather and
-  // scatter, where most sizes are zero. `name` is what the operation is called.
-  void exchange(const std::string& name, const void* input, std::vector<size_t> send_bytes,
-                void* output, std::vector<size_t> receive_bytes, const CallTerms& terms, Done done);
+  // scatter, where most sizes are zero.
+  void exchange(ExchangeKind kind, const void* input, std::vector<size_t> send_bytes, void* output,
+                std::vector<size_t> receive_bytes, const CallTerms& terms, Done done);
   // Complete when all members have called it.
   void barrier(const CallTerms& terms, Done done);
 
-  void send(const void* data, size_t bytes, int target, int tag, Milliseconds limit, Done done);
-  void receive(void* data, size_t bytes, int source, int tag, Milliseconds limit, Done done);
+  void send(const MessageBuffer& message, int target, int tag, Milliseconds limit, Done done);
+  void receive(const MessageBuffer& message, int source, int tag, Milliseconds limit, Done done);
   // From the member whose message is there first; `from` is called with its rank in the group.
-  void receiveAny(void* data, size_t bytes, int tag, Milliseconds limit,
+  void receiveAny(const MessageBuffer& message, int tag, Milliseconds limit,
                   std::function<void(int)> from, Done done);
 
   // Collectives called so far.
@@ -120,32 +137,47 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual const GroupLayout& layout() const = 0;
   // Of the layout's parts, as far as they have carried anything.
   virtual std::vector<PartCounters> partCounters() = 0;
+  // The collective that this member is in, and its number; on the reactor thread.
+  virtual std::optional<std::pair<Called, uint64_t>> current() = 0;
 
   // Reactor thread only.
   void fail(std::exception_ptr error, Notify notify);
   void closeChannel(const std::string& why, Notify notify);
+  virtual void onControl(const FrameHeader& header, const std::string& payload);
+  // `peer` has sent a message of a collective that is over here.
+  virtual void onUnmatched(int peer, uint32_t number) = 0;
   // Any thread.
   void failSoon(std::exception_ptr error, Notify notify = Notify::kAllRanks);
+  int memberOf(int rank) const;  // -1: it is none
 
   const std::shared_ptr<Endpoint> endpoint_;
   const GroupConfig config_;
 
   mutable std::mutex mutex_;
   std::exception_ptr error_;  // guarded by mutex_
+  StateSurveys surveys_;      // reactor thread only
 
  private:
   struct PointToPoint {
     std::string what;
-    std::optional<Reactor::TimerId> timer;
+    std::vector<int> peers;  // ranks of the endpoint
+    int tag = 0;
     Done done;
+    uint64_t number = 0;  // among those of the group
+    std::optional<Reactor::TimerId> timer{};
   };
   using Entry = std::list<PointToPoint>::iterator;
 
-  void pointToPoint(std::string what, Milliseconds limit, Done done,
-                    std::function<void(Done)> start);
+  ChannelEvents channelEvents();
+  std::string stateText();
+  void pointToPoint(PointToPoint message, Milliseconds limit, std::function<void(Done)> start);
+  void onMessageTimeout(Entry entry, Milliseconds limit);
+  std::exception_ptr withBothCalls(std::exception_ptr error, int tag) const;
 
   std::exception_ptr aborted_;  // what abort() was called for; error_ follows; guarded by mutex_
-  std::list<PointToPoint> point_to_point_;  // reactor thread only
+  // Reactor thread only.
+  std::list<PointToPoint> point_to_point_;
+  uint64_t next_message_ = 0;
 };
 
 std::string whatFailed(std::exception_ptr error);

@@ -9,34 +9,38 @@
 namespace topoopt {
 namespace {
 
-// Streams below this are the lanes of collectives, from here on the tags of point-to-point
-// messages.
-constexpr uint64_t kFirstTagStream = uint64_t{1} << 32;
+uint64_t tagStream(int tag) { return kFirstMessageStream + static_cast<uint32_t>(tag); }
 
-uint64_t tagStream(int tag) { return kFirstTagStream + static_cast<uint32_t>(tag); }
+// Both ends must agree on the element type; on the size they must anyway.
+uint64_t fingerprintOf(const MessageBuffer& message) { return static_cast<uint64_t>(message.type); }
+
+std::string textOf(const MessageMismatch::Side& side) {
+  constexpr auto kLast = static_cast<uint64_t>(DataType::kBytes);
+  return textOf(side.bytes, static_cast<DataType>(std::min(side.fingerprint, kLast)));
+}
 
 }  // namespace
 
-void Group::pointToPoint(std::string what, Milliseconds limit, Done done,
+void Group::pointToPoint(PointToPoint message, Milliseconds limit,
                          std::function<void(Done)> start) {
-  endpoint_->reactor().post([self = shared_from_this(), what = std::move(what), limit,
-                             done = std::move(done), start = std::move(start)]() mutable {
-    if (const auto error = self->error()) return done(error);
+  endpoint_->reactor().post([self = shared_from_this(), message = std::move(message), limit,
+                             start = std::move(start)]() mutable {
+    if (const auto error = self->error()) return message.done(error);
     Reactor& reactor = self->endpoint_->reactor();
-    const Entry entry = self->point_to_point_.insert(self->point_to_point_.end(),
-                                                     {std::move(what), {}, std::move(done)});
+    const int tag = message.tag;
+    message.number = self->next_message_++;
+    const Entry entry =
+        self->point_to_point_.insert(self->point_to_point_.end(), std::move(message));
     if (limit.count() > 0) {
       entry->timer = reactor.after(limit, [weak = self->weak_from_this(), entry, limit] {
         const auto group = weak.lock();
         if (!group) return;
         entry->timer.reset();
-        const std::string why = entry->what + " in group " + group->config_.name +
-                                ": Timed out after " + std::to_string(limit.count()) + " ms";
-        group->fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
+        group->onMessageTimeout(entry, limit);
       });
     }
-    start([self, entry](std::exception_ptr error) {
-      if (error) return self->failSoon(error);
+    start([self, entry, tag](std::exception_ptr error) {
+      if (error) return self->failSoon(self->withBothCalls(error, tag));
       if (entry->timer) self->endpoint_->reactor().cancel(*entry->timer);
       const Done finished = std::move(entry->done);
       self->point_to_point_.erase(entry);
@@ -45,37 +49,74 @@ void Group::pointToPoint(std::string what, Milliseconds limit, Done done,
   });
 }
 
-void Group::send(const void* data, size_t bytes, int target, int tag, Milliseconds limit,
-                 Done done) {
+// The other end is asked what it is in; where any rank may send, there is no other end.
+void Group::onMessageTimeout(Entry entry, Milliseconds limit) {
+  const uint64_t number = entry->number;
+  const std::vector<int> asked = entry->peers.size() == 1 ? entry->peers : std::vector<int>();
+  surveys_.ask(asked, [this, number, limit](const StateSurveys::Answers& answers) {
+    const auto late =
+        std::find_if(point_to_point_.begin(), point_to_point_.end(),
+                     [&](const PointToPoint& message) { return message.number == number; });
+    if (late == point_to_point_.end()) return;  // it was over in the meantime
+    std::string why = late->what + " in group " + config_.name + ": Timed out after " +
+                      std::to_string(limit.count()) + " ms";
+    for (const auto& [rank, answer] : answers) {
+      why += ": rank " + std::to_string(rank) + " " + (answer ? answer->state : "does not answer");
+    }
+    fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
+  });
+}
+
+std::exception_ptr Group::withBothCalls(std::exception_ptr error, int tag) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const MessageMismatch& mismatch) {
+    const std::string sender = "rank " + std::to_string(mismatch.sender);
+    const std::string receiver = "rank " + std::to_string(config_.ranks[config_.rank]);
+    return std::make_exception_ptr(MismatchError(
+        sender + " and " + receiver + " disagree: " + sender + " sent " + textOf(mismatch.sent) +
+        ", " + receiver + " receives " + textOf(mismatch.expected) + " (tag " +
+        std::to_string(tag) + ", group " + config_.name + ")"));
+  } catch (const std::exception&) {
+    return error;
+  }
+}
+
+void Group::send(const MessageBuffer& message, int target, int tag, Milliseconds limit, Done done) {
   const FlowId flow{config_.ranks[target], config_.channel, tagStream(tag)};
-  pointToPoint("send to rank " + std::to_string(target), limit, std::move(done),
-               [this, flow, data, bytes](Done finished) {
-                 endpoint_->send(flow, data, bytes, 0, std::move(finished));
+  pointToPoint({.what = "send to rank " + std::to_string(flow.peer),
+                .peers = {flow.peer},
+                .tag = tag,
+                .done = std::move(done)},
+               limit, [this, flow, message](Done finished) {
+                 endpoint_->send(flow, message.data, message.bytes, fingerprintOf(message),
+                                 std::move(finished));
                });
 }
 
-void Group::receive(void* data, size_t bytes, int source, int tag, Milliseconds limit, Done done) {
+void Group::receive(const MessageBuffer& message, int source, int tag, Milliseconds limit,
+                    Done done) {
   const FlowId flow{config_.ranks[source], config_.channel, tagStream(tag)};
-  pointToPoint("receive from rank " + std::to_string(source), limit, std::move(done),
-               [this, flow, data, bytes](Done finished) {
-                 endpoint_->receive(flow, data, bytes, 0, std::move(finished));
+  pointToPoint({.what = "receive from rank " + std::to_string(flow.peer),
+                .peers = {flow.peer},
+                .tag = tag,
+                .done = std::move(done)},
+               limit, [this, flow, message](Done finished) {
+                 endpoint_->receive(flow, message.data, message.bytes, fingerprintOf(message),
+                                    std::move(finished));
                });
 }
 
-void Group::receiveAny(void* data, size_t bytes, int tag, Milliseconds limit,
+void Group::receiveAny(const MessageBuffer& message, int tag, Milliseconds limit,
                        std::function<void(int)> from, Done done) {
   std::vector<int> peers = config_.ranks;
   std::erase(peers, config_.ranks[config_.rank]);
   pointToPoint(
-      "receive from any rank", limit, std::move(done),
-      [this, peers, stream = tagStream(tag), data, bytes, from = std::move(from)](Done finished) {
+      {.what = "receive from any rank", .peers = peers, .tag = tag, .done = std::move(done)}, limit,
+      [this, peers, stream = tagStream(tag), message, from = std::move(from)](Done finished) {
         endpoint_->receiveAny(
-            peers, config_.channel, stream, data, bytes, 0,
-            [this, from](int peer) {
-              const auto at = std::find(config_.ranks.begin(), config_.ranks.end(), peer);
-              from(static_cast<int>(at - config_.ranks.begin()));
-            },
-            std::move(finished));
+            peers, config_.channel, stream, message.data, message.bytes, fingerprintOf(message),
+            [this, from](int peer) { from(memberOf(peer)); }, std::move(finished));
       });
 }
 

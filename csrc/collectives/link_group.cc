@@ -1,5 +1,6 @@
 #include "collectives/link_group.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <utility>
@@ -9,6 +10,10 @@
 
 namespace topoopt {
 namespace {
+
+// In which a member that has asked the others what they are in fails the group with the answers.
+constexpr std::chrono::seconds kSurveyLimit{1};
+constexpr size_t kMostNamed = 8;  // ranks in the text of a timeout
 
 std::string milliseconds(double seconds) {
   char text[32];
@@ -44,14 +49,19 @@ void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done d
   }
   auto prepared = schedules_.get(request.shape);
   if (logs(LogLevel::kInfo)) logChoice(request, *prepared);
-  const uint32_t fingerprint = fingerprintOf(request.name, number, request.arguments);
+  // Members that take different algorithms could not work together either.
+  request.called = hashed(request.called,
+                          mixBits(request.called.hash, static_cast<uint64_t>(prepared->algorithm)));
+  remember(number, request);
+  const uint64_t fingerprint = laneFingerprint(number, request.called.hash);
   const bool first = submitted_.empty();
   submitted_.push_back(
-      {std::move(request.name),
+      {request.called,
        number,
        terms.limit,
        {std::move(prepared), request.buffers, nullptr, request.type, request.op, fingerprint},
-       std::move(done)});
+       std::move(done),
+       std::move(request.shape.received)});
   lock.unlock();
   // The caller that finds the list empty wakes the reactor, for all that come before it looks. It
   // has run what was posted before the group can go (shutdown).
@@ -81,13 +91,26 @@ void LinkGroup::startNext() {
     next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
     if (next.limit.count() > 0) deadline_ = Reactor::Clock::now() + next.limit;
     watchDeadline();
+    if (!progress_timer_) watchProgress();
     operation_.start(std::move(next.setup));
   }
   starting_ = false;
 }
 
 void LinkGroup::onOperationDone(std::exception_ptr error) {
-  if (error) return failSoon(error);  // not at once: this may be deep inside the endpoint
+  // Not at once: this may be deep inside the endpoint.
+  if (error) {
+    return endpoint_->reactor().post([self = shared_from_this(), this, error] {
+      try {
+        std::rethrow_exception(error);
+      } catch (const MessageMismatch& mismatch) {
+        onMismatch(mismatch);
+      } catch (const std::exception&) {
+        fail(error, Notify::kAllRanks);
+      }
+    });
+  }
+  endpoint_->finishCall(config_.channel, queue_.front().number);
   deadline_.reset();
   scratch_.finished();
   over_.push_back(std::move(queue_.front().done));
@@ -119,16 +142,54 @@ void LinkGroup::watchDeadline() {
   });
 }
 
+// All members are asked what they are in. Another member whose time is over, too, leaves that to
+// the one that has asked first.
 void LinkGroup::onTimeout() {
-  const Pending& late = queue_.front();
-  const std::string why =
-      timedOutText(late.name, late.number, config_.name, late.limit, operation_.waitingFor());
-  fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
+  const auto now = Reactor::Clock::now();
+  if (asked_ && now - *asked_ < kSurveyLimit) {
+    deadline_ = *asked_ + kSurveyLimit;
+    asked_.reset();
+    return watchDeadline();
+  }
+  deadline_.reset();
+  std::vector<int> others = config_.ranks;
+  std::erase(others, config_.ranks[config_.rank]);
+  const uint64_t number = queue_.front().number;
+  surveys_.ask(others, [this, number](const StateSurveys::Answers& answers) {
+    if (!running_ || queue_.front().number != number) return;  // it was over in the meantime
+    const std::string why = timeoutText(queue_.front(), answers);
+    fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
+  });
+}
+
+// Who has not called it is missing; if all have, those that this member waits for are.
+std::string LinkGroup::timeoutText(const Pending& late,
+                                   const StateSurveys::Answers& answers) const {
+  std::vector<std::string> missing;
+  for (const auto& [rank, answer] : answers) {
+    if (answer && answer->called > late.number) continue;
+    missing.push_back("rank " + std::to_string(rank) + " " +
+                      (answer ? "has not called it: it " + answer->state : "does not answer"));
+  }
+  if (missing.empty()) {
+    return timedOutText(late.called.name, late.number, config_.name, late.limit,
+                        operation_.waitingFor());
+  }
+  std::string why = timedOutText(late.called.name, late.number, config_.name, late.limit, {});
+  for (size_t i = 0; i < std::min(missing.size(), kMostNamed); ++i) {
+    why += (i == 0 ? ": " : "; ") + missing[i];
+  }
+  if (missing.size() > kMostNamed) {
+    why += "; and " + std::to_string(missing.size() - kMostNamed) + " more ranks";
+  }
+  return why;
 }
 
 // The channel is closed first: from then on nothing touches the memory of pending operations.
 void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
-  if (timer_) endpoint_->reactor().cancel(*std::exchange(timer_, std::nullopt));
+  for (auto* timer : {&timer_, &progress_timer_, &dispute_timer_}) {
+    if (*timer) endpoint_->reactor().cancel(*std::exchange(*timer, std::nullopt));
+  }
   closeChannel(whatFailed(error), notify);
   operation_.cancel();
   running_ = false;
@@ -144,10 +205,10 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
 void LinkGroup::logChoice(const CollectiveRequest& call, const PreparedSchedule& prepared) {
   const Request request = ScheduleCache::requestOf(call.shape);
   const int size_class = static_cast<int>(std::bit_width(request.bytes));
-  const bool first =
-      config_.rank == 0 && logged_.insert({call.name, prepared.algorithm, size_class}).second;
+  const bool first = config_.rank == 0 &&
+                     logged_.insert({call.called.name, prepared.algorithm, size_class}).second;
   if (!first && !logs(LogLevel::kDebug)) return;
-  std::string text = "group " + config_.name + ": " + call.name + " of " +
+  std::string text = "group " + config_.name + ": " + nameOf(call.called.name) + " of " +
                      std::to_string(request.bytes) + " bytes: " + nameOf(prepared.algorithm);
   const CostEstimate& estimate = schedules_.estimate();
   std::string others;

@@ -1,5 +1,12 @@
 // The collectives of a group over the links of an endpoint: one schedule after the other, on the
 // reactor thread.
+//
+// Members that have called different collectives may wait for frames that nobody sends, or leave
+// frames behind that nobody receives. So a member whose collective does not move for a short time
+// sends what it has called to those that it waits for; and one that gets a frame of another
+// collective than its own, to the frame's sender. A member that has called something else at the
+// same place in the order fails the group with an error that names both calls; one that has not
+// come so far is late, and says nothing.
 
 #pragma once
 
@@ -10,6 +17,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "collectives/group.h"
@@ -30,17 +38,26 @@ class LinkGroup final : public Group {
 
  private:
   struct Pending {
-    std::string name;
+    Called called;
     uint64_t number = 0;
     Milliseconds limit{};
     Operation::Setup setup;
     Done done;
+    std::vector<size_t> expected{};  // of an exchange: what every member is to send
+  };
+  // What this member has sent to each in an exchange.
+  struct Exchanged {
+    uint64_t number;
+    std::vector<size_t> bytes;
   };
 
   void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
   void endCollectives(std::exception_ptr error, Notify notify) override;
   const GroupLayout& layout() const override { return schedules_.layout(); }
   std::vector<PartCounters> partCounters() override;
+  std::optional<std::pair<Called, uint64_t>> current() override;
+  void onControl(const FrameHeader& header, const std::string& payload) override;
+  void onUnmatched(int peer, uint32_t number) override;
 
   void logChoice(const CollectiveRequest& request, const PreparedSchedule& prepared);
   void takeSubmitted();
@@ -49,12 +66,24 @@ class LinkGroup final : public Group {
   void callDone();
   void watchDeadline();
   void onTimeout();
+  std::string timeoutText(const Pending& late, const StateSurveys::Answers& answers) const;
+
+  // Mismatches (link_group_mismatch.cc).
+  void remember(uint64_t number, const CollectiveRequest& request);
+  void watchProgress();
+  void onStandstill();
+  void sendCall(int rank, uint64_t number, const Called& called, uint64_t expected_bytes);
+  void onCall(const FrameHeader& header, const Called& theirs);
+  void onMismatch(const MessageMismatch& mismatch);
+  void dispute(int peer, uint32_t number);
 
   // Guarded by mutex_.
   uint64_t called_ = 0;
-  std::deque<Pending> submitted_;  // that the reactor thread has not taken yet
+  CallHistory history_;
+  std::deque<Exchanged> exchanged_;  // lately
+  std::deque<Pending> submitted_;    // that the reactor thread has not taken yet
   ScheduleCache schedules_;
-  std::set<std::tuple<std::string, Algorithm, int>> logged_;  // operation, algorithm, size class
+  std::set<std::tuple<CallName, Algorithm, int>> logged_;  // with the size class
 
   // Reactor thread only.
   std::deque<Pending> queue_;  // the first one runs, if running_
@@ -67,6 +96,10 @@ class LinkGroup final : public Group {
   bool calling_done_ = false;
   std::optional<Reactor::Clock::time_point> deadline_;  // of the one that runs
   std::optional<Reactor::TimerId> timer_;               // not later than the deadline
+  std::optional<Reactor::Clock::time_point> asked_;     // for this member's state, by another
+  std::optional<Reactor::TimerId> progress_timer_;
+  std::pair<uint64_t, std::pair<uint64_t, size_t>> progress_seen_{};  // operation, how far it was
+  std::optional<Reactor::TimerId> dispute_timer_;
 };
 
 }  // namespace topoopt

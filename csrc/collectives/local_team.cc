@@ -22,6 +22,10 @@ size_t sumBefore(const std::vector<size_t>& values, int index) {
   return std::accumulate(values.begin(), values.begin() + index, size_t{0});
 }
 
+uint32_t fingerprintOf(const CollectiveCall& call) {
+  return call.called.hash ^ static_cast<uint32_t>(call.number) * 0x9e3779b1u;
+}
+
 void copyTo(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
@@ -45,7 +49,8 @@ void LocalTeam::begin(const CollectiveCall& call) {
   agreed_ = false;
   deadline_.reset();
   if (call.limit.count() > 0) deadline_ = TeamSegment::Clock::now() + call.limit;
-  segment_->fingerprint(member_, writing()) = call.fingerprint;
+  segment_->fingerprint(member_, writing()) = fingerprintOf(call);
+  segment_->setCall(member_, writing(), {call.called, call.number});
 }
 
 void LocalTeam::endPhase() {
@@ -58,12 +63,27 @@ void LocalTeam::endPhase() {
 
 void LocalTeam::checkAgreement() const {
   for (int other = 0; other < size(); ++other) {
-    if (segment_->fingerprint(other, phase_) == call_->fingerprint) continue;
-    throw MismatchError("rank " + std::to_string(ranks_[other]) + " and rank " +
-                        std::to_string(ranks_[member_]) +
-                        " disagree: they are in different operations, or give them different "
-                        "arguments");
+    if (segment_->fingerprint(other, phase_) == fingerprintOf(*call_)) continue;
+    const auto theirs = segment_->callAt(other, phase_);
+    throw MismatchError(disagreement({ranks_[other], theirs ? theirs->called : Called{}},
+                                     {ranks_[member_], call_->called}, ranks_, call_->number,
+                                     name_));
   }
+}
+
+std::string LocalTeam::timeoutText() const {
+  std::string why = timedOutText(call_->called.name, call_->number, name_, call_->limit, missing());
+  for (int other = 0; other < size(); ++other) {
+    if (segment_->arrived(other, phase_)) continue;
+    const auto last = segment_->lastCall(other);
+    if (last && last->number >= call_->number) continue;
+    why += "; rank " + std::to_string(ranks_[other]) + " has not called it";
+    if (last) {
+      why += ", after " + textOf(last->called, ranks_) + " (operation " +
+             std::to_string(last->number) + ")";
+    }
+  }
+  return why;
 }
 
 std::set<int> LocalTeam::missing() const {
@@ -76,7 +96,7 @@ std::set<int> LocalTeam::missing() const {
 
 void LocalTeam::raise(TeamSegment::Waited waited) const {
   if (waited == TeamSegment::Waited::kDeadline) {
-    throw TimeoutError(timedOutText(call_->name, call_->number, name_, call_->limit, missing()));
+    throw TimeoutError(timeoutText());
   }
   if (waited == TeamSegment::Waited::kFailed) throw PeerLostError(segment_->failure());
   if (segment_->left(member_)) throw AbortedError("group " + name_ + " was shut down");
@@ -290,20 +310,25 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
   }
 }
 
-// Every member publishes how much it sends to each: it only knows its own sizes, so no fingerprint
-// covers them. Returns the largest size of all.
-size_t LocalTeam::checkSizes(const std::vector<size_t>& receive_bytes) const {
+// Every member publishes how much it sends to and expects of each: it only knows its own sizes, so
+// no fingerprint covers them. Both ends of a disagreement notice it. Returns the largest size of
+// all.
+size_t LocalTeam::checkSizes(const std::vector<size_t>& send_bytes,
+                             const std::vector<size_t>& receive_bytes) const {
+  const auto check = [this](const Transfer& transfer) {
+    if (transfer.sent_bytes == transfer.expected_bytes) return;
+    throw MismatchError(disagreement(transfer, call_->called, call_->number, name_));
+  };
   size_t largest = 0;
-  for (int from = 0; from < size(); ++from) {
-    const uint64_t* const sizes = segment_->table(from, reading());
+  for (int other = 0; other < size(); ++other) {
+    const uint64_t* const sent = segment_->table(other, reading());
+    const uint64_t* const expected = sent + size();
     for (int to = 0; to < size(); ++to) {
-      if (to != from) largest = std::max<size_t>(largest, sizes[to]);
+      if (to != other) largest = std::max<size_t>(largest, sent[to]);
     }
-    if (from == member_ || sizes[member_] == receive_bytes[from]) continue;
-    throw MismatchError("rank " + std::to_string(ranks_[from]) + " and rank " +
-                        std::to_string(ranks_[member_]) + " disagree: one sent " +
-                        std::to_string(sizes[member_]) + " bytes, the other expects " +
-                        std::to_string(receive_bytes[from]));
+    if (other == member_) continue;
+    check({ranks_[other], sent[member_], ranks_[member_], receive_bytes[other]});
+    check({ranks_[member_], send_bytes[other], ranks_[other], expected[member_]});
   }
   return largest;
 }
@@ -333,10 +358,12 @@ void LocalTeam::exchange(const CollectiveCall& call, const void* input,
              std::min(piece, receive_bytes[other] - first));
     }
   };
-  std::copy(send_bytes.begin(), send_bytes.end(), segment_->table(member_, writing()));
+  uint64_t* const table = segment_->table(member_, writing());
+  std::copy(receive_bytes.begin(), receive_bytes.end(),
+            std::copy(send_bytes.begin(), send_bytes.end(), table));
   send(0);
   endPhase();
-  const size_t steps = ceilDivide(checkSizes(receive_bytes), piece);
+  const size_t steps = ceilDivide(checkSizes(send_bytes, receive_bytes), piece);
   for (size_t step = 1; step <= steps; ++step) {
     receive(step - 1);
     if (step == steps) break;

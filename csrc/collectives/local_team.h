@@ -46,6 +46,8 @@ class LocalTeam {
   bool fail(const std::string& why) { return segment_->fail(why); }
   // Any thread: this member calls nothing more; what it is in, ends.
   void leave() { segment_->leave(member_); }
+  // Any thread: what this member has called last.
+  std::optional<TeamSegment::Call> lastCall() const { return segment_->lastCall(member_); }
 
  private:
   // Elements `first` to `first + count`.
@@ -81,6 +83,7 @@ class LocalTeam {
   uint32_t reading() const { return phase_; }
   void endPhase();
   void checkAgreement() const;
+  std::string timeoutText() const;
   [[noreturn]] void raise(TeamSegment::Waited waited) const;
   std::set<int> missing() const;
 
@@ -94,7 +97,8 @@ class LocalTeam {
   std::vector<const std::byte*> contributions(size_t offset) const;
   void contributePieces(const Pieces& pieces, size_t chunk, const std::byte* input);
   void collectPieces(const Pieces& pieces, size_t chunk, std::byte* output) const;
-  size_t checkSizes(const std::vector<size_t>& receive_bytes) const;
+  size_t checkSizes(const std::vector<size_t>& send_bytes,
+                    const std::vector<size_t>& receive_bytes) const;
 
   const std::shared_ptr<TeamSegment> segment_;
   const int member_;

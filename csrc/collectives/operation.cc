@@ -55,6 +55,19 @@ std::set<int> Operation::waitingFor() const {
   return ranks;
 }
 
+std::pair<uint64_t, size_t> Operation::progress() const {
+  uint64_t consumed = 0;
+  if (!running_) return {consumed, left_};
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = setup_.prepared->schedule.lanes[i];
+    for (size_t r = 0; r < lanes_[i].next_receive; ++r) {
+      if (received_[lanes_[i].receives_at + r] != Arrival::kPending) continue;
+      consumed += endpoint_.consumedOf({ranks_[lane.receives[r].peer], channel_, lane.stream});
+    }
+  }
+  return {consumed, left_};
+}
+
 bool Operation::received(const StepRef& step) const {
   return step.none() || received_[lanes_[step.lane].receives_at + step.index] == Arrival::kComplete;
 }

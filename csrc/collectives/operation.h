@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "collectives/call.h"
@@ -34,7 +35,7 @@ class Operation {
     std::byte* scratch = nullptr;
     DataType type = DataType::kUint8;
     ReduceOp op = ReduceOp::kSum;
-    uint32_t fingerprint = 0;
+    uint64_t fingerprint = 0;
   };
 
   // `ranks` are the group's members as ranks of the endpoint. `done` is called at the end of every
@@ -49,6 +50,10 @@ class Operation {
 
   // Members (ranks of the endpoint) that this rank is waiting for.
   std::set<int> waitingFor() const;
+
+  // The bytes that have come for this operation's pending receives, and its steps that are left: a
+  // pair that stays the same while nothing moves.
+  std::pair<uint64_t, size_t> progress() const;
 
   const std::vector<PartCounters>& counters() const { return counters_; }
 

@@ -16,8 +16,9 @@ void SharedMemoryGroup::submit(CollectiveRequest request, const CallTerms& terms
        done = std::move(done)](uint64_t number) {
         if (const auto error = this->error()) return done(error);
         try {
-          run(request, {request.name, number,
-                        fingerprintOf(request.name, number, request.arguments), limit});
+          running_.store(true, std::memory_order_relaxed);
+          run(request, {request.called, number, limit});
+          running_.store(false, std::memory_order_relaxed);
         } catch (const std::exception& exception) {
           const std::exception_ptr here = std::current_exception();
           const std::exception_ptr before = this->error();  // what made the team stop, if known
@@ -52,6 +53,12 @@ void SharedMemoryGroup::run(const CollectiveRequest& request, const CollectiveCa
     case Collective::kBarrier:
       return team_.barrier(call);
   }
+}
+
+std::optional<std::pair<Called, uint64_t>> SharedMemoryGroup::current() {
+  const auto last = team_.lastCall();
+  if (!last || !running_.load(std::memory_order_relaxed)) return std::nullopt;
+  return std::pair(last->called, last->number);
 }
 
 // Operations complete on their own threads, which the end of the team stops.

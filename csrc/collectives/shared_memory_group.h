@@ -3,9 +3,12 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/group.h"
@@ -27,12 +30,15 @@ class SharedMemoryGroup final : public Group {
   void endCollectives(std::exception_ptr error, Notify notify) override;
   const GroupLayout& layout() const override { return layout_; }
   std::vector<PartCounters> partCounters() override { return {}; }
+  std::optional<std::pair<Called, uint64_t>> current() override;
+  void onUnmatched(int, uint32_t) override {}  // collectives send nothing
 
   void run(const CollectiveRequest& request, const CollectiveCall& call);
   std::string ownFailure(const std::string& why) const;  // as the other members see it
 
   const GroupLayout layout_;
   LocalTeam team_;
+  std::atomic<bool> running_{false};
   TurnQueue turns_;
 };
 

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <climits>
 #include <cstring>
 #include <stdexcept>
@@ -30,6 +32,8 @@ constexpr size_t kMaxFailureBytes = 1500;
 // Longer than two members on cores of their own are usually apart, and nothing in an idle job.
 constexpr std::chrono::microseconds kSpin{50};
 constexpr int kLooksPerTimeCheck = 32;
+constexpr size_t kCallWords = sizeof(Called) / sizeof(uint64_t) + 1;
+constexpr size_t kCallBytes = 2 * kCallWords * sizeof(uint64_t);
 
 // Looking at another member's cell must not keep it from writing there.
 void pauseCore() {
@@ -46,7 +50,8 @@ size_t slotBytesFor(int size) {
 }
 
 size_t tablesBytesFor(int size) {
-  const size_t bytes = 2 * sizeof(uint64_t) * static_cast<size_t>(size) * static_cast<size_t>(size);
+  const auto members = static_cast<size_t>(size);
+  const size_t bytes = 2 * 2 * sizeof(uint64_t) * members * members;
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
@@ -64,6 +69,9 @@ struct alignas(kLine) TeamSegment::Cell {
   std::atomic<uint32_t> left;
   std::atomic<uint32_t> core;  // on which it was when it arrived
   uint32_t fingerprint[2];
+  // By parity, on a line that others read only when something is wrong: what was called, and its
+  // number from 1 on.
+  alignas(kCallBytes) std::atomic<uint64_t> calls[2][kCallWords];
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
@@ -117,10 +125,34 @@ uint32_t& TeamSegment::fingerprint(int member, uint32_t phase) const {
   return cell(member).fingerprint[phase % 2];
 }
 
+void TeamSegment::setCall(int member, uint32_t phase, const Call& call) {
+  const auto words = std::bit_cast<std::array<uint64_t, kCallWords - 1>>(call.called);
+  auto& slot = cell(member).calls[phase % 2];
+  for (size_t i = 0; i < words.size(); ++i) slot[i].store(words[i], std::memory_order_relaxed);
+  slot[kCallWords - 1].store(call.number + 1, std::memory_order_relaxed);
+}
+
+std::optional<TeamSegment::Call> TeamSegment::callAt(int member, uint32_t phase) const {
+  const auto& slot = cell(member).calls[phase % 2];
+  std::array<uint64_t, kCallWords - 1> words;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = slot[i].load(std::memory_order_relaxed);
+  const uint64_t number = slot[kCallWords - 1].load(std::memory_order_relaxed);
+  const auto called = std::bit_cast<Called>(words);
+  if (number == 0 || !isValid(called)) return std::nullopt;
+  return Call{called, number - 1};
+}
+
+std::optional<TeamSegment::Call> TeamSegment::lastCall(int member) const {
+  const auto even = callAt(member, 0);
+  const auto odd = callAt(member, 1);
+  if (!even || !odd) return even ? even : odd;
+  return even->number > odd->number ? even : odd;
+}
+
 uint64_t* TeamSegment::table(int member, uint32_t phase) const {
   const size_t row = static_cast<size_t>(member) * 2 + phase % 2;
   return reinterpret_cast<uint64_t*>(base_ + cellsBytesFor(size_)) +
-         row * static_cast<size_t>(size_);
+         2 * row * static_cast<size_t>(size_);
 }
 
 std::byte* TeamSegment::contribution(int member, uint32_t phase) const {

@@ -20,6 +20,8 @@
 #include <optional>
 #include <string>
 
+#include "collectives/called.h"
+
 namespace topoopt {
 
 class TeamSegment {
@@ -45,9 +47,18 @@ class TeamSegment {
   std::byte* contribution(int member, uint32_t phase) const;
   std::byte* result(int member, uint32_t phase) const;
   size_t slotBytes() const { return slot_bytes_; }
-  // Room for one number per member.
+  // Room for two numbers per member.
   uint64_t* table(int member, uint32_t phase) const;
   uint32_t& fingerprint(int member, uint32_t phase) const;
+
+  // What members have called, for the text of an error: read when they may be writing it.
+  struct Call {
+    Called called;
+    uint64_t number = 0;
+  };
+  void setCall(int member, uint32_t phase, const Call& call);
+  std::optional<Call> lastCall(int member) const;
+  std::optional<Call> callAt(int member, uint32_t phase) const;
 
   // Members count their phases themselves.
   void arrive(int member, uint32_t phase);

@@ -5,8 +5,10 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 
 namespace topoopt {
@@ -162,6 +164,8 @@ inline void reduceAny(DataType type, ReduceOp op, void* target, const void* a, c
       return reduceTyped<float>(op, target, a, b, count);
     case DataType::kFloat64:
       return reduceTyped<double>(op, target, a, b, count);
+    default:
+      break;  // refused by reduceTo
   }
 }
 
@@ -238,8 +242,24 @@ const ReduceVariant& bestVariant() {
   return best;
 }
 
+struct Element {
+  const char* name;
+  size_t size;
+};
+
+// In the order of DataType.
+constexpr std::array<Element, 22> kElements = {{
+    {"uint8", 1},          {"int8", 1},          {"int16", 2},           {"int32", 4},
+    {"int64", 8},          {"float16", 2},       {"bfloat16", 2},        {"float32", 4},
+    {"float64", 8},        {"bool", 1},          {"uint16", 2},          {"uint32", 4},
+    {"uint64", 8},         {"complex32", 4},     {"complex64", 8},       {"complex128", 16},
+    {"float8_e5m2", 1},    {"float8_e4m3fn", 1}, {"float8_e5m2fnuz", 1}, {"float8_e4m3fnuz", 1},
+    {"float8_e8m0fnu", 1}, {"bytes", 1},
+}};
+static_assert(kElements.size() == static_cast<size_t>(DataType::kBytes) + 1);
+
 template <typename T>
-void divideTyped(void* data, size_t count, int divisor) {
+void divideTyped(void* data, size_t count, double divisor) {
   T* values = static_cast<T*>(data);
   for (size_t i = 0; i < count; ++i) {
     if constexpr (kIsSmallFloat<T>) {
@@ -247,32 +267,16 @@ void divideTyped(void* data, size_t count, int divisor) {
     } else if constexpr (std::is_floating_point_v<T>) {
       values[i] /= static_cast<T>(divisor);
     } else {
-      values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / divisor);
+      values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / static_cast<int64_t>(divisor));
     }
   }
 }
 
 }  // namespace
 
-size_t elementSize(DataType type) {
-  switch (type) {
-    case DataType::kUint8:
-    case DataType::kInt8:
-    case DataType::kBool:
-      return 1;
-    case DataType::kInt16:
-    case DataType::kFloat16:
-    case DataType::kBfloat16:
-      return 2;
-    case DataType::kInt32:
-    case DataType::kFloat32:
-      return 4;
-    case DataType::kInt64:
-    case DataType::kFloat64:
-      return 8;
-  }
-  throw std::invalid_argument("unknown data type");
-}
+size_t elementSize(DataType type) { return kElements.at(static_cast<size_t>(type)).size; }
+
+const char* nameOf(DataType type) { return kElements.at(static_cast<size_t>(type)).name; }
 
 std::vector<ReduceVariant> reduceVariants() {
   std::vector<ReduceVariant> variants = {{"default", reduceAnywhere}};
@@ -295,6 +299,9 @@ void reduceTo(DataType type, ReduceOp op, void* target, const void* a, const voi
   if (bitwise && floating) {
     throw std::invalid_argument("bitwise reduction of floating-point elements");
   }
+  if (type > DataType::kBool) {
+    throw std::invalid_argument(std::string("reduction of ") + nameOf(type));
+  }
   bestVariant().reduce(type, op, target, a, b, count);
 }
 
@@ -302,7 +309,7 @@ void reduceInto(DataType type, ReduceOp op, void* target, const void* operand, s
   reduceTo(type, op, target, target, operand, count);
 }
 
-void divideBy(DataType type, void* data, size_t count, int divisor) {
+void divideBy(DataType type, void* data, size_t count, double divisor) {
   switch (type) {
     case DataType::kUint8:
       return divideTyped<uint8_t>(data, count, divisor);
@@ -322,8 +329,9 @@ void divideBy(DataType type, void* data, size_t count, int divisor) {
       return divideTyped<float>(data, count, divisor);
     case DataType::kFloat64:
       return divideTyped<double>(data, count, divisor);
-    case DataType::kBool:
-      throw std::invalid_argument("the average of booleans is not defined");
+    default:
+      throw std::invalid_argument(std::string("the average of ") + nameOf(type) +
+                                  " is not defined");
   }
 }
 

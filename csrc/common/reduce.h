@@ -19,15 +19,30 @@ enum class DataType : uint8_t {
   kFloat32,
   kFloat64,
   kBool,
+  // Those that can only be moved.
+  kUint16,
+  kUint32,
+  kUint64,
+  kComplex32,
+  kComplex64,
+  kComplex128,
+  kFloat8E5M2,
+  kFloat8E4M3Fn,
+  kFloat8E5M2Fnuz,
+  kFloat8E4M3Fnuz,
+  kFloat8E8M0Fnu,
+  kBytes,  // of any other type
 };
 
 enum class ReduceOp : uint8_t { kSum, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
 size_t elementSize(DataType type);
+const char* nameOf(DataType type);  // as torch calls it
 
 // target[i] = target[i] op operand[i] for `count` elements; the ranges must not overlap.
 // Sums and products of 16-bit floats are rounded once per call, after computing in 32 bits.
-// Throws std::invalid_argument for a bitwise operation on floating-point elements.
+// Throws std::invalid_argument for a bitwise operation on floating-point elements, and for types
+// that can only be moved.
 void reduceInto(DataType type, ReduceOp op, void* target, const void* operand, size_t count);
 
 // target[i] = a[i] op b[i], as above; the target is a, or b, or overlaps neither.
@@ -42,7 +57,7 @@ struct ReduceVariant {
 // Those that this processor can run; the last one is used.
 std::vector<ReduceVariant> reduceVariants();
 
-// data[i] = data[i] / divisor; integers truncate towards zero.
-void divideBy(DataType type, void* data, size_t count, int divisor);
+// data[i] = data[i] / divisor; integers, whose divisor is whole, truncate towards zero.
+void divideBy(DataType type, void* data, size_t count, double divisor);
 
 }  // namespace topoopt

@@ -142,7 +142,7 @@ const std::vector<Endpoint::Hop>& Endpoint::hopsTo(int source, int target) const
 
 // ---- sending -----------------------------------------------------------------------------------
 
-void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint,
+void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint,
                     Done done, bool prompt) {
   if (!failure_.empty()) return done(peerLost(failure_));
   if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
@@ -226,20 +226,15 @@ Endpoint::Posted* Endpoint::postedFor(InFlow& flow, uint64_t message) {
   return &flow.posted[message - flow.base];
 }
 
-bool Endpoint::matches(const FlowId& id, size_t bytes, uint32_t fingerprint, size_t message_bytes,
-                       uint32_t message_fingerprint, const Done& done) {
+bool Endpoint::matches(const FlowId& id, size_t bytes, uint64_t fingerprint, size_t message_bytes,
+                       uint64_t message_fingerprint, const Done& done) {
   if (bytes == message_bytes && fingerprint == message_fingerprint) return true;
-  std::string why = "rank " + std::to_string(id.peer) + " and rank " +
-                    std::to_string(config_.rank) + " disagree: ";
-  why += bytes == message_bytes
-             ? "they are in different operations, or give them different arguments"
-             : "one sent " + std::to_string(message_bytes) + " bytes, the other expects " +
-                   std::to_string(bytes);
-  done(std::make_exception_ptr(MismatchError(why)));
+  done(std::make_exception_ptr(MessageMismatch(
+      id.peer, config_.rank, {message_bytes, message_fingerprint}, {bytes, fingerprint})));
   return false;
 }
 
-void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint32_t fingerprint,
+void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint64_t fingerprint,
                        Done done) {
   if (!failure_.empty()) return done(peerLost(failure_));
   InFlow& flow = in_[id];
@@ -262,6 +257,7 @@ void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint32_t fing
     posted.received += payload.size();
     cost += costOf(payload.size());
   }
+  uncountEarly(id, fingerprint);
   flow.early.erase(early);
   posted.complete = posted.received == posted.bytes;
   consumed(id, flow, cost);
@@ -270,7 +266,7 @@ void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint32_t fing
 }
 
 void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream,
-                          void* data, size_t bytes, uint32_t fingerprint,
+                          void* data, size_t bytes, uint64_t fingerprint,
                           std::function<void(int)> from, Done done) {
   if (!failure_.empty()) return done(peerLost(failure_));
   for (int peer : peers) {
@@ -332,17 +328,21 @@ void Endpoint::acknowledge(const FlowId& id, uint64_t consumed) {
   header.channel = id.channel;
   header.stream = id.stream;
   header.message_bytes = consumed;
-  sendTo(id.peer, header);
+  sendControl(id.peer, header, "");
 }
 
-// A control frame without payload, over the first route.
-void Endpoint::sendTo(int target, FrameHeader header) {
+void Endpoint::sendControl(int target, FrameHeader header, const std::string& payload) {
   header.source = static_cast<uint16_t>(config_.rank);
   header.target = static_cast<uint16_t>(target);
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
   const auto& hops = hopsTo(config_.rank, target);
   if (hops.empty() || hops.front().link->dead()) return;
   OutFrame frame;
   frame.header = header;
+  if (!payload.empty()) {
+    frame.owned = buffers_.take(payload.size());
+    std::memcpy(frame.owned.data(), payload.data(), payload.size());
+  }
   hops.front().link->sendControl(std::move(frame));
 }
 
@@ -375,6 +375,10 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
       return onAck(header);
     case FrameType::kAckRequest:
       return onAckRequest(header);
+    case FrameType::kCall:
+    case FrameType::kStateAsk:
+    case FrameType::kState:
+      return onControl(header, {reinterpret_cast<const char*>(payload.data()), payload.size()});
     default:
       return failAll("link " + textOf(link.name()) + " carried a frame of unknown type", true);
   }
@@ -424,9 +428,11 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
     return completeFront(id);
   }
   Early& early = flow.early[header.message];
+  const bool first = early.frames.empty();
   early.message_bytes = header.message_bytes;
   early.fingerprint = header.fingerprint;
   early.frames.emplace_back(header.offset, std::move(payload));
+  if (first && header.stream < kFirstMessageStream) countEarly(header);
   bindAnyReceives(id);
 }
 

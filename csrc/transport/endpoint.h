@@ -26,6 +26,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/errors.h"
 #include "transport/frame.h"
 #include "transport/link.h"
 #include "transport/reactor.h"
@@ -41,6 +42,30 @@ struct CableEnds {
   int b = 0;
   bool duplex = true;    // else only `a` sends frames of others
   bool replaced = true;  // once it is lost, it may come back
+};
+
+// A message and the receive that it came to do not fit.
+struct MessageMismatch : MismatchError {
+  struct Side {
+    size_t bytes;
+    uint64_t fingerprint;
+  };
+
+  MessageMismatch(int sender, int receiver, Side sent, Side expected);
+
+  const int sender;
+  const Side sent;
+  const Side expected;
+};
+
+// What an endpoint calls the owner of a channel for, on the loop.
+struct ChannelEvents {
+  // Another rank fails the channel, or a link is lost.
+  std::function<void(std::exception_ptr)> failed;
+  // A frame of type kCall, kStateAsk or kState came.
+  std::function<void(const FrameHeader& header, const std::string& payload)> control{};
+  // `peer` has sent a message of collective `number`, which is over here and had no receive for it.
+  std::function<void(int peer, uint32_t number)> unmatched{};
 };
 
 struct EndpointConfig {
@@ -72,22 +97,33 @@ class Endpoint final : private Link::Observer {
   // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again. If the link
   // may be lost, long messages are kept in that memory until they are acknowledged; `prompt` ones
   // are copied as soon as all is written, others when hurry() is called.
-  void send(const FlowId& flow, const void* data, size_t bytes, uint32_t fingerprint, Done done,
+  void send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint, Done done,
             bool prompt = true);
 
   // Loop. What has been sent on the channel so far is prompt.
   void hurry(uint32_t channel);
 
   // Loop. Takes the next message of the flow, which must have exactly this size and fingerprint.
-  void receive(const FlowId& flow, void* data, size_t bytes, uint32_t fingerprint, Done done);
+  void receive(const FlowId& flow, void* data, size_t bytes, uint64_t fingerprint, Done done);
 
   // Loop. Takes the next message of the first of the flows (peer, channel, stream) that has one;
   // `from` is called with the peer as soon as it is known.
   void receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream, void* data,
-                  size_t bytes, uint32_t fingerprint, std::function<void(int)> from, Done done);
+                  size_t bytes, uint64_t fingerprint, std::function<void(int)> from, Done done);
 
-  // Loop. `failed` is called when another rank fails the channel, or a link is lost.
-  void openChannel(uint32_t channel, std::function<void(std::exception_ptr)> failed);
+  // Loop.
+  void openChannel(uint32_t channel, ChannelEvents events);
+
+  // Loop. Collective `number` of the channel has made all its receives. At once or later,
+  // `unmatched` is called for messages of it that nothing has received.
+  void finishCall(uint32_t channel, uint64_t number);
+
+  // Loop. Of the flow from its peer: the cost of what has come to its receives so far.
+  uint64_t consumedOf(const FlowId& flow) const;
+
+  // Loop. To one rank: a frame without place in a flow, over the first route. The source is set
+  // here.
+  void sendControl(int target, FrameHeader header, const std::string& payload);
 
   // Loop. Forgets every send and receive on `channel`: their memory is free when this returns, and
   // their callbacks are not called. Not from a callback of send or receive: post it.
@@ -126,7 +162,7 @@ class Endpoint final : private Link::Observer {
     size_t bytes;
     size_t framed = 0;
     uint64_t number;
-    uint32_t fingerprint;
+    uint64_t fingerprint;
     uint16_t iteration;
     std::shared_ptr<SendProgress> progress;
   };
@@ -139,14 +175,18 @@ class Endpoint final : private Link::Observer {
   struct Posted {
     std::byte* data;
     size_t bytes;
-    uint32_t fingerprint;
+    uint64_t fingerprint;
     Done done;
     size_t received = 0;
     bool complete = false;
   };
+  struct Channel {
+    ChannelEvents events;
+    uint32_t calls_over = 0;  // collectives that have made all their receives
+  };
   struct Early {  // frames that came before their receive
     size_t message_bytes = 0;
-    uint32_t fingerprint = 0;
+    uint64_t fingerprint = 0;
     std::vector<std::pair<size_t, PayloadBuffer>> frames;  // offset, payload
   };
   struct InFlow {
@@ -163,7 +203,7 @@ class Endpoint final : private Link::Observer {
     uint64_t stream;
     std::byte* data;
     size_t bytes;
-    uint32_t fingerprint;
+    uint64_t fingerprint;
     std::function<void(int)> from;
     Done done;
   };
@@ -195,7 +235,10 @@ class Endpoint final : private Link::Observer {
   void onAck(const FrameHeader& header);
   void onAckRequest(const FrameHeader& header);
   void relay(const FrameHeader& header, PayloadBuffer payload);
-  void sendTo(int target, FrameHeader header);
+  void onControl(const FrameHeader& header, const std::string& payload);
+  void countEarly(const FrameHeader& header);
+  void uncountEarly(const FlowId& id, uint64_t fingerprint);
+  void reportUnmatched(uint32_t channel, int peer, uint32_t number);
   void flood(FrameHeader header, const std::string& text, const Link* except);
   void onFlooded(Link& link, const FrameHeader& header, const std::string& text);
   Posted* postedFor(InFlow& flow, uint64_t message);
@@ -203,8 +246,8 @@ class Endpoint final : private Link::Observer {
   void consumed(const FlowId& id, InFlow& flow, size_t cost);
   void acknowledge(const FlowId& id, uint64_t consumed);
   void completeFront(const FlowId& id);
-  bool matches(const FlowId& id, size_t bytes, uint32_t fingerprint, size_t message_bytes,
-               uint32_t message_fingerprint, const Done& done);
+  bool matches(const FlowId& id, size_t bytes, uint64_t fingerprint, size_t message_bytes,
+               uint64_t message_fingerprint, const Done& done);
   bool allLeft(const std::vector<int>& peers) const;
   void markLeft(int rank);
   void failAll(const std::string& why, bool broadcast);
@@ -222,7 +265,9 @@ class Endpoint final : private Link::Observer {
   std::unordered_map<FlowId, OutFlow, FlowHash> out_;
   std::unordered_map<FlowId, InFlow, FlowHash> in_;
   std::deque<AnyReceive> any_;
-  std::map<uint32_t, std::function<void(std::exception_ptr)>> channels_;
+  std::map<uint32_t, Channel> channels_;
+  // Messages of lanes that are here before their receive, by channel and number of the collective.
+  std::unordered_map<uint64_t, uint32_t> early_calls_;
   std::map<uint32_t, std::string> closed_channels_;  // why; for ever, no group is opened twice
   std::set<int> left_;
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported

@@ -21,12 +21,12 @@ std::string Endpoint::leftText(int rank) {
 
 // ---- channels and failures ---------------------------------------------------------------------
 
-void Endpoint::openChannel(uint32_t channel, std::function<void(std::exception_ptr)> failed) {
-  if (!failure_.empty()) return failed(peerLost(failure_));
+void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
+  if (!failure_.empty()) return events.failed(peerLost(failure_));
   if (const auto closed = closed_channels_.find(channel); closed != closed_channels_.end()) {
-    return failed(peerLost(closed->second));
+    return events.failed(peerLost(closed->second));
   }
-  channels_[channel] = std::move(failed);
+  channels_[channel] = {std::move(events)};
 }
 
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
@@ -47,6 +47,7 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
     if (flow.consumed != flow.acked || !flow.early.empty()) acknowledge(id, kEverything);
   }
   std::erase_if(in_, [&](const auto& entry) { return entry.first.channel == channel; });
+  std::erase_if(early_calls_, [&](const auto& entry) { return entry.first >> 32 == channel; });
   std::erase_if(any_, [&](const AnyReceive& any) { return any.channel == channel; });
   // What was sent completely but not yet consumed is still waited for when this rank leaves.
   for (auto& [id, flow] : out_) {
@@ -75,7 +76,7 @@ void Endpoint::failAll(const std::string& why, bool broadcast) {
   if (broadcast) broadcastFailure(kAllChannels, why);
   // The callbacks close or fail channels themselves.
   const auto channels = channels_;
-  for (const auto& [channel, failed] : channels) failed(peerLost(why));
+  for (const auto& [number, channel] : channels) channel.events.failed(peerLost(why));
   resolveLeaving(why);
 }
 
@@ -140,7 +141,7 @@ void Endpoint::onFlooded(Link& link, const FrameHeader& header, const std::strin
   if (header.channel == kAllChannels) return failAll(why, false);
   const auto channel = channels_.find(header.channel);
   if (channel == channels_.end()) return closeChannel(header.channel, why);
-  const auto failed = channel->second;
+  const auto failed = channel->second.events.failed;
   failed(peerLost(why));
 }
 
@@ -170,7 +171,7 @@ void Endpoint::markLeft(int rank) {
   for (const uint32_t channel : waiting) {
     const auto found = channels_.find(channel);
     if (found == channels_.end()) continue;
-    const auto failed = found->second;
+    const auto failed = found->second.events.failed;
     const std::string why = leftText(rank);
     failChannel(channel, why, true);
     failed(peerLost(why));
@@ -190,7 +191,7 @@ std::string Endpoint::leave(std::chrono::milliseconds limit) {
       header.type = FrameType::kAckRequest;
       header.channel = id.channel;
       header.stream = id.stream;
-      sendTo(id.peer, header);
+      sendControl(id.peer, header, "");
     }
     reactor_.after(limit,
                    [this] { resolveLeaving("other ranks had not left after the time limit"); });

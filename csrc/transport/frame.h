@@ -27,6 +27,10 @@ enum class FrameType : uint8_t {
   kLinkHello = 7,   // the first frame of a connection that takes the place of a lost one
   kLinkLost = 8,    // to the rank at the other end, over whatever links are left
   kCableState = 9,  // flooded: cable `stream` at the end of rank `source`, see CableReport
+  // Between members of a group, for its channel (see ChannelEvents::control).
+  kCall = 24,      // what `source` has called as its collective number `message`
+  kStateAsk = 25,  // `source` asks what the group of `target` is in
+  kState = 26,     // the answer, as text; message: collectives called so far
 };
 
 inline constexpr uint16_t kFrameMagic = 0x70f0;
@@ -45,15 +49,27 @@ struct FrameHeader {
   uint64_t message_bytes = 0;
   uint64_t offset = 0;  // of this payload in the message
   uint32_t payload_bytes = 0;
-  uint32_t fingerprint = 0;  // of the operation; both ends must agree
+  uint32_t reserved_word = 0;
+  uint64_t fingerprint = 0;  // of the operation; both ends must agree
 };
-static_assert(sizeof(FrameHeader) == 56, "the header goes to the wire as it lies in memory");
+static_assert(sizeof(FrameHeader) == 64, "the header goes to the wire as it lies in memory");
 
 // A frame's payload at most. Between neighbours fewer, longer frames cost less; relayed ones are
 // shorter, because a relay passes a frame on only when it has all of it.
 inline constexpr uint32_t kMaxPayloadBytes = 256 << 10;
 inline constexpr uint32_t kRelayedPayloadBytes = 64 << 10;
 inline constexpr uint32_t kLeastPartBytes = 4 << 10;  // of a message over parallel links
+
+// Streams below this are the lanes of collectives, from here on the tags of point-to-point
+// messages.
+inline constexpr uint64_t kFirstMessageStream = uint64_t{1} << 32;
+
+// The fingerprint of a lane's message: the number of its collective in the order of the group, of
+// which the low 32 bits are enough, and a hash of what the members must agree on.
+inline uint64_t laneFingerprint(uint64_t number, uint32_t hash) { return number << 32 | hash; }
+inline uint32_t callNumberOf(uint64_t fingerprint) {
+  return static_cast<uint32_t>(fingerprint >> 32);
+}
 
 // Channels from here on measure the network. What they carry is no payload to the counters, which
 // count what a job has sent.

@@ -196,7 +196,8 @@ def test_a_stopped_rank_is_a_timeout_for_all_and_for_itself_once_it_goes_on(tmp_
     outcomes = run_ranks(make_plan(3, 2), tmp_path, stop, limit_s=60)
     for error in values(outcomes):
         assert "all_reduce (operation 0 of group" in error
-        assert " Timed out after 2000 ms waiting for data from rank " in error
+        assert " Timed out after 2000 ms: rank " in error
+        assert "does not answer" in error or "has ended the group" in error
 
 
 def time_out_without_rank_1(rank: int, world: int) -> None:

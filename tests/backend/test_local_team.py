@@ -165,7 +165,11 @@ def use_after_failures(rank: int, world: int) -> list[str]:
 def test_timeouts_disagreement_and_abort_end_one_group_and_say_why(tmp_path):
     first, second = values(run_ranks(make_plan(1, 1), tmp_path, use_after_failures, world=2))
     assert " Timed out after 300 ms waiting for data from rank 1" in first[0]
-    assert "disagree: they are in different operations" in first[1]
+    assert "disagree about operation 0" in first[1]
+    assert (
+        "rank 0 called all_reduce (sum) of 10 float32, rank 1 called all_reduce (sum) of 11"
+        in (first[1])
+    )
     assert "disagree" in second[0]
     assert "aborted by rank 1" in first[2]
     assert "aborted by rank 1" in second[1]

@@ -53,6 +53,8 @@ void storeNumber(DataType type, std::byte* at, size_t number) {
       return store(static_cast<float>(number));
     case DataType::kFloat64:
       return store(static_cast<double>(number));
+    default:
+      throw std::invalid_argument(nameOf(type));
   }
 }
 
@@ -219,8 +221,8 @@ Step exchangeStep(const Job& job) {
   }
   return job.step("all_to_all", [m = job.memory, terms = job.terms, send, receive](
                                     Group& group, int i, Done done) {
-    group.exchange("all_to_all", m->input[i].data(), send[i], m->output[i].data(), receive[i],
-                   terms, std::move(done));
+    group.exchange({CallName::kAllToAll}, m->input[i].data(), send[i], m->output[i].data(),
+                   receive[i], terms, std::move(done));
   });
 }
 
@@ -248,11 +250,11 @@ Step pointToPointStep(const Job& job, int tag) {
   return job.step("send", [m = job.memory, root = job.root, target, tag](Group& group, int i,
                                                                          Done done) {
     if (i == root) {
-      return group.send(m->input[i].data(), m->input[i].size(), target, tag, kNoHurry,
+      return group.send({m->input[i].data(), m->input[i].size()}, target, tag, kNoHurry,
                         std::move(done));
     }
     if (i != target) return done(nullptr);
-    group.receive(m->output[i].data(), m->output[i].size(), root, tag, kNoHurry, std::move(done));
+    group.receive({m->output[i].data(), m->output[i].size()}, root, tag, kNoHurry, std::move(done));
   });
 }
 
@@ -265,14 +267,15 @@ Step receiveAnyStep(const Job& job, int tag) {
   Step step =
       job.step("receive_any", [=, m = job.memory, root = job.root](Group& group, int i, Done done) {
         if (i != root)
-          return group.send(m->input[i].data(), bytes, root, tag, kNoHurry, std::move(done));
+          return group.send({m->input[i].data(), bytes}, root, tag, kNoHurry, std::move(done));
         auto left = std::make_shared<int>(group.size() - 1);
         for (int n = 1; n < group.size(); ++n) {
-          group.receiveAny((*arrived)[n].data(), bytes, tag, kNoHurry,
-                           [sources, n](int from) { (*sources)[n] = from; },
-                           [left, done](std::exception_ptr error) {
-                             if (--*left == 0) done(error);
-                           });
+          group.receiveAny(
+              {(*arrived)[n].data(), bytes}, tag, kNoHurry,
+              [sources, n](int from) { (*sources)[n] = from; },
+              [left, done](std::exception_ptr error) {
+                if (--*left == 0) done(error);
+              });
         }
       });
   step.right = [=, m = job.memory, root = job.root] {

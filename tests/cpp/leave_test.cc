@@ -262,10 +262,10 @@ TEST_F(AgainstBareSocket, WhyAPeerClosedIsReadBeforeTheLinkIsLost) {
   Outcome failure;
   const std::byte byte{};
   endpoint_->reactor().run([&] {
-    endpoint_->openChannel(1, [&, done = failure.done()](std::exception_ptr error) {
-      endpoint_->failChannel(1, "", false);
-      done(error);
-    });
+    endpoint_->openChannel(1, {[&, done = failure.done()](std::exception_ptr error) {
+                             endpoint_->failChannel(1, "", false);
+                             done(error);
+                           }});
     EXPECT_TRUE(write(FrameType::kFailure, "the disk is full"));
     closePeer();
     endpoint_->send({1, 1, 0}, &byte, 1, 0, [](std::exception_ptr) {});

@@ -75,9 +75,9 @@ class Team {
 };
 
 // All members give their calls the same numbers and arguments, unless a test wants it otherwise.
-CollectiveCall call(const std::string& name, uint64_t number, uint64_t arguments = 0,
+CollectiveCall call(CallName name, uint64_t number, uint64_t arguments = 0,
                     std::chrono::milliseconds limit = kNoHurry) {
-  return {name, number, fingerprintOf(name, number, arguments), limit};
+  return {hashed({.bytes = arguments, .name = name}, arguments), number, limit};
 }
 
 using Floats = std::vector<float>;
@@ -114,10 +114,10 @@ void checkReductions(Team& team, size_t count, uint64_t& number) {
   auto reduced = inputs;
   auto rooted = inputs;
   team.runAll([&](int member) {
-    team[member].allReduce(call("all_reduce", number), reduced[member].data(), count,
+    team[member].allReduce(call(CallName::kAllReduce, number), reduced[member].data(), count,
                            DataType::kFloat32, ReduceOp::kSum);
     void* const output = member == root ? rooted[member].data() : nullptr;
-    team[member].reduce(call("reduce", number + 1), inputs[member].data(), output, count,
+    team[member].reduce(call(CallName::kReduce, number + 1), inputs[member].data(), output, count,
                         DataType::kFloat32, ReduceOp::kSum, root);
   });
   for (int member = 0; member < team.size(); ++member) {
@@ -135,7 +135,7 @@ void checkReduceScatter(Team& team, const std::vector<size_t>& counts, uint64_t&
   team.runAll([&](int member) {
     outputs[member].resize(counts[member]);
     if (team.size() == 1) outputs[member] = inputs[member];
-    team[member].reduceScatter(call("reduce_scatter", number), inputs[member].data(),
+    team[member].reduceScatter(call(CallName::kReduceScatter, number), inputs[member].data(),
                                outputs[member].data(), counts, DataType::kFloat32, ReduceOp::kSum);
   });
   auto first = sum.begin();
@@ -159,10 +159,10 @@ void checkMoves(Team& team, const std::vector<size_t>& counts, uint64_t& number)
   team.runAll([&](int member) {
     const auto own = std::accumulate(counts.begin(), counts.begin() + member, ptrdiff_t{0});
     std::copy_n(all.begin() + own, counts[member], gathered[member].begin() + own);
-    team[member].allGather(call("all_gather", number), gathered[member].data(), bytes);
-    team[member].broadcast(call("broadcast", number + 1), sent[member].data(),
+    team[member].allGather(call(CallName::kAllGather, number), gathered[member].data(), bytes);
+    team[member].broadcast(call(CallName::kBroadcast, number + 1), sent[member].data(),
                            count * sizeof(float), root);
-    team[member].barrier(call("barrier", number + 2));
+    team[member].barrier(call(CallName::kBarrier, number + 2));
   });
   for (int member = 0; member < team.size(); ++member) {
     ASSERT_EQ(gathered[member], all) << "member " << member;
@@ -190,8 +190,8 @@ void checkExchange(Team& team, const std::vector<size_t>& sizes, uint64_t& numbe
     }
     auto& output = outputs[member];
     output.resize(std::accumulate(receive_bytes.begin(), receive_bytes.end(), size_t{0}) / 4);
-    team[member].exchange(call("all_to_all", number), input.data(), send_bytes, output.data(),
-                          receive_bytes);
+    team[member].exchange(call(CallName::kAllToAll, number), input.data(), send_bytes,
+                          output.data(), receive_bytes);
   });
   for (int member = 0; member < team.size(); ++member) {
     size_t at = 0;
@@ -245,7 +245,7 @@ TEST(LocalTeam, MembersThatComeAndGoAtDifferentTimesDoNotDisturbEachOther) {
       for (size_t i = 0; i < kCalls; ++i) {
         if (engine() % 4 == 0)
           std::this_thread::sleep_for(std::chrono::microseconds(engine() % 400));
-        team[member].allReduce(call("all_reduce", i), results[i][member].data(), counts[i],
+        team[member].allReduce(call(CallName::kAllReduce, i), results[i][member].data(), counts[i],
                                DataType::kFloat32, ReduceOp::kSum);
       }
     });
@@ -279,7 +279,8 @@ TEST(LocalTeam, AllTypesAndOperationsReduceAsOnOneRank) {
         reduceInto(type, op, expected.data(), data[1].data(), count);
         reduceInto(type, op, expected.data(), data[2].data(), count);
         team.runAll([&](int member) {
-          team[member].allReduce(call("all_reduce", number), data[member].data(), count, type, op);
+          team[member].allReduce(call(CallName::kAllReduce, number), data[member].data(), count,
+                                 type, op);
         });
         for (int member = 0; member < 3; ++member) {
           ASSERT_EQ(data[member], expected) << "type " << t << ", operation " << o;
@@ -296,13 +297,13 @@ TEST(LocalTeam, ATimeoutNamesTheRanksThatAreMissing) {
   Team team(4);
   const auto errors = team.run({0, 2}, [&](int member) {
     float value = 1;
-    team[member].allReduce(call("all_reduce", 0, 0, 50ms), &value, 1, DataType::kFloat32,
+    team[member].allReduce(call(CallName::kAllReduce, 0, 0, 50ms), &value, 1, DataType::kFloat32,
                            ReduceOp::kSum);
   });
   for (const std::string& error : errors) {
     EXPECT_EQ(error,
               "TimeoutError: all_reduce (operation 0 of group test): Timed out after 50 ms waiting "
-              "for data from rank 11, 13");
+              "for data from rank 11, 13; rank 11 has not called it; rank 13 has not called it");
   }
 }
 
@@ -312,21 +313,22 @@ TEST(LocalTeam, AFailureWakesAllThatWaitAndEndsWhatComesLater) {
     if (member == 2) {
       team[2].fail("rank 12 failed: the loss is not a number");
     } else {
-      team[member].barrier(call("barrier", 0, 0, 0ms));
+      team[member].barrier(call(CallName::kBarrier, 0, 0, 0ms));
     }
   });
   EXPECT_EQ(errors[0], "PeerLostError: rank 12 failed: the loss is not a number");
   EXPECT_EQ(errors[1], errors[0]);
-  const auto later = team.run({0}, [&](int) { team[0].barrier(call("barrier", 1, 0, 0ms)); });
+  const auto later =
+      team.run({0}, [&](int) { team[0].barrier(call(CallName::kBarrier, 1, 0, 0ms)); });
   EXPECT_EQ(later[0], errors[0]);
 }
 
 TEST(LocalTeam, WaitingForAMemberThatHasLeftFails) {
   Team team(3);
   const auto errors = team.run({0, 1, 2}, [&](int member) {
-    team[member].barrier(call("barrier", 0));
+    team[member].barrier(call(CallName::kBarrier, 0));
     if (member == 1) return team[1].leave();
-    team[member].barrier(call("barrier", 1, 0, 0ms));
+    team[member].barrier(call(CallName::kBarrier, 1, 0, 0ms));
   });
   EXPECT_EQ(errors[0], "PeerLostError: rank 11 has left group test");
   EXPECT_EQ(errors[1], "");
@@ -338,7 +340,7 @@ TEST(LocalTeam, LeavingEndsTheOwnOperation) {
   std::thread leaver;
   const auto errors = team.run({0, 1}, [&](int member) {
     if (member == 1) return team[0].leave();
-    team[0].barrier(call("barrier", 0, 0, 0ms));
+    team[0].barrier(call(CallName::kBarrier, 0, 0, 0ms));
   });
   EXPECT_EQ(errors[0], "AbortedError: group test was shut down");
 }
@@ -347,12 +349,16 @@ TEST(LocalTeam, DifferentArgumentsAreAnErrorOnAllMembers) {
   Team team(3);
   const auto errors = team.run({0, 1, 2}, [&](int member) {
     Floats data(static_cast<size_t>(member == 1 ? 20000 : 10));
-    team[member].allReduce(call("all_reduce", 0, data.size()), data.data(), data.size(),
+    team[member].allReduce(call(CallName::kAllReduce, 0, data.size()), data.data(), data.size(),
                            DataType::kFloat32, ReduceOp::kSum);
   });
   for (const std::string& error : errors) {
     EXPECT_TRUE(error.starts_with("MismatchError: rank 1")) << error;
-    EXPECT_NE(error.find("disagree: they are in different operations"), std::string::npos) << error;
+    EXPECT_NE(error.find("disagree about operation 0 of group test: rank "), std::string::npos);
+    for (const char* called :
+         {"called all_reduce of 10 uint8", "called all_reduce of 20000 uint8"}) {
+      EXPECT_NE(error.find(called), std::string::npos) << error;
+    }
   }
 }
 
@@ -362,12 +368,14 @@ TEST(LocalTeam, AnUnexpectedSizeOfAMessageIsAnError) {
     std::vector<std::byte> data(64);
     const std::vector<size_t> eight = {8, 8};
     const std::vector<size_t> nine = {9, 9};
-    team[member].exchange(call("all_to_all", 0), data.data(), eight, data.data(),
+    team[member].exchange(call(CallName::kAllToAll, 0), data.data(), eight, data.data(),
                           member == 1 ? nine : eight);
   });
-  EXPECT_EQ(errors[0], "");
-  EXPECT_EQ(errors[1],
-            "MismatchError: rank 10 and rank 11 disagree: one sent 8 bytes, the other expects 9");
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error,
+              "MismatchError: rank 10 and rank 11 disagree in all_to_all (operation 0 of group "
+              "test): rank 10 sends 8 uint8, rank 11 receives 9 uint8");
+  }
 }
 
 TEST(LocalTeam, ASegmentThatIsTooSmallOrOfTooManyMembersIsRefused) {
@@ -441,7 +449,7 @@ TEST(GroupInSharedMemory, ATimeoutFailsTheGroupOnAllMembers) {
   EXPECT_EQ(
       first.wait("barrier"),
       "TimeoutError: barrier (operation 0 of group test 1): Timed out after 50 ms waiting for "
-      "data from rank 1");
+      "data from rank 1; rank 1 has not called it");
   Outcome second;
   members[1].barrier(0ms, second.done());
   EXPECT_NE(second.wait("barrier").find("rank 0 failed: barrier (operation 0"), std::string::npos);

@@ -219,10 +219,10 @@ Channel::Channel(Network& network, uint32_t number)
   for (int rank = 0; rank < network.size(); ++rank) {
     network.on(rank, [&](Endpoint& endpoint) {
       // As a group does: a channel that has failed is closed.
-      endpoint.openChannel(number, [&endpoint, number, done = outcomes_[rank].done()](auto error) {
-        endpoint.failChannel(number, "", false);
-        done(error);
-      });
+      endpoint.openChannel(number, {[&endpoint, number, done = outcomes_[rank].done()](auto error) {
+                             endpoint.failChannel(number, "", false);
+                             done(error);
+                           }});
     });
   }
 }
