@@ -174,6 +174,12 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
     @property
     def options(self) -> torch._C._distributed_c10d.Backend.Options: ...
 
+def quiet_torch_log() -> None:
+    """
+    Leaves torch's C++ warnings out of this process's stderr. A TCPStore writes some, without a
+    limit, for every client that does not speak as it does; where nobody reads stderr, it stops.
+    """
+
 def team_segment_bytes(size: int) -> int:
     """
     Bytes that a group of `size` ranks on one server shares.

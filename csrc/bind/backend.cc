@@ -3,12 +3,14 @@
 // Python reads the Plan, opens the sockets of this server's links and hands both over; from then on
 // everything happens in C++.
 
+#include <c10/util/Logging.h>
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -198,6 +200,13 @@ PYBIND11_MODULE(_backend, module) {
   module.attr("MAX_TEAM_MEMBERS") = topoopt::TeamSegment::kMaxMembers;
   module.def("team_segment_bytes", &topoopt::TeamSegment::bytesFor, py::arg("size"),
              "Bytes that a group of `size` ranks on one server shares.");
+
+  module.def(
+      "quiet_torch_log",
+      [] { FLAGS_caffe2_log_level = std::max<int>(FLAGS_caffe2_log_level, c10::GLOG_ERROR); },
+      "Leaves torch's C++ warnings out of this process's stderr. A TCPStore writes some, without a "
+      "limit, for every client that does not speak as it does; where nobody reads stderr, it "
+      "stops.");
 
   const py::call_guard<py::gil_scoped_release> no_gil;
   topoopt::bindConfigs(module);

@@ -204,6 +204,7 @@ def _token(arguments: argparse.Namespace) -> Password:
 
 def _run_agent(arguments: argparse.Namespace) -> None:
     from torch_topoopt.discovery.agent import Agent, Channel, serve_tcp
+    from torch_topoopt.fabric.links import LISTEN_QUEUE
 
     if arguments.stdio:
         # sshd says by which of its addresses it was reached: client, its port, server, its port
@@ -216,7 +217,7 @@ def _run_agent(arguments: argparse.Namespace) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((arguments.bind, arguments.port))
-            listener.listen()
+            listener.listen(LISTEN_QUEUE)
         except (OSError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InputError(f"bind: {arguments.bind} port {arguments.port}: {reason}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _LISTEN = "0A"  # <net/tcp_states.h>
+_ACCEPTS = "00010000"  # __SO_ACCEPTCON of <linux/net.h>
 
 
 class Listener(NamedTuple):
@@ -38,6 +40,21 @@ def listeners(mark: str) -> list[Listener]:
             for inode, where in listening.items()
             if inode in sockets
         ]
+    return found
+
+
+def local_names(mark: str) -> set[str]:
+    """The abstract names of AF_UNIX sockets at which they listen, in this network namespace."""
+    own: set[str] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended since the listing
+            if mark.encode() in (folder / "environ").read_bytes():
+                own |= _sockets(folder)
+    found = set()
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        _, _, _, flags, _, _, inode, *name = line.split()
+        if flags == _ACCEPTS and inode in own and name and name[0].startswith("@"):
+            found.add(name[0][1:])
     return found
 
 

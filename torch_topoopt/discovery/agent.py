@@ -11,6 +11,7 @@ network.
 
 from __future__ import annotations
 
+import errno
 import glob
 import hmac
 import json
@@ -20,6 +21,7 @@ import secrets
 import selectors
 import socket
 import threading
+import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -28,6 +30,7 @@ from torch_topoopt.discovery.ports import list_ports
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
+from torch_topoopt.fabric.strangers import Allowance, Strangers, to_close
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
@@ -39,7 +42,8 @@ PROTOCOL = 2
 _LONGEST_BYTES = 1 << 20
 _LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
 _GREET_S = 10.0
-_MOST_GREETINGS = 64  # at the same time
+_MOST_GREETINGS = 64  # at the same time; one of them is closed for one more
+_CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 200, 0.05
 
 
 class Stream(Protocol):
@@ -218,8 +222,14 @@ def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> Non
             ready = [key.fileobj for key, _ in selector.select()]
             if greeter.proven in ready:
                 break
-            with suppress(OSError):  # it has gone again
+            if not greeter.has_room():
+                time.sleep(_CROWD_PAUSE_S)
+                continue
+            try:
                 greeter.greet(*listener.accept())
+            except OSError as error:  # it has gone again
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    time.sleep(_CROWD_PAUSE_S)
         connection, stream = greeter.take()
         with connection, stream:
             connection.settimeout(timeout_s)
@@ -235,7 +245,10 @@ class _Greeter:
 
     def __init__(self, token: Password) -> None:
         self._token = token
-        self._slots = threading.BoundedSemaphore(_MOST_GREETINGS)
+        self._strangers = Strangers()
+        self._crowd = Allowance(_CROWD, _CROWD_PER_S)
+        self._greeted: dict[socket.socket, str] = {}  # the oldest first, and their addresses
+        self._changed = threading.Lock()
         self._found: queue.SimpleQueue[tuple[socket.socket, Any]] = queue.SimpleQueue()
         self.proven, self._notify = socket.socketpair()
 
@@ -250,11 +263,22 @@ class _Greeter:
         """The first that has proven it, and its stream."""
         return self._found.get()
 
+    def has_room(self) -> bool:
+        """Whether one more may come now; one that proves nothing may have been closed for it."""
+        with self._changed:
+            if len(self._greeted) < _MOST_GREETINGS:
+                return True
+            if not self._crowd.take():
+                return False
+            crowding = to_close(self._greeted, lambda one: self._greeted[one])
+            del self._greeted[crowding]
+            _shut(crowding)  # its thread closes it
+        return True
+
     def greet(self, connection: socket.socket, peer: Any) -> None:
-        """Starts; a connection too many is closed at once."""
-        if not self._slots.acquire(blocking=False):
-            connection.close()
-            return
+        """Starts."""
+        with self._changed:
+            self._greeted[connection] = peer[0]
         thread = threading.Thread(target=self._greet, args=(connection, peer[0]), daemon=True)
         thread.start()
 
@@ -267,17 +291,19 @@ class _Greeter:
             limit.start()
             connection.settimeout(_GREET_S)
             greet(Channel(stream, stream, peer, longest_bytes=_LONGEST_GREETING_BYTES), self._token)
-        except FabricError:
+        except FabricError as error:
             with suppress(OSError):
                 stream.close()
             connection.close()  # of a stranger; `greet` has sent the reason
+            self._strangers.closed(peer, str(error).removeprefix(f"{peer}: "))
         else:
             self._found.put((connection, stream))
             with suppress(OSError):  # another was first
                 self._notify.send(b"!")
         finally:
             limit.cancel()
-            self._slots.release()
+            with self._changed:
+                self._greeted.pop(connection, None)
 
 
 def _shut(connection: socket.socket) -> None:

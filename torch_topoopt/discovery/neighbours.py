@@ -31,6 +31,7 @@ _PKTINFO6 = struct.Struct("@16sI")  # struct in6_pktinfo: address, interface
 _EVERY_S = 0.1
 _MAGIC = "TOPONBR1"
 _MOST_BYTES = 512
+_MOST_SENDERS = 256  # on one network; a host there may send any names
 
 
 class Neighbours:
@@ -164,7 +165,8 @@ class Neighbours:
             return
         with self._changed:
             for port in self._ports[index]:
-                self._senders[port].add((words[0], words[1]))
+                if len(self._senders[port]) < _MOST_SENDERS:
+                    self._senders[port].add((words[0], words[1]))
             self._changed.notify_all()
 
 

@@ -15,11 +15,18 @@ import threading
 import time
 from dataclasses import dataclass
 
+from torch_topoopt.fabric.strangers import STRANGER_S, Allowance, Strangers, to_close
+
 _HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
 _QUESTION, _ANSWER = b"TOPOPRB1", b"TOPOPRB2"
 # A neighbour answers in a millisecond, or, if its first packet was lost, when TCP has sent it again
 # after a second; the rest is for addresses that no host has.
 TIMEOUT_S = 2.5
+# Connections that have not asked yet; one of them is closed for one more. A crowd that comes faster
+# than this waits in the listener's queue.
+_MOST_PROBERS = 256
+_CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 500, 0.05
+_LOOK_S = 1.0  # for those whose time is over
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,13 @@ def _hello(magic: bytes, job: str, source: int, target: int) -> bytes:
     return _HELLO.pack(magic, job.encode("ascii"), source, target)
 
 
+@dataclass
+class _Prober:
+    address: str
+    deadline: float
+    hello: bytes = b""
+
+
 class Responder:
     """Answers the probes that arrive at `listeners` until it is closed; leaves those open."""
 
@@ -50,7 +64,9 @@ class Responder:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ)
         self._listeners = set(listeners)
-        self._received: dict[socket.socket, bytes] = {}
+        self._received: dict[socket.socket, _Prober] = {}  # the oldest first
+        self._strangers = Strangers()
+        self._crowd = Allowance(_CROWD, _CROWD_PER_S)
         self._thread = threading.Thread(target=self._run, name="topoopt-probes", daemon=True)
         self._thread.start()
 
@@ -60,7 +76,8 @@ class Responder:
 
     def _run(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            self._drop_late()
+            for key, _ in self._selector.select(_LOOK_S if self._received else None):
                 if key.fileobj is self._woken:
                     return self._stop()
                 if key.fileobj in self._listeners:
@@ -71,30 +88,62 @@ class Responder:
     def _stop(self) -> None:
         for connection in self._received:
             connection.close()
+        self._strangers.report()
         self._selector.close()
         self._woken.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            connection = listener.accept()[0]
-            connection.setblocking(False)
-            self._received[connection] = b""
-            self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._received) >= _MOST_PROBERS:
+            if not self._crowd.take():
+                time.sleep(_CROWD_PAUSE_S)
+                return
+            crowding = to_close(self._received, lambda one: self._received[one].address)
+            self._turn_away(crowding, "too many connections that ask nothing")
+        try:
+            connection, (address, _) = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(_CROWD_PAUSE_S)
+            return
+        connection.setblocking(False)
+        self._received[connection] = _Prober(address, time.monotonic() + STRANGER_S)
+        self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket) -> None:
-        done = True
-        with contextlib.suppress(OSError):
-            part = connection.recv(_HELLO.size - len(self._received[connection]))
-            hello = self._received[connection] = self._received[connection] + part
-            done = not part or len(hello) == _HELLO.size
-            if len(hello) == _HELLO.size:
-                source = _HELLO.unpack(hello)[2]
-                if hello == _hello(_QUESTION, self._job, source, self._server):
+        prober = self._received.get(connection)
+        if prober is None:  # closed for a new one meanwhile
+            return
+        try:
+            part = connection.recv(_HELLO.size - len(prober.hello))
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        prober.hello += part
+        if not part:
+            self._close(connection)
+        elif not prober.hello.startswith(_QUESTION[: len(prober.hello)]):
+            self._turn_away(connection, f"it asked no question: {prober.hello[:8]!r}")
+        elif len(prober.hello) == _HELLO.size:
+            source = _HELLO.unpack(prober.hello)[2]
+            if prober.hello == _hello(_QUESTION, self._job, source, self._server):
+                with contextlib.suppress(OSError):
                     connection.send(_hello(_ANSWER, self._job, source, self._server))
-        if done:
-            self._selector.unregister(connection)
-            del self._received[connection]
-            connection.close()
+            self._close(connection)  # without an answer, of another job
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for connection in [c for c, prober in self._received.items() if prober.deadline <= now]:
+            self._turn_away(connection, f"it asked nothing within {STRANGER_S:g} s")
+
+    def _turn_away(self, connection: socket.socket, why: str) -> None:
+        self._strangers.closed(self._received[connection].address, why)
+        self._close(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._received[connection]
+        connection.close()
 
 
 def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> list[Probe]:

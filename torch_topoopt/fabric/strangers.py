@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
@@ -46,26 +47,31 @@ class Allowance:
 class Strangers:
     """Counts those that were closed, and logs a line for each, or, where they are many, for some.
 
-    A line says how many went without one before it.
+    A line says how many went without one before it. Threads may share it.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._allowance = Allowance(_LINES, _LINES_PER_S)
         self._silent = 0  # closed since the last line
+        self._lock = threading.Lock()
 
     def closed(self, peer: str, why: str) -> None:
         """`peer` as an address, `why` as a clause: "it sent nothing within 5 s"."""
-        self.count += 1
-        if not self._allowance.take():
-            self._silent += 1
-            return
-        log.warning("closed a connection from %s: %s%s", peer, why, self._others(" (and %s)"))
+        with self._lock:
+            self.count += 1
+            if not self._allowance.take():
+                self._silent += 1
+                return
+            others = self._others(" (and %s)")
+        log.warning("closed a connection from %s: %s%s", peer, why, others)
 
     def report(self) -> None:
         """Logs those that no line has counted yet."""
-        if self._silent:
-            log.warning("closed %s that proved nothing", self._others("%s"))
+        with self._lock:
+            others = self._others("%s that proved nothing")
+        if others:
+            log.warning("closed %s", others)
 
     def _others(self, form: str) -> str:
         count, self._silent = self._silent, 0

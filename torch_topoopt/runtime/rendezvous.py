@@ -9,6 +9,7 @@ ranks share listens at one address only. Nothing in it is ever unpickled.
 from __future__ import annotations
 
 import errno
+import importlib
 import ipaddress
 import socket
 from datetime import timedelta
@@ -89,7 +90,8 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
 def listening_store(address: str, port: int, timeout: timedelta | None = None) -> Any:
     """A TCPStore that this process hosts and that listens at `address` (or name) alone.
 
-    TCPStore itself always listens on all addresses, so it is given a socket that does not. Another
+    TCPStore itself always listens on all addresses, so it is given a socket that does not, and it
+    logs a C++ stack for every stranger: torch's C++ warnings are off in this process. Another
     TCPStore of this process with the same port and `multi_tenant=True` shares it. Raises
     FabricError for an address that is not this machine's, or a port that is taken.
     """
@@ -105,6 +107,7 @@ def listening_store(address: str, port: int, timeout: timedelta | None = None) -
             ) from None
         raise FabricError(f"master-port: {port} at {address}: {error.strerror}") from None
     port = listener.getsockname()[1]
+    importlib.import_module("torch_topoopt._backend").quiet_torch_log()
     return TCPStore(
         resolved,
         port,
