@@ -6,7 +6,7 @@ from typing import Any
 
 from torch_topoopt.runtime.metrics import log
 
-__all__ = ["__version__", "log", "parallelize", "pipeline", "stats"]
+__all__ = ["__version__", "log", "new_process_group", "parallelize", "pipeline", "stats"]
 __version__ = "0.1.0.dev0"
 
 
@@ -20,6 +20,12 @@ def stats() -> dict[str, list[dict[str, Any]]]:
         return {"links": [], "rings": []}
     counters: dict[str, list[dict[str, Any]]] = backend.stats()
     return counters
+
+
+def new_process_group(store: Any, rank: int, world_size: int, **options: Any) -> Any:
+    """A process group beside torch.distributed's; see `separate_groups.new_process_group`."""
+    module = importlib.import_module("torch_topoopt.runtime.separate_groups")  # imports torch
+    return module.new_process_group(store, rank, world_size, **options)
 
 
 def parallelize(module: Any, example_batch: Any, **options: Any) -> Any:

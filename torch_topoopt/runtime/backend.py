@@ -57,6 +57,12 @@ def _extension() -> Any:
     return importlib.import_module("torch_topoopt._backend")
 
 
+def prepared_extension() -> Any:
+    """The C++ backend, once the environment has been checked."""
+    _check_log_level()
+    return _extension()
+
+
 def load_in_ranks() -> None:
     """Loads the C++ backend early in processes that are ranks of a job."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -110,9 +116,8 @@ def _check_log_level() -> None:
 
 def _create(options: Any, backend_options: Any) -> Any:
     """torch.distributed's creator: one process group for `options.global_ranks_in_group`."""
-    extension = _extension()
-    _check_log_level()
-    timeout = _as_timedelta(options.timeout)
+    extension = prepared_extension()
+    timeout = as_timedelta(options.timeout)
     ranks = tuple(options.global_ranks_in_group)
     if not ranks:  # the default group
         end_past_jobs("a new default process group was created")
@@ -124,9 +129,9 @@ def _create(options: Any, backend_options: Any) -> Any:
         place = Place(options.group_rank, ranks, dist.get_world_size())
         job = job_of(ranks) or open_job(extension, place, options.store, timeout)
     asked_backends.note_opened()
-    own = _own_options(extension, backend_options, timeout)
+    own = own_options(extension, backend_options, timeout)
     own.group_name = options.group_id
-    return _open_group(extension, job, list(ranks), own, options.store)
+    return open_group(extension, job, list(ranks), own, options.store)
 
 
 def _join(timeout: timedelta | float | None) -> None:
@@ -141,10 +146,10 @@ def _join(timeout: timedelta | float | None) -> None:
     _check_log_level()
     place = Place(dist.get_rank(), ranks, len(ranks))
     store = dist.PrefixStore(_NAME, c10d._get_default_store())
-    open_job(_extension(), place, store, _as_timedelta(limit)).hold()
+    open_job(_extension(), place, store, as_timedelta(limit)).hold()
 
 
-def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
+def own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
     """A copy of the pg_options that a caller gave, or fresh ones, with the group's timeout."""
     kind = extension.ProcessGroupTopoopt.Options
     if given is not None and not isinstance(given, kind):
@@ -156,7 +161,7 @@ def _own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
     return options
 
 
-def _open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: Any) -> Any:
+def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: Any) -> Any:
     """The group of those ranks of the job; `options` has its name and timeout."""
     options.global_ranks_in_group = ranks
     config = job.group(ranks)
@@ -215,8 +220,8 @@ def _split(
     if job is None or job.session.closed:
         raise RuntimeError("topoopt: split: the process group was shut down")
     extension = _extension()
-    options = _own_options(extension, given, given._timeout)
-    return _open_group(extension, job, [parent_ranks[rank] for rank in ranks], options, store)
+    options = own_options(extension, given, given._timeout)
+    return open_group(extension, job, [parent_ranks[rank] for rank in ranks], options, store)
 
 
 def checking_group(group: Any, store: Any) -> Any:
@@ -225,12 +230,12 @@ def checking_group(group: Any, store: Any) -> Any:
     ranks = list(options.global_ranks_in_group)
     job = job_with(group)
     options.group_name += "/checks"
-    checking = _open_group(_extension(), job, ranks, options, store)
+    checking = open_group(_extension(), job, ranks, options, store)
     group.end_with(checking)
     return checking
 
 
-def _as_timedelta(timeout: timedelta | float) -> timedelta:
+def as_timedelta(timeout: timedelta | float) -> timedelta:
     return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
 
 

@@ -144,6 +144,8 @@ def job_of(ranks: Sequence[int]) -> Job | None:
     That of all ranks, or one of exactly these: its members do not know other members' groups.
     """
     for job in jobs:
+        if job.place.separate:
+            continue
         everybody = len(job.place.ranks) == job.place.world_size
         if not job.session.closed and (everybody or set(job.place.ranks) == set(ranks)):
             return job
@@ -164,7 +166,7 @@ def let_go(aborted: bool) -> None:
 def end_past_jobs(why: str) -> None:
     """Fails jobs that are still open: their groups belong to a default group that is gone."""
     for job in jobs:
-        if not job.session.closed and not job.session.inherited:
+        if not (job.place.separate or job.session.closed or job.session.inherited):
             job.session.fail(why)
 
 
@@ -177,7 +179,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     meet_s = timeout.total_seconds()
     deadline = time.monotonic() + meet_s
     meeting = StoreMeeting(store, place.index)
-    place = Place(place.index, place.ranks, place.world_size, _server)
+    place = replace(place, server=_server)
     version = meet_versions(meeting, place, deadline)
     network = given_network(meeting, place, deadline)
     if network is not None:

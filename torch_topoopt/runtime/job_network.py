@@ -86,13 +86,15 @@ class Place:
     """The place of a process before it meets the others: it is `ranks[index]`.
 
     `ranks` are those that meet, of the `world_size` ranks of torch.distributed.
-    `server` is that of an earlier job of this process; None before there was one.
+    `server` is that of an earlier job of this process; None before there was one. What is
+    `separate` numbers its ranks by itself, beside torch.distributed's.
     """
 
     index: int
     ranks: tuple[int, ...]
     world_size: int
     server: int | None = None
+    separate: bool = False
 
 
 def meet_versions(meeting: Meeting, place: Place, deadline: float) -> str:
@@ -147,7 +149,10 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered
 def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: float) -> RankLayout:
     """The servers of the ranks, which rank 0 gathers from the ranks' own facts."""
     known = place.server
-    if known is None and len(place.ranks) < place.world_size:
+    if known is None and place.separate:  # of all ranks that were started, which may be more
+        world = RankLayout.even(servers, int(os.environ.get("WORLD_SIZE", place.world_size)))
+        known = world.server_of[int(os.environ.get("RANK", place.index))]
+    elif known is None and len(place.ranks) < place.world_size:
         known = RankLayout.even(servers, place.world_size).server_of[place.ranks[place.index]]
     meeting.publish("server", json.dumps(known))
     if place.index == 0:
