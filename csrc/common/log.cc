@@ -7,29 +7,31 @@
 namespace topoopt {
 namespace {
 
-enum class Shown { kNothing, kInfo, kAll };
-
-Shown shownByEnvironment() {
+// The least level that is shown.
+LogLevel shownByEnvironment() {
   const char* value = std::getenv("TOPOOPT_LOG");
   std::string level = value == nullptr ? "" : value;
   for (char& c : level) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
-  if (level == "debug") return Shown::kAll;
-  return level == "info" ? Shown::kInfo : Shown::kNothing;
+  if (level == "debug") return LogLevel::kDebug;
+  return level == "info" ? LogLevel::kInfo : LogLevel::kWarning;
+}
+
+const char* nameOf(LogLevel level) {
+  return level == LogLevel::kWarning ? "WARNING" : level == LogLevel::kInfo ? "INFO" : "DEBUG";
 }
 
 }  // namespace
 
 bool logs(LogLevel level) {
-  static const Shown shown = shownByEnvironment();
-  return shown == Shown::kAll || (shown == Shown::kInfo && level == LogLevel::kInfo);
+  static const LogLevel shown = shownByEnvironment();
+  return level >= shown;
 }
 
 void logLine(LogLevel level, const std::string& text) {
   if (!logs(level)) return;
-  const std::string line = std::string("torch_topoopt ") +
-                           (level == LogLevel::kInfo ? "INFO: " : "DEBUG: ") + text + "\n";
+  const std::string line = std::string("torch_topoopt ") + nameOf(level) + ": " + text + "\n";
   // One write, so that lines of several processes do not mix.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

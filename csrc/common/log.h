@@ -1,5 +1,6 @@
 // Lines for the user of a run, in the format of the Python logger "torch_topoopt". The environment
-// variable TOPOOPT_LOG (info or debug) chooses the lines that are shown, as in Python.
+// variable TOPOOPT_LOG (info or debug) chooses the lines that are shown beside warnings, as in
+// Python.
 
 #pragma once
 
@@ -7,7 +8,7 @@
 
 namespace topoopt {
 
-enum class LogLevel { kDebug, kInfo };
+enum class LogLevel { kDebug, kInfo, kWarning };
 
 // Whether lines of this level are shown; read from the environment once.
 bool logs(LogLevel level);

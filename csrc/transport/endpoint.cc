@@ -54,8 +54,10 @@ Endpoint::Endpoint(EndpointConfig config) : config_(std::move(config)) {
   try {
     checkConfig(config_);
     buildRoutes();
+    startCables();
     reactor_.run([this] {
       for (auto& link : links_) link->start();
+      if (graph_) tick();
     });
   } catch (...) {
     reactor_.stop();  // before the links go
@@ -79,6 +81,7 @@ void Endpoint::stop() {
   reactor_.run([this] {
     failAll("the endpoint was closed", false);
     for (auto& link : links_) link->close();
+    for (auto& [number, cable] : cables_) Descriptor(std::exchange(cable.waiting_fd, -1));
   });
   reactor_.stop();
 }
@@ -107,7 +110,7 @@ void Endpoint::buildRoutes() {
   for (const plan::Route& route : config_.routes) {
     auto& hops = hops_[{route.servers.front(), route.servers.back()}];
     Hop hop{nullptr, route.weight,
-            route.servers.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes};
+            route.servers.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes, &route};
     const auto here = std::find(route.servers.begin(), route.servers.end(), config_.rank);
     if (here != route.servers.end() && here + 1 != route.servers.end()) {
       const auto found = neighbours.find(*(here + 1));
@@ -159,7 +162,7 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
 }
 
 void Endpoint::hurry(uint32_t channel) {
-  if (config_.cables.empty()) return;  // nothing is kept
+  if (!graph_) return;  // nothing is kept
   for (const auto& [id, flow] : out_) {
     if (id.channel != channel) continue;
     for (const OutMessage& message : flow.pending) message.progress->prompt = true;
@@ -173,7 +176,11 @@ size_t Endpoint::chooseRoute(int peer, const std::vector<Hop>& hops) {
   if (hops.size() == 1) return 0;
   std::vector<double>& used = used_[peer];
   used.resize(hops.size(), 0.0);
-  return static_cast<size_t>(std::min_element(used.begin(), used.end()) - used.begin());
+  size_t best = 0;
+  for (size_t i = 1; i < hops.size(); ++i) {
+    if (hops[i].whole != hops[best].whole ? hops[i].whole : used[i] < used[best]) best = i;
+  }
+  return best;
 }
 
 // Over parallel links to a neighbour a message goes in parts, so that it takes all of them at once.
@@ -215,7 +222,11 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     message.framed += payload;
     flow.sent += costOf(payload);
     if (message.framed == message.bytes) flow.pending.pop_front();
-    hops[route].link->send(std::move(frame));
+    if (hops[route].whole) {
+      hops[route].link->send(std::move(frame));
+    } else {
+      dispatch(std::move(frame));
+    }
   }
 }
 
@@ -336,14 +347,15 @@ void Endpoint::sendControl(int target, FrameHeader header, const std::string& pa
   header.target = static_cast<uint16_t>(target);
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   const auto& hops = hopsTo(config_.rank, target);
-  if (hops.empty() || hops.front().link->dead()) return;
+  if (hops.empty()) return;
   OutFrame frame;
   frame.header = header;
   if (!payload.empty()) {
     frame.owned = buffers_.take(payload.size());
     std::memcpy(frame.owned.data(), payload.data(), payload.size());
   }
-  hops.front().link->sendControl(std::move(frame));
+  if (hops.front().whole) return hops.front().link->sendControl(std::move(frame));
+  dispatch(std::move(frame));
 }
 
 std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
@@ -367,7 +379,11 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
     return onFlooded(link, header, text);
   }
+  if (header.type == FrameType::kHeartbeat) return;
+  if (graph_ && header.type == FrameType::kCableState) return onCableState(link, header);
+  if (graph_ && header.type == FrameType::kLinkHello) return onLinkHello(link, header);
   if (header.target != config_.rank) return relay(header, std::move(payload));
+  if (graph_ && header.type == FrameType::kLinkLost) return onLinkLost(header);
   switch (header.type) {
     case FrameType::kData:
       return onData(header, std::move(payload), placed);
@@ -438,7 +454,7 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
 
 void Endpoint::relay(const FrameHeader& header, PayloadBuffer payload) {
   const auto& hops = hopsTo(header.source, header.target);
-  if (header.route >= hops.size() || hops[header.route].link == nullptr) {
+  if (header.detour == 0 && (header.route >= hops.size() || hops[header.route].link == nullptr)) {
     return failAll("rank " + std::to_string(config_.rank) + " is not on route " +
                        std::to_string(header.route) + " from rank " +
                        std::to_string(header.source) + " to rank " + std::to_string(header.target),
@@ -447,6 +463,7 @@ void Endpoint::relay(const FrameHeader& header, PayloadBuffer payload) {
   OutFrame frame;
   frame.header = header;
   frame.owned = std::move(payload);
+  if (graph_ && (header.detour != 0 || !graph_->allUp())) return dispatch(std::move(frame));
   Link& link = *hops[header.route].link;
   if (header.type == FrameType::kData) {
     link.send(std::move(frame));

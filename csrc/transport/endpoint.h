@@ -6,6 +6,9 @@
 // ever waits for room at the next hop, hence no cycle of relays can wait for each other, whatever
 // the routes and the operations are.
 //
+// A cable that is lost costs no frame: what its two ends have not passed to each other goes other
+// ways, and so does what comes later, until the cable has a new connection (endpoint_cables.cc).
+//
 // A rank that is done says so to all others and goes on relaying until all are done (leave()).
 //
 // Callbacks run on the reactor thread. Functions marked "loop" may only be called there.
@@ -21,12 +24,15 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "common/errors.h"
+#include "transport/cable_graph.h"
+#include "transport/descriptor.h"
 #include "transport/frame.h"
 #include "transport/link.h"
 #include "transport/reactor.h"
@@ -34,15 +40,6 @@
 namespace topoopt {
 
 inline constexpr uint32_t kAllChannels = 0xffffffff;
-
-// A connection between two ranks, and its number: the index in a list that all ranks have alike.
-struct CableEnds {
-  plan::Link link;  // by its name, as seen from rank `a`
-  int a = 0;
-  int b = 0;
-  bool duplex = true;    // else only `a` sends frames of others
-  bool replaced = true;  // once it is lost, it may come back
-};
 
 // A message and the receive that it came to do not fit.
 struct MessageMismatch : MismatchError {
@@ -72,12 +69,15 @@ struct EndpointConfig {
   int rank = 0;
   int size = 1;
   std::vector<LinkSpec> links;
-  // All connections of all ranks. If there are none, a lost link fails the endpoint; else its
-  // frames go over those that are left, and only those links are missed that have no cable.
-  std::vector<CableEnds> cables = {};
   // Over ranks: of every pair without a link, and of those that have a choice.
   std::vector<plan::Route> routes;
   size_t window_bytes = 4 << 20;
+  // All connections between servers, the same list on all ranks. If there are none, a link that is
+  // lost fails the endpoint; else its frames take other ways.
+  std::vector<CableEnds> cables = {};
+  std::vector<int> servers = {};  // of each rank; empty if all are different
+  // How long a rank may say nothing, or not be reachable, before that fails the endpoint.
+  std::chrono::milliseconds silence_limit{20'000};
 };
 
 class Endpoint final : private Link::Observer {
@@ -147,6 +147,14 @@ class Endpoint final : private Link::Observer {
   // Not on the loop: one entry per link, in the order of the configuration.
   std::vector<LinkTraffic> traffic();
 
+  // Any thread: readable while lostCables() may have changed; the reader empties it.
+  int cablesEvent() const { return cables_event_.get(); }
+  // Not on the loop: this rank's cables that need a new connection.
+  std::vector<int> lostCables();
+  // Not on the loop: gives a cable a new, verified connection, which belongs to the endpoint from
+  // here on. The old one counts as lost, if it is not yet.
+  void replaceCable(int cable, int fd);
+
   // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
   // first one is 0.
   uint64_t beginIteration() { return ++iteration_; }
@@ -211,6 +219,25 @@ class Endpoint final : private Link::Observer {
     Link* link = nullptr;
     double weight = 0;
     uint32_t payload_bytes = kRelayedPayloadBytes;  // of a frame, at most
+    const plan::Route* route = nullptr;             // that the plan has; nullptr: the link alone
+    bool whole = true;                              // no cable of it is lost
+  };
+  // A cable that ends here, and what became of its connections.
+  struct OwnCable {
+    Link* link = nullptr;
+    LinkSpec spec{};
+    uint64_t generation = 1;
+    // Frames that arrived in this generation, once it is lost, and in the one before.
+    uint64_t received = 0;
+    uint64_t received_before = 0;
+    // Until the other end has said what it has received.
+    FrameQueue::Kept kept{};
+    bool settled = true;
+    bool lost = false;
+    int waiting_fd = -1;       // a new connection, while the old one is being given up
+    int quiet_ticks = 0;       // nothing has arrived
+    int unanswered_ticks = 0;  // nothing has been acknowledged
+    int joining_ticks = 0;     // the other end has not greeted
   };
   struct Leaving {
     bool announced = false;
@@ -253,6 +280,24 @@ class Endpoint final : private Link::Observer {
   void failAll(const std::string& why, bool broadcast);
   void waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered);
   void broadcastFailure(uint32_t channel, const std::string& why);
+  void startCables();
+  void cableLost(Link& link, Loss loss, const std::string& why);
+  void dispatch(OutFrame frame);
+  Link* wayTo(FrameHeader& header);
+  Link* usableLinkTo(int neighbour) const;
+  void reportCable(const CableReport& report, const Link* except);
+  void onCableState(Link& link, const FrameHeader& header);
+  void sendLinkLost(const OwnCable& cable, uint64_t generation);
+  void onLinkLost(const FrameHeader& header);
+  void onLinkHello(Link& link, const FrameHeader& header);
+  void settle(OwnCable& cable, uint64_t received);
+  void joinCable(int number, int fd);
+  void graphChanged();
+  void judgeReach();
+  void failUnreachable(const CableGraph::Cut& cut);
+  void tick();
+  void tickCable(OwnCable& cable);
+  void signalCables();
   void continueLeaving();
   void resolveLeaving(const std::string& result);
 
@@ -273,6 +318,12 @@ class Endpoint final : private Link::Observer {
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
   std::string failure_;                               // of the whole endpoint; empty while it lives
   std::unique_ptr<Leaving> leaving_;
+  std::unique_ptr<CableGraph> graph_;  // if there are cables
+  std::map<int, OwnCable> cables_;
+  std::vector<OutFrame> stranded_;                       // that have no way at the moment
+  std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached
+  std::optional<Reactor::TimerId> cut_timer_;
+  Descriptor cables_event_;
   std::atomic<uint64_t> iteration_{0};
   IterationBytes own_iterations_;
   bool stopped_ = false;

@@ -32,13 +32,20 @@ void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
   if (!closed_channels_.emplace(channel, why).second) return;
   channels_.erase(channel);
+  const auto dropped = [&](const FrameHeader& header) {
+    // It will not be consumed, so nothing may wait for that.
+    const auto flow = out_.find({header.target, channel, header.stream});
+    if (flow != out_.end()) flow->second.sent -= costOf(header.payload_bytes);
+  };
   for (auto& link : links_) {
-    link->dropOwn(channel, [&](const FrameHeader& header) {
-      // It will not be consumed, so nothing may wait for that.
-      const auto flow = out_.find({header.target, channel, header.stream});
-      if (flow != out_.end()) flow->second.sent -= costOf(header.payload_bytes);
-    });
+    link->dropOwn(channel, dropped);
   }
+  std::erase_if(stranded_, [&](const OutFrame& frame) {
+    const bool own = frame.header.type == FrameType::kData && frame.header.channel == channel &&
+                     frame.header.source == config_.rank;
+    if (own) dropped(frame.header);
+    return own;
+  });
   for (auto& [id, flow] : in_) {
     if (id.channel != channel) continue;
     for (const Posted& posted : flow.posted) {
@@ -106,12 +113,13 @@ void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<vo
               [this, limit, &delivered] { waitForDelivery(limit, delivered); });
 }
 
-void Endpoint::onLost(Link& link, Loss, const std::string& why) {
+void Endpoint::onLost(Link& link, Loss loss, const std::string& why) {
   // Not at once: this may be in the middle of a send.
-  const std::string text = "lost the link " + textOf(link.name()) + ": " + why;
-  reactor_.post([this, text] {
+  reactor_.post([this, &link, loss, why] {
     if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
-    failAll(text, true);
+    if (!failure_.empty()) return;
+    if (link.cable() != kNoCable) return cableLost(link, loss, why);
+    failAll("lost the link " + textOf(link.name()) + ": " + why, true);
   });
 }
 
@@ -119,7 +127,7 @@ void Endpoint::flood(FrameHeader header, const std::string& text, const Link* ex
   const size_t bytes = std::min<size_t>(text.size(), 1024);
   header.payload_bytes = static_cast<uint32_t>(bytes);
   for (size_t i = 0; i < links_.size(); ++i) {
-    if (!config_.links[i].sends || links_[i].get() == except || links_[i]->dead()) continue;
+    if (!config_.links[i].sends || links_[i].get() == except || !links_[i]->usable()) continue;
     OutFrame frame;
     frame.header = header;
     const auto* data = reinterpret_cast<const std::byte*>(text.data());
@@ -233,7 +241,8 @@ std::vector<LinkTraffic> Endpoint::traffic() {
   reactor_.run([&] {
     for (size_t i = 0; i < links_.size(); ++i) {
       const LinkSpec& spec = config_.links[i];
-      list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends});
+      list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable,
+                      links_[i]->usable()});
     }
   });
   return list;

@@ -33,6 +33,15 @@ enum class FrameType : uint8_t {
   kState = 26,     // the answer, as text; message: collectives called so far
 };
 
+// Passed on by every rank over all its links, and recognised when it comes again.
+inline bool isFlooded(FrameType type) {
+  return type == FrameType::kLeave || type == FrameType::kFailure || type == FrameType::kCableState;
+}
+// From one end of a link to the other, about the link itself.
+inline bool isForOneLink(FrameType type) {
+  return type == FrameType::kHeartbeat || type == FrameType::kLinkHello;
+}
+
 inline constexpr uint16_t kFrameMagic = 0x70f0;
 
 struct FrameHeader {

@@ -18,12 +18,6 @@ constexpr size_t kCopiedBytes = 8 << 10;
 
 size_t sizeOf(const FrameHeader& header) { return sizeof header + header.payload_bytes; }
 
-// What reaches its ranks over other links, or is about the lost one only, is not sent again.
-bool isSentAgain(const FrameHeader& header) {
-  return header.type != FrameType::kLeave && header.type != FrameType::kFailure &&
-         header.type != FrameType::kHeartbeat && header.type != FrameType::kCableState;
-}
-
 }  // namespace
 
 void IterationBytes::add(uint16_t iteration, uint64_t bytes) {
@@ -197,8 +191,8 @@ void FrameQueue::finishFrame(OutFrame frame) {
   const FrameHeader header = frame.header;
   const std::shared_ptr<SendProgress> message = std::move(frame.message);
   if (keeps_ && header.type != FrameType::kLinkHello) {
-    if (!isSentAgain(header)) {
-      frame.owned = {};
+    if (isFlooded(header.type) || isForOneLink(header.type)) {
+      frame.owned = {};  // is not sent again: it takes other ways, or is about the link only
     } else if (message && header.payload_bytes > kCopiedBytes) {
       frame.message = message;
       ++message->kept_frames;

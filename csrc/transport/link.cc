@@ -247,6 +247,7 @@ void Link::writeFrames() {
     size_t count = 0;
     const Io io = writeBytes(parts, part_count, count);
     turn_bytes += count;
+    wrote_ = wrote_ || count > 0;
     queue_.wrote(count);
     report();
     if (queue_.keepsMuch()) lookForAcknowledgements();

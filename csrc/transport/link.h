@@ -56,6 +56,8 @@ struct LinkSpec {
 struct LinkTraffic : plan::Link, LinkCounters {
   LinkKind kind = LinkKind::kSocket;
   bool sends = true;
+  int cable = kNoCable;
+  bool up = true;  // and not lost, for the moment or for good
 };
 
 // How a link was lost.
@@ -135,6 +137,8 @@ class Link : public Reactor::Handler {
   virtual bool answers() { return true; }
   // Something has arrived since the last call.
   bool takeReceived() { return std::exchange(received_, false); }
+  // Something has been written since the last call, or waits to be.
+  bool takeWrote() { return std::exchange(wrote_, false) || !queue_.empty(); }
   int cable() const { return cable_; }
 
   bool idle() const { return queue_.empty(); }
@@ -204,6 +208,7 @@ class Link : public Reactor::Handler {
   uint64_t received_bytes_ = 0;
   uint64_t received_frames_ = 0;  // in this connection
   bool received_ = false;
+  bool wrote_ = false;
   bool established_ = true;
   bool readable_ = false;
   bool writable_ = true;

@@ -70,8 +70,10 @@ void SocketLink::expect(size_t bytes) {
   }
 }
 
+// The other end shall see it, even if another process has a copy of the descriptor.
 void SocketLink::closeBytes() {
   reactor().unwatch(socket_.get());
+  shutdown(socket_.get(), SHUT_RDWR);
   socket_.reset();
 }
 

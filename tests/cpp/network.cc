@@ -1,11 +1,19 @@
 #include "network.h"
 
+#include <arpa/inet.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "common/errors.h"
 
@@ -61,6 +69,39 @@ std::vector<plan::Route> routesOf(const NetworkOptions& options, TestRandom& ran
     }
   }
   return routes;
+}
+
+std::runtime_error refused(const char* what) {
+  return std::runtime_error(std::string(what) + ": " + std::strerror(errno));
+}
+
+// Both ends of a TCP connection, as between two machines.
+std::pair<int, int> connectedPair() {
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener.get(), any, size) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), any, &size) != 0) {
+    throw refused("listening");
+  }
+  const int near = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(near, any, size) != 0) throw refused("connect");
+  const int far = accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  if (far < 0) throw refused("accept");
+  const int one = 1;
+  for (const int fd : {near, far}) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  return {near, far};
+}
+
+void passNothing(int fd) {
+  sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &nothing};
+  if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
+    throw refused("SO_ATTACH_FILTER");
+  }
 }
 
 }  // namespace
@@ -144,7 +185,8 @@ std::vector<Shape> shapes() {
 }
 
 Network::Network(const NetworkOptions& options, TestRandom& random)
-    : routes_(routesOf(options, random)) {
+    : routes_(routesOf(options, random)), cables_(options.cables) {
+  std::vector<CableEnds> ends;
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
   for (const Cable& cable : options.cables) {
@@ -152,6 +194,10 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
     const plan::Link back{there.target, there.target_port, there.source, there.source_port};
     LinkSpec near{.link = there, .sends = true, .kind = cable.kind};
     LinkSpec far{.link = cable.duplex ? back : there, .sends = cable.duplex, .kind = cable.kind};
+    if (options.recovers) {
+      near.cable = far.cable = static_cast<int>(ends.size());
+      ends.push_back({there, cable.a, cable.b, cable.duplex});
+    }
     paths_.push_back(lay(cable, options, near, far));
     configs[cable.a].links.push_back(std::move(near));
     configs[cable.b].links.push_back(std::move(far));
@@ -162,6 +208,8 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
     config.size = options.size;
     config.routes = routes_;
     config.window_bytes = options.window_bytes;
+    config.cables = ends;
+    config.silence_limit = options.silence_limit;
     endpoints_.push_back(std::make_shared<Endpoint>(std::move(config)));
   }
 }
@@ -172,7 +220,11 @@ Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, Li
     const auto wire = std::make_shared<MemoryWire>(options.wire_bytes);
     near.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0});
     far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
-    return {-1, wire};
+    return {-1, wire, {}, {}};
+  }
+  if (options.recovers) {
+    std::tie(near.fd, far.fd) = connectedPair();
+    return {far.fd, nullptr, Descriptor(dup(near.fd)), Descriptor(dup(far.fd))};
   }
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
@@ -184,7 +236,7 @@ Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, Li
   }
   near.fd = fds[0];
   far.fd = fds[1];
-  return {fds[1], nullptr};
+  return {fds[1], nullptr, {}, {}};
 }
 
 Network::~Network() {
@@ -198,6 +250,56 @@ void Network::on(int rank, const std::function<void(Endpoint&)>& function) {
 void Network::cut(size_t cable) {
   if (paths_[cable].wire) return paths_[cable].wire->cut();
   shutdown(paths_[cable].far_fd, SHUT_RDWR);
+}
+
+void Network::hurt(size_t cable, Fault fault) {
+  const Path& path = paths_[cable];
+  const char garbage[100] = "GET / HTTP/1.1\r\n\r\n";
+  switch (fault) {
+    case Fault::kClosed:
+      shutdown(path.far.get(), SHUT_RDWR);
+      break;
+    case Fault::kHalf:
+      shutdown(path.near.get(), SHUT_WR);
+      break;
+    case Fault::kSilent:
+      passNothing(path.near.get());
+      passNothing(path.far.get());
+      break;
+    case Fault::kOneWay:
+      passNothing(path.far.get());
+      break;
+    case Fault::kCorrupted:
+      [[maybe_unused]] const ssize_t sent =
+          ::send(path.far.get(), garbage, sizeof garbage, MSG_NOSIGNAL | MSG_DONTWAIT);
+      break;
+  }
+}
+
+bool Network::lost(size_t cable) {
+  const auto misses = [&](int rank) {
+    const std::vector<int> lost = at(rank)->lostCables();
+    return std::find(lost.begin(), lost.end(), static_cast<int>(cable)) != lost.end();
+  };
+  return misses(cables_[cable].a) && misses(cables_[cable].b);
+}
+
+bool Network::up(size_t cable) {
+  const auto uses = [&](int rank) {
+    for (const LinkTraffic& link : at(rank)->traffic()) {
+      if (link.cable == static_cast<int>(cable)) return link.up;
+    }
+    return false;
+  };
+  return uses(cables_[cable].a) && uses(cables_[cable].b);
+}
+
+void Network::replace(size_t cable) {
+  const auto [near, far] = connectedPair();
+  paths_[cable].near.reset(dup(near));
+  paths_[cable].far.reset(dup(far));
+  at(cables_[cable].a)->replaceCable(static_cast<int>(cable), near);
+  at(cables_[cable].b)->replaceCable(static_cast<int>(cable), far);
 }
 
 void Network::write(size_t cable, const void* data, size_t bytes) {

@@ -14,6 +14,7 @@
 
 #include "seed.h"
 #include "test_limits.h"
+#include "transport/descriptor.h"
 #include "transport/endpoint.h"
 #include "transport/memory_link.h"
 
@@ -69,6 +70,17 @@ struct NetworkOptions {
   size_t routes = 1;             // at most, per pair
   int socket_bytes = 0;          // of each socket's send buffer; 0 for the system's default
   size_t wire_bytes = 64 << 10;  // of a cable in memory, each way
+  bool recovers = false;         // cables are TCP connections, and may be lost and replaced
+  std::chrono::milliseconds silence_limit = kWaitLimit;
+};
+
+// What can become of a cable that recovers.
+enum class Fault {
+  kClosed,     // both ends read their end
+  kHalf,       // one end reads its end
+  kSilent,     // nothing passes any more, and nobody is notified
+  kOneWay,     // nothing arrives at one end
+  kCorrupted,  // bytes arrive that are no frame; only while the cable is idle
 };
 
 class Network {
@@ -89,6 +101,15 @@ class Network {
   // Bytes that are no frame arrive at the first end of the cable, a socket.
   void write(size_t cable, const void* data, size_t bytes);
 
+  // Of a network that recovers.
+  void hurt(size_t cable, Fault fault);
+  // Whether the ends of the cable have lost its last connection.
+  bool lost(size_t cable);
+  // Whether both ends use it.
+  bool up(size_t cable);
+  // A new connection, for both ends.
+  void replace(size_t cable);
+
   // All ranks leave at the same time; one entry per rank, "" for good order.
   std::vector<std::string> leaveAll(std::chrono::milliseconds limit);
 
@@ -99,10 +120,13 @@ class Network {
   struct Path {
     int far_fd = -1;
     std::shared_ptr<MemoryWire> wire;
+    Descriptor near{};  // copies of both descriptors, of a cable that recovers
+    Descriptor far{};
   };
   Path lay(const Cable& cable, const NetworkOptions& options, LinkSpec& near, LinkSpec& far);
 
   std::vector<Path> paths_;
+  std::vector<Cable> cables_;
 };
 
 // The channel of a group without the group: opened on all ranks, remembers how it failed.

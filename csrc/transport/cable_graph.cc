@@ -1,0 +1,185 @@
+#include "transport/cable_graph.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace topoopt {
+namespace {
+
+constexpr size_t kMostNames = 4;  // of cables in a message
+
+}  // namespace
+
+const char* textOf(Loss loss) {
+  switch (loss) {
+    case Loss::kClosed:
+      return "closed by the other end";
+    case Loss::kSilent:
+      return "silent";
+    case Loss::kCarrier:
+      return "without carrier";
+    case Loss::kBroken:
+      break;
+  }
+  return "broken";
+}
+
+CableGraph::CableGraph(int rank, int size, std::vector<CableEnds> cables,
+                       const std::vector<int>& servers)
+    : rank_(rank),
+      size_(size),
+      cables_(std::move(cables)),
+      hops_from_(static_cast<size_t>(size)),
+      hops_to_(static_cast<size_t>(size)),
+      members_(static_cast<size_t>(size)),
+      ends_(2 * cables_.size()),
+      next_hop_(static_cast<size_t>(size), -1) {
+  if (!servers.empty() && servers.size() != static_cast<size_t>(size)) {
+    throw std::invalid_argument("servers: " + std::to_string(servers.size()) + " entries for " +
+                                std::to_string(size) + " ranks");
+  }
+  for (size_t i = 0; i < cables_.size(); ++i) {
+    const CableEnds& cable = cables_[i];
+    for (const int end : {cable.a, cable.b}) {
+      if (end >= 0 && end < size) continue;
+      throw std::invalid_argument("cables[" + std::to_string(i) + "]: rank " + std::to_string(end) +
+                                  " is not in 0.." + std::to_string(size - 1));
+    }
+    const int number = static_cast<int>(i);
+    hops_from_[cable.a].push_back({cable.b, number});
+    hops_to_[cable.b].push_back({cable.a, number});
+    if (!cable.duplex) continue;
+    hops_from_[cable.b].push_back({cable.a, number});
+    hops_to_[cable.a].push_back({cable.b, number});
+  }
+  std::map<int, std::vector<int>> of_server;
+  for (size_t r = 0; r < servers.size(); ++r) of_server[servers[r]].push_back(static_cast<int>(r));
+  for (const auto& [server, ranks] : of_server) {
+    for (const int member : ranks) {
+      for (const int other : ranks) {
+        if (other != member) members_[member].push_back(other);
+      }
+    }
+  }
+  findWays();
+}
+
+bool CableGraph::take(const CableReport& report) {
+  if (report.cable < 0 || static_cast<size_t>(report.cable) >= cables_.size()) return false;
+  const CableEnds& cable = cables_[report.cable];
+  if (report.end != cable.a && report.end != cable.b) return false;
+  End& end = ends_[2 * report.cable + (report.end == cable.a ? 0 : 1)];
+  if (report.number() <= end.number) return false;
+  const bool before = up(report.cable);
+  end = {report.number(), report.loss};
+  const bool after = up(report.cable);
+  if (before != after) {
+    down_ += after ? -1 : 1;
+    findWays();
+  }
+  return true;
+}
+
+std::vector<CableReport> CableGraph::reports() const {
+  std::vector<CableReport> list;
+  for (size_t i = 0; i < ends_.size(); ++i) {
+    const auto& [number, loss] = ends_[i];
+    const CableEnds& cable = cables_[i / 2];
+    if (number == 2) continue;
+    list.push_back({static_cast<int>(i / 2), i % 2 == 0 ? cable.a : cable.b, number / 2,
+                    number % 2 == 0, loss});
+  }
+  return list;
+}
+
+bool CableGraph::up(int cable) const {
+  const End& a = ends_[2 * cable];
+  const End& b = ends_[2 * cable + 1];
+  return a.number == b.number && a.number % 2 == 0;
+}
+
+bool CableGraph::linked(int source, int target) const {
+  const auto& members = members_[source];
+  return std::find(members.begin(), members.end(), target) != members.end() ||
+         std::any_of(hops_from_[source].begin(), hops_from_[source].end(),
+                     [&](const Hop& hop) { return hop.rank == target && up(hop.cable); });
+}
+
+// Hops from this rank, or to it; -1 where there is no way.
+std::vector<int> CableGraph::distances(const std::vector<std::vector<Hop>>& hops) const {
+  std::vector<int> distance(static_cast<size_t>(size_), -1);
+  std::vector<int> found{rank_};
+  distance[rank_] = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const int here = found[i];
+    const auto reach = [&](int there) {
+      if (distance[there] >= 0) return;
+      distance[there] = distance[here] + 1;
+      found.push_back(there);
+    };
+    for (const int member : members_[here]) reach(member);
+    for (const Hop& hop : hops[here]) {
+      if (up(hop.cable)) reach(hop.rank);
+    }
+  }
+  return distance;
+}
+
+void CableGraph::findWays() {
+  const std::vector<int> from = distances(hops_from_);
+  const std::vector<int> to = distances(hops_to_);
+  unreachable_.clear();
+  for (int rank = 0; rank < size_; ++rank) {
+    if (from[rank] < 0 || to[rank] < 0) unreachable_.push_back(rank);
+  }
+  // From every rank back to this one, along ranks that are one hop nearer.
+  std::fill(next_hop_.begin(), next_hop_.end(), -1);
+  std::vector<int> order;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (from[rank] > 0) order.push_back(rank);
+  }
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return from[a] < from[b]; });
+  for (const int rank : order) {
+    if (from[rank] == 1) {
+      next_hop_[rank] = rank;
+      continue;
+    }
+    const auto nearer = [&](int before) { return from[before] == from[rank] - 1; };
+    const auto member = std::find_if(members_[rank].begin(), members_[rank].end(), nearer);
+    const auto hop = std::find_if(hops_to_[rank].begin(), hops_to_[rank].end(),
+                                  [&](const Hop& h) { return nearer(h.rank) && up(h.cable); });
+    next_hop_[rank] = next_hop_[member != members_[rank].end() ? *member : hop->rank];
+  }
+}
+
+CableGraph::Cut CableGraph::cut() const {
+  Cut cut;
+  std::set<int> far_ranks;
+  std::set<int> silent;
+  size_t names = 0;
+  const auto unreachable = [&](int rank) {
+    return std::binary_search(unreachable_.begin(), unreachable_.end(), rank);
+  };
+  for (size_t i = 0; i < cables_.size(); ++i) {
+    const CableEnds& cable = cables_[i];
+    if (up(static_cast<int>(i)) || unreachable(cable.a) == unreachable(cable.b)) continue;
+    const bool near_is_a = unreachable(cable.b);
+    const int far = near_is_a ? cable.b : cable.a;
+    const End& near_end = ends_[2 * i + (near_is_a ? 0 : 1)];
+    far_ranks.insert(far);
+    // What this side has not yet reported may be anything.
+    const bool closed = near_end.number % 2 == 1 && near_end.loss == Loss::kClosed;
+    if (!closed) silent.insert(far);
+    if (++names > kMostNames) continue;
+    if (!cut.cables.empty()) cut.cables += ", ";
+    cut.cables += textOf(cable.link) + " (" + textOf(near_end.loss) + ")";
+  }
+  if (names > kMostNames) cut.cables += " and " + std::to_string(names - kMostNames) + " more";
+  for (const int rank : far_ranks) (silent.contains(rank) ? cut.silent : cut.gone).push_back(rank);
+  return cut;
+}
+
+}  // namespace topoopt

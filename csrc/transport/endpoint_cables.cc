@@ -1,0 +1,372 @@
+// Cables that are lost, and new connections for them.
+//
+// Both ends of a lost cable exchange, over other ways, how many frames have arrived; each sends
+// again what the other one does not have, and so nothing is lost and nothing comes twice. An end
+// counts only when it has read all that its transport has acknowledged, and acknowledges nothing
+// more (Link::drop). Frames that were not yet written need not wait for that.
+//
+// A new connection begins with the same numbers in both directions (kLinkHello), so cables may come
+// back that no other way goes around, and ends that missed a generation catch up.
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/log.h"
+#include "transport/endpoint.h"
+
+namespace topoopt {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{200};
+constexpr int kMostUnansweredTicks = 3;
+// In which a report reaches all ranks that it can reach.
+constexpr std::chrono::milliseconds kReportTime{100};
+constexpr int kMostJoiningTicks = 25;
+
+FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t received,
+                      uint64_t received_before) {
+  FrameHeader header;
+  header.type = type;
+  header.stream = static_cast<uint64_t>(cable);
+  header.message = generation;
+  header.offset = received;
+  header.message_bytes = received_before;
+  return header;
+}
+
+std::string listOf(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+void Endpoint::startCables() {
+  if (config_.cables.empty()) return;
+  graph_ =
+      std::make_unique<CableGraph>(config_.rank, config_.size, config_.cables, config_.servers);
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    if (spec.cable == kNoCable) continue;
+    const bool listed = spec.cable >= 0 && static_cast<size_t>(spec.cable) < config_.cables.size();
+    if (!listed || !cables_.try_emplace(spec.cable, OwnCable{links_[i].get(), spec}).second) {
+      throw std::invalid_argument(
+          "links[" + std::to_string(i) + "].cable: " + std::to_string(spec.cable) +
+          " is not another one of the " + std::to_string(config_.cables.size()) + " cables");
+    }
+  }
+  cables_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!cables_event_) throw std::system_error(errno, std::generic_category(), "eventfd");
+}
+
+// ---- a cable is lost ---------------------------------------------------------------------------
+
+void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
+  OwnCable& cable = cables_.at(link.cable());
+  const std::string name = textOf(link.name());
+  if (std::exchange(cable.lost, true)) {
+    logLine(LogLevel::kInfo, "a new connection of the link " + name + " is lost at once: " + why);
+    link.takeUnwritten();  // a greeting
+  } else {
+    logLine(LogLevel::kWarning, "lost the link " + name + ": " + why);
+    cable.received = link.receivedFrames();
+    cable.kept = link.takeKept();
+    cable.settled = false;
+    reportCable({link.cable(), config_.rank, cable.generation, false, loss}, nullptr);
+    sendLinkLost(cable, cable.generation);
+    for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
+    graphChanged();
+  }
+  if (const int fd = std::exchange(cable.waiting_fd, -1); fd >= 0) joinCable(link.cable(), fd);
+  signalCables();
+}
+
+void Endpoint::sendLinkLost(const OwnCable& cable, uint64_t generation) {
+  OutFrame frame;
+  frame.header =
+      numbersOf(FrameType::kLinkLost, cable.spec.cable, generation,
+                generation == cable.generation ? cable.received : 0, cable.received_before);
+  frame.header.source = static_cast<uint16_t>(config_.rank);
+  frame.header.target = static_cast<uint16_t>(cable.spec.peerRank());
+  frame.header.detour = 1;
+  dispatch(std::move(frame));
+}
+
+void Endpoint::onLinkLost(const FrameHeader& header) {
+  const auto found = cables_.find(static_cast<int>(header.stream));
+  if (found == cables_.end() || found->second.spec.peerRank() != header.source) return;
+  OwnCable& cable = found->second;
+  if (header.message == cable.generation) {
+    if (!cable.lost) {
+      cable.link->drop(Loss::kClosed, "the other end has lost it");
+      // The handler of that comes first.
+      reactor_.post([this, header] { onLinkLost(header); });
+    } else if (!cable.settled) {
+      settle(cable, header.offset);
+    }
+  } else if (header.message == cable.generation + 1 && cable.lost) {
+    // A connection that only the other end took for established.
+    if (!cable.settled) settle(cable, header.message_bytes);
+    if (!cable.link->dead()) cable.link->drop(Loss::kClosed, "the other end has lost it");
+    cable.received_before = cable.received;
+    cable.received = 0;
+    cable.generation = header.message;
+    sendLinkLost(cable, cable.generation);
+  }
+}
+
+// The other end has the first `received` frames of the connection.
+void Endpoint::settle(OwnCable& cable, uint64_t received) {
+  FrameQueue::Kept kept = std::exchange(cable.kept, {});
+  cable.settled = true;
+  if (received < kept.first || received - kept.first > kept.frames.size()) {
+    return failAll("rank " + std::to_string(cable.spec.peerRank()) + " says that " +
+                       std::to_string(received) + " frames have passed the link " +
+                       textOf(cable.link->name()) + ", which cannot be",
+                   true);
+  }
+  for (size_t i = received - kept.first; i < kept.frames.size(); ++i) {
+    dispatch(std::move(kept.frames[i]));
+  }
+}
+
+// ---- ways around -------------------------------------------------------------------------------
+
+Link* Endpoint::usableLinkTo(int neighbour) const {
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    if (spec.sends && spec.peerRank() == neighbour && links_[i]->usable()) return links_[i].get();
+  }
+  return nullptr;
+}
+
+// Where the frame goes from here, nullptr if there is no way. A route that cannot be kept is given
+// up for good: ranks behind the gap may not be on it.
+Link* Endpoint::wayTo(FrameHeader& header) {
+  if (header.detour == 0) {
+    const auto& hops = hopsTo(header.source, header.target);
+    if (header.route < hops.size()) {
+      const Hop& hop = hops[header.route];
+      if (hop.link != nullptr && hop.whole && hop.link->usable()) return hop.link;
+    }
+    header.detour = 1;
+  }
+  const int next = graph_->nextHop(header.target);
+  return next < 0 ? nullptr : usableLinkTo(next);
+}
+
+void Endpoint::dispatch(OutFrame frame) {
+  const FrameType type = frame.header.type;
+  if (isForOneLink(type) || isFlooded(type)) return;
+  Link* const link = wayTo(frame.header);
+  if (link == nullptr) {
+    stranded_.push_back(std::move(frame));
+  } else if (type == FrameType::kData) {
+    link->send(std::move(frame));
+  } else {
+    link->sendControl(std::move(frame));
+  }
+}
+
+// Passes on what is new.
+void Endpoint::reportCable(const CableReport& report, const Link* except) {
+  if (!graph_->take(report)) return;
+  FrameHeader header;
+  header.type = FrameType::kCableState;
+  header.source = static_cast<uint16_t>(report.end);
+  header.stream = static_cast<uint64_t>(report.cable);
+  header.message = report.number();
+  header.offset = static_cast<uint64_t>(report.loss);
+  flood(header, "", except);
+}
+
+void Endpoint::onCableState(Link& link, const FrameHeader& header) {
+  if (header.stream >= graph_->cables().size() || header.offset > uint64_t{UINT8_MAX}) return;
+  reportCable({static_cast<int>(header.stream), header.source, header.message / 2,
+               header.message % 2 == 0, static_cast<Loss>(header.offset)},
+              &link);
+  graphChanged();
+}
+
+void Endpoint::graphChanged() {
+  for (auto& [pair, hops] : hops_) {
+    for (Hop& hop : hops) {
+      hop.whole = hop.link == nullptr || hop.link->usable();
+      if (pair.first != config_.rank || hop.route == nullptr) continue;
+      const std::vector<int>& ranks = hop.route->servers;
+      for (size_t i = 1; i < ranks.size(); ++i) {
+        hop.whole = hop.whole && graph_->linked(ranks[i - 1], ranks[i]);
+      }
+    }
+  }
+  for (OutFrame& frame : std::exchange(stranded_, {})) dispatch(std::move(frame));
+  judgeReach();
+}
+
+// Ranks whose connections were all closed by their systems are gone, as soon as reports that are on
+// their way cannot say otherwise; others may come back.
+void Endpoint::judgeReach() {
+  if (cut_timer_) reactor_.cancel(*std::exchange(cut_timer_, std::nullopt));
+  if (graph_->unreachable().empty() || !failure_.empty()) {
+    cut_since_.reset();
+    return;
+  }
+  const CableGraph::Cut cut = graph_->cut();
+  const auto now = Reactor::Clock::now();
+  if (!cut_since_) {
+    cut_since_ = now;
+    logLine(LogLevel::kWarning,
+            listOf(graph_->unreachable()) + " cannot be reached: lost the link " + cut.cables);
+  }
+  const auto limit = *cut_since_ + (cut.silent.empty() ? kReportTime : config_.silence_limit);
+  if (now >= limit) return failUnreachable(cut);
+  cut_timer_ = reactor_.at(limit, [this] {
+    cut_timer_.reset();
+    judgeReach();
+  });
+}
+
+void Endpoint::failUnreachable(const CableGraph::Cut& cut) {
+  if (!cut.gone.empty()) {
+    return failAll(listOf(cut.gone) + (cut.gone.size() == 1 ? " is" : " are") +
+                       " gone: lost the link " + cut.cables,
+                   true);
+  }
+  failAll(listOf(graph_->unreachable()) + (graph_->unreachable().size() == 1 ? " is" : " are") +
+              " unreachable: lost the link " + cut.cables,
+          true);
+}
+
+// ---- a cable comes back ------------------------------------------------------------------------
+
+void Endpoint::signalCables() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(cables_event_.get(), &one, sizeof one);
+}
+
+std::vector<int> Endpoint::lostCables() {
+  std::vector<int> list;
+  reactor_.run([&] {
+    if (!failure_.empty() || (leaving_ && leaving_->closing)) return;
+    for (const auto& [number, cable] : cables_) {
+      if (cable.lost && cable.link->dead()) list.push_back(number);
+    }
+  });
+  return list;
+}
+
+void Endpoint::replaceCable(int cable, int fd) {
+  reactor_.run([&] { joinCable(cable, fd); });
+}
+
+void Endpoint::joinCable(int number, int fd) {
+  const auto found = cables_.find(number);
+  if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) {
+    Descriptor{fd};
+    return;
+  }
+  OwnCable& cable = found->second;
+  if (!cable.link->dead()) {
+    if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
+    cable.waiting_fd = fd;
+    return cable.link->drop(Loss::kClosed, "the other end has opened it anew");
+  }
+  if (!cable.lost) {  // its loss is known, but not yet handled
+    if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
+    cable.waiting_fd = fd;
+    return;
+  }
+  LinkSpec spec = cable.spec;
+  spec.fd = fd;
+  cable.joining_ticks = 0;
+  OutFrame hello;
+  hello.header = numbersOf(FrameType::kLinkHello, number, cable.generation, cable.received,
+                           cable.received_before);
+  cable.link->reopen(spec);
+  cable.link->sendControl(std::move(hello));
+}
+
+void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
+  if (link.cable() == kNoCable || link.usable()) return;
+  OwnCable& cable = cables_.at(link.cable());
+  const uint64_t theirs = header.message;
+  if (!cable.settled) {
+    // What the other end has received in this end's last generation, which it may not have known,
+    // or may have left behind.
+    settle(cable, theirs == cable.generation  ? header.offset
+                  : theirs < cable.generation ? 0
+                                              : header.message_bytes);
+    if (!failure_.empty()) return;
+  }
+  cable.received_before = theirs > cable.generation ? 0 : cable.received;
+  cable.received = 0;
+  cable.generation = std::max(theirs, cable.generation) + 1;
+  cable.lost = false;
+  cable.quiet_ticks = cable.unanswered_ticks = 0;
+  link.establish();
+  logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
+  reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+  // What was flooded while the two ends were apart.
+  for (const CableReport& report : graph_->reports()) {
+    OutFrame frame;
+    frame.header.type = FrameType::kCableState;
+    frame.header.source = static_cast<uint16_t>(report.end);
+    frame.header.stream = static_cast<uint64_t>(report.cable);
+    frame.header.message = report.number();
+    frame.header.offset = static_cast<uint64_t>(report.loss);
+    link.sendControl(std::move(frame));
+  }
+  for (const int rank : left_) {
+    OutFrame frame;
+    frame.header.type = FrameType::kLeave;
+    frame.header.source = static_cast<uint16_t>(rank);
+    link.sendControl(std::move(frame));
+  }
+  graphChanged();
+}
+
+// ---- silence -----------------------------------------------------------------------------------
+
+void Endpoint::tick() {
+  for (auto& [number, cable] : cables_) {
+    tickCable(cable);
+    if (!failure_.empty()) return;
+  }
+  reactor_.after(kTick, [this] { tick(); });
+}
+
+// What is sent must be acknowledged by the neighbour's system, however slowly the cable carries it;
+// and its process, which sends something in every tick, must be heard of now and then.
+void Endpoint::tickCable(OwnCable& cable) {
+  Link& link = *cable.link;
+  if (link.dead()) return;
+  if (!link.usable()) {
+    if (++cable.joining_ticks > kMostJoiningTicks) link.drop(Loss::kSilent, "no greeting");
+    return;
+  }
+  cable.unanswered_ticks = link.answers() ? 0 : cable.unanswered_ticks + 1;
+  if (cable.unanswered_ticks >= kMostUnansweredTicks) {
+    return link.drop(Loss::kSilent, "nothing is acknowledged");
+  }
+  cable.quiet_ticks = link.takeReceived() ? 0 : cable.quiet_ticks + 1;
+  if (cable.quiet_ticks * kTick >= config_.silence_limit) {
+    return failAll("rank " + std::to_string(cable.spec.peerRank()) +
+                       " is stopped: its host acknowledges, but the process has sent nothing for " +
+                       std::to_string(config_.silence_limit.count() / 1000) + " s",
+                   true);
+  }
+  link.lookForAcknowledgements();
+  if (!link.takeWrote()) {
+    OutFrame frame;
+    frame.header.type = FrameType::kHeartbeat;
+    link.sendControl(std::move(frame));
+  }
+}
+
+}  // namespace topoopt

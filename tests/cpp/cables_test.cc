@@ -1,0 +1,190 @@
+// Cables that are lost in the middle of everything, and come back: nothing is lost, nothing comes
+// twice, and nobody fails while a way is left.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "network.h"
+#include "traffic.h"
+#include "transport/cable_graph.h"
+
+namespace topoopt {
+namespace {
+
+constexpr Fault kFaults[] = {Fault::kClosed, Fault::kHalf, Fault::kSilent, Fault::kOneWay};
+
+// Fails unless it comes true in time.
+template <typename Condition>
+void eventually(const char* what, const Condition& condition) {
+  const auto limit = std::chrono::steady_clock::now() + kWaitLimit;
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << what;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+NetworkOptions thatRecovers(const Shape& shape) {
+  return {.size = shape.size, .cables = shape.cables, .routes = 2, .recovers = true};
+}
+
+// ---- ways around -------------------------------------------------------------------------------
+
+TEST(Cables, WhatIsOnItsWayArrivesOverOtherWays) {
+  TestRandom random(601);
+  const std::vector<Shape> rings{{"ring of 4", ringOf(4), 4}, {"complete 5", completeOf(5), 5}};
+  for (const Shape& shape : rings) {
+    for (const Fault fault : kFaults) {
+      SCOPED_TRACE(shape.name + std::string(", fault ") + std::to_string(static_cast<int>(fault)));
+      Traffic traffic;
+      Network network(thatRecovers(shape), random);
+      traffic.addRandom(shape.size, 60, 2 << 20, random);
+      const size_t cable = random.between(0, shape.cables.size() - 1);
+      traffic.startSends(network, random);
+      network.hurt(cable, fault);
+      traffic.startReceives(network, random);
+      ASSERT_NO_FATAL_FAILURE(traffic.check());
+      for (const std::string& why : network.leaveAll(kWaitLimit)) EXPECT_EQ(why, "");
+    }
+  }
+}
+
+TEST(Cables, TheyComeAndGoUnderTraffic) {
+  TestRandom random(602);
+  const std::vector<Shape> rings{
+      {"ring of 4", ringOf(4), 4}, {"complete 5", completeOf(5), 5}, {"line of 3", lineOf(3), 3}};
+  for (size_t round = 0; round < partOf(4); ++round) {
+    const Shape& shape = rings[round % rings.size()];
+    SCOPED_TRACE(shape.name);
+    Traffic traffic;
+    NetworkOptions options = thatRecovers(shape);
+    options.window_bytes = size_t{1} << random.between(10, 22);
+    Network network(options, random);
+    traffic.addRandom(shape.size, 150, 1 << 20, random);
+    std::atomic<bool> over{false};
+    std::atomic<int> faults{0};
+    std::thread weather([&, seed = random.word()] {
+      TestRandom own(seed);
+      while (!over) {
+        // One at a time, so that a ring stays in one piece; in a line all wait for the cable.
+        const size_t cable = own.between(0, shape.cables.size() - 1);
+        // The end of a connection means that a process is gone, where no other way says more.
+        const bool line = shape.cables.size() + 1 == static_cast<size_t>(shape.size);
+        network.hurt(cable, line ? Fault::kSilent : kFaults[own.between(0, 3)]);
+        ++faults;
+        eventually("a fault is noticed", [&] { return network.lost(cable); });
+        network.replace(cable);
+        eventually("a cable comes back", [&] { return network.up(cable); });
+      }
+    });
+    traffic.start(network, random);
+    traffic.check();
+    over = true;
+    weather.join();
+    if (HasFatalFailure()) return;
+    for (const std::string& why : network.leaveAll(kWaitLimit)) EXPECT_EQ(why, "");
+    EXPECT_GT(faults, 0);
+  }
+}
+
+TEST(Cables, BytesThatAreNoFrameCostTheCableOnly) {
+  TestRandom random(606);
+  Traffic traffic;
+  Network network({.size = 4, .cables = ringOf(4), .routes = 2, .recovers = true}, random);
+  network.hurt(2, Fault::kCorrupted);
+  eventually("the cable is lost", [&] { return network.lost(2); });
+  traffic.addRandom(4, 30, 100000, random);
+  traffic.start(network, random);
+  ASSERT_NO_FATAL_FAILURE(traffic.check());
+}
+
+// ---- no way left -------------------------------------------------------------------------------
+
+TEST(Cables, ARankWhoseConnectionsAllEndIsGone) {
+  TestRandom random(603);
+  Network network({.size = 4, .cables = ringOf(4), .recovers = true}, random);
+  Channel channel(network, 1);
+  for (const size_t cable : {1, 2}) network.hurt(cable, Fault::kClosed);
+  for (const int rank : {0, 1, 3}) {
+    const std::string why = channel.failure(rank);
+    EXPECT_NE(why.find("rank 2 is gone: lost the link "), std::string::npos) << why;
+  }
+}
+
+TEST(Cables, ARankThatIsCutOffMayComeBackUntilTheLimit) {
+  TestRandom random(604);
+  Network network({.size = 3,
+                   .cables = lineOf(3),
+                   .recovers = true,
+                   .silence_limit = std::chrono::milliseconds(1500)},
+                  random);
+  Channel channel(network, 1);
+  network.hurt(1, Fault::kSilent);
+  for (const int rank : {0, 1}) {
+    const std::string why = channel.failure(rank);
+    EXPECT_NE(why.find("rank 2 is unreachable: lost the link "), std::string::npos) << why;
+  }
+}
+
+TEST(Cables, AProcessThatStandsStillIsNotALostCable) {
+  TestRandom random(605);
+  Network network({.size = 3,
+                   .cables = ringOf(3),
+                   .recovers = true,
+                   .silence_limit = std::chrono::milliseconds(1000)},
+                  random);
+  Channel channel(network, 1);
+  std::string why;
+  network.on(1, [&](Endpoint&) { why = channel.failure(0); });
+  EXPECT_NE(why.find("rank 1 is stopped"), std::string::npos) << why;
+}
+
+// ---- the graph ---------------------------------------------------------------------------------
+
+TEST(CableGraph, TheNewestReportOfAnEndCounts) {
+  CableGraph graph(0, 3, {{{}, 0, 1}, {{}, 1, 2}, {{}, 2, 0}}, {});
+  EXPECT_TRUE(graph.allUp());
+  EXPECT_EQ(graph.nextHop(1), 1);
+  EXPECT_TRUE(graph.take({0, 1, 1, false, Loss::kSilent}));
+  EXPECT_FALSE(graph.take({0, 1, 1, false, Loss::kSilent}));
+  EXPECT_FALSE(graph.up(0));
+  EXPECT_EQ(graph.nextHop(1), 2);
+  EXPECT_TRUE(graph.take({0, 1, 2, true}));
+  EXPECT_FALSE(graph.up(0)) << "the other end is in an older generation";
+  EXPECT_TRUE(graph.take({0, 0, 2, true}));
+  EXPECT_FALSE(graph.take({0, 0, 1, false})) << "an older generation";
+  EXPECT_TRUE(graph.allUp());
+  EXPECT_EQ(graph.nextHop(1), 1);
+}
+
+TEST(CableGraph, ReportsThatCannotBeAreNotTaken) {
+  CableGraph graph(0, 3, {{{}, 0, 1}, {{}, 1, 2}}, {});
+  EXPECT_FALSE(graph.take({-1, 0, 2, false}));
+  EXPECT_FALSE(graph.take({2, 0, 2, false}));
+  EXPECT_FALSE(graph.take({0, 2, 2, false})) << "not an end of the cable";
+  EXPECT_THROW(CableGraph(0, 2, {{{}, 0, 2}}, {}), std::invalid_argument);
+  EXPECT_THROW(CableGraph(0, 2, {{{}, 0, 1}}, {0}), std::invalid_argument);
+}
+
+TEST(CableGraph, ASimplexRingWithAGapIsInPieces) {
+  CableGraph graph(0, 3, {{{}, 0, 1, false}, {{}, 1, 2, false}, {{}, 2, 0, false}}, {});
+  EXPECT_TRUE(graph.unreachable().empty());
+  graph.take({1, 2, 1, false, Loss::kClosed});
+  EXPECT_EQ(graph.unreachable(), (std::vector<int>{1, 2}));
+}
+
+TEST(CableGraph, WaysGoThroughTheRanksOfAServer) {
+  // Ranks 0, 1 on one server, 2, 3 on another; the leaders 0 and 2 have the cable.
+  CableGraph graph(1, 4, {{{}, 0, 2}}, {0, 0, 1, 1});
+  EXPECT_EQ(graph.nextHop(3), 0);
+  EXPECT_TRUE(graph.linked(1, 0));
+  EXPECT_FALSE(graph.linked(1, 2));
+  graph.take({0, 0, 1, false, Loss::kClosed});
+  EXPECT_EQ(graph.unreachable(), (std::vector<int>{2, 3}));
+  EXPECT_EQ(graph.cut().gone, std::vector<int>{2});
+}
+
+}  // namespace
+}  // namespace topoopt
