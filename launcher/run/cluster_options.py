@@ -37,9 +37,10 @@ def add_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def choose(arguments: argparse.Namespace) -> ClusterChoice:
+def choose(arguments: argparse.Namespace) -> tuple[ClusterChoice, int | None]:
     """Reads the cluster file, finds this host in it, and sets torchrun's own options to fit.
 
+    With how few servers the job may go on, where --nnodes MIN:MAX says so.
     Raises InputError or DocumentError: an option that contradicts the file, or no such server.
     """
     from torch_topoopt.fabric.cluster_file.load import load_cluster
@@ -48,21 +49,19 @@ def choose(arguments: argparse.Namespace) -> ClusterChoice:
     _refuse_others(arguments)
     count = len(file.servers)
     said = "PET_NNODES" in os.environ or arguments.nnodes != "1:1"
-    if said and arguments.nnodes not in (str(count), f"{count}:{count}"):
+    least, colon, most = arguments.nnodes.partition(":")
+    if said and (most if colon else least) != str(count):
         raise InputError(
             f"nnodes: {arguments.nnodes} is not {count}, the number of servers in "
             f"{arguments.cluster}"
         )
+    if said and not (least.isdecimal() and 1 <= int(least) <= count):
+        raise InputError(f"nnodes: {arguments.nnodes}: MIN is not in 1..{count}")
     accelerators = file.servers[0].accelerators
     if arguments.nproc_per_node not in (None, str(accelerators)):
         raise InputError(
             f"nproc-per-node: {arguments.nproc_per_node} is not {accelerators}, the accelerators "
             f"of each server in {arguments.cluster}; leave it out"
-        )
-    if arguments.max_restarts:
-        raise InputError(
-            f"max-restarts: {arguments.max_restarts}: the hosts of a cluster do not restart "
-            "together; leave it out"
         )
     if not arguments.meet_timeout > 0:
         raise InputError(f"meet-timeout: {arguments.meet_timeout:g} is not greater than 0")
@@ -75,7 +74,7 @@ def choose(arguments: argparse.Namespace) -> ClusterChoice:
     arguments.master_addr, arguments.master_port = address, port
     if arguments.local_addr is None:
         arguments.local_addr = file.servers[server].management
-    return choice
+    return choice, int(least) if said and colon else None
 
 
 def _refuse_others(arguments: argparse.Namespace) -> None:

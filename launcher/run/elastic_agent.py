@@ -17,17 +17,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch_topoopt.runtime.hosts_attempt import HostsAttempt
+
 
 @dataclass
 class Attempt:
     """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
 
-    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed.
+    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed. On several hosts
+    `hosts` is the rendezvous of the agents, and ends the attempt on all of them.
     """
 
     number: int
     most: int
+    hosts: HostsAttempt | None = None
     stopped: list[int] = field(default_factory=list)
+
+
+class EndedElsewhere(Exception):  # noqa: N818 - the error is another host's
+    """Ranks of another host have failed, so those of this one were ended."""
 
 
 @contextlib.contextmanager
@@ -39,16 +47,31 @@ def attempting(attempt: Attempt) -> Iterator[None]:
 
     class OneAttempt(LocalElasticAgent):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
+            if attempt.hosts is not None:
+                spec = options["spec"]
+                spec.rdzv_handler, spec.master_addr, spec.master_port = attempt.hosts, None, None
             super().__init__(*arguments, **options)
             self._remaining_restarts = attempt.most - attempt.number  # hence the variable
 
         def _monitor_workers(self, worker_group: Any) -> Any:
             if any(_has_failed(worker.id) for worker in worker_group.workers):
+                if attempt.hosts is not None:
+                    attempt.hosts.notice(failed=True)
                 attempt.stopped += _kill_stopped(worker_group.workers)
             result = super()._monitor_workers(worker_group)
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 self._remaining_restarts = 0  # the agent ends with this attempt
             return result
+
+        def _restart_workers(self, worker_group: Any) -> None:
+            if attempt.hosts is not None:
+                attempt.hosts.notice(failed=False)
+                raise EndedElsewhere
+            super()._restart_workers(worker_group)
+
+        def _exit_barrier(self) -> None:
+            if attempt.hosts is None:  # else the launchers wait for each other
+                super()._exit_barrier()
 
     before = api.LocalElasticAgent
     api.LocalElasticAgent = OneAttempt

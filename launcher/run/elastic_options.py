@@ -74,6 +74,11 @@ def check(
         )
     if least == most:
         return
+    if plan is not None and arguments.cluster:
+        raise InputError(
+            f"nnodes: {least}:{most}: {arguments.plan} is for {most} servers; leave --plan out, so "
+            "that it is planned anew for fewer"
+        )
     if plan is not None and not plan.is_data_parallel:
         raise InputError(
             f"nnodes: {least}:{most}: the strategy of {arguments.plan} is for {most} servers, and "

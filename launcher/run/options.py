@@ -106,7 +106,7 @@ def parse(argv: list[str]) -> RunOptions:
     site, least = None, None
     gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
     if arguments.cluster:
-        site = cluster_options.choose(arguments)
+        site, least = cluster_options.choose(arguments)
         cluster = _cluster_of_cables(arguments, site, plan)
         gbps = None
     else:
@@ -115,6 +115,8 @@ def parse(argv: list[str]) -> RunOptions:
         cluster = _cluster(arguments, plan)
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
+    if arguments.max_restarts < 0:
+        raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
     syntax = _check_script(arguments)
     forks = _take_start_method(arguments, syntax)
     source = trace_options.choose(arguments, syntax, cluster, plan)
@@ -406,8 +408,6 @@ def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:
         raise InputError(
             "accelerators-per-server: does not work with --run-path; name the script instead"
         )
-    if arguments.max_restarts < 0:
-        raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
     arguments.nproc_per_node = str(processes)
 
 

@@ -124,6 +124,8 @@ def _launch(
         with _environment(variables):
             config, command, command_arguments = _configure(arguments, hosts)
             elastic_launch(config=config, entrypoint=command)(*command_arguments)
+    except elastic_agent.EndedElsewhere:
+        return []
     except ChildFailedError as error:
         return _first_failures(error.failures)
     except RendezvousError as error:
@@ -205,7 +207,12 @@ def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
         for rank, failure in sorted(causes.items())
         if failure.timestamp == first
     ]
-    return [failure for failure in found if not reports_another(failure.message)] or found
+    return causes_of(found)
+
+
+def causes_of(failures: list[RankFailure]) -> list[RankFailure]:
+    """Those that are not about another rank; all of them where there are no others."""
+    return [failure for failure in failures if not reports_another(failure.message)] or failures
 
 
 def reports_another(message: str) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.runtime.cluster_site import ClusterChoice
 
 
 @dataclass(frozen=True)
@@ -77,34 +78,50 @@ def _servers(numbers: Sequence[int]) -> str:
     return "server" if len(numbers) == 1 else "servers"
 
 
-def after(failures: Sequence[RankFailure], options: RunOptions, restarts: int) -> Restart | None:
+def after(
+    failures: Sequence[RankFailure], options: RunOptions, restarts: int, gone: Sequence[int] = ()
+) -> Restart | None:
     """The restart that follows `failures`, after that many restarts; None, and one line why, where
-    none may follow."""
+    none may follow. `gone` are servers of a cluster whose launchers have ended."""
     most = options.max_restarts
-    if not failures or not most or chooses_rendezvous(options.torchrun):
+    if not (failures or gone) or not most or chooses_rendezvous(options.torchrun):
         return None
     if restarts >= most:
         console.warning(f"no restart is left of the {most} of --max-restarts")
         return None
     servers, least = options.cluster.servers, options.least_servers
-    lost = _lost(failures, options)
+    lost = tuple(gone) if options.site is not None else _killed(failures, options)
+    if gone and least is None:
+        least = servers
     restart = Restart(restarts + 1, most, tuple(failures), servers, lost)
     if least is not None and len(restart.left) < least:
-        gone = ", ".join(map(str, lost))
+        names = ", ".join(map(str, lost))
         console.warning(
-            f"no restart: without {_servers(lost)} {gone} there are {len(restart.left)} of "
+            f"no restart: without {_servers(lost)} {names} there are {len(restart.left)} of "
             f"{servers} left, and --nnodes asks for {least} at least"
         )
         return None
     return restart
 
 
-def _lost(failures: Sequence[RankFailure], options: RunOptions) -> tuple[int, ...]:
+def _killed(failures: Sequence[RankFailure], options: RunOptions) -> tuple[int, ...]:
     if options.least_servers is None:
         return ()
     per_server = options.cluster.accelerators_per_server
     killed = {f.rank // per_server for f in failures if f.exit_code == -signal.SIGKILL}
     return tuple(sorted(killed))
+
+
+def options_at(options: RunOptions, choice: ClusterChoice) -> RunOptions:
+    """Those of a job on the machines of `choice`."""
+    from torch_topoopt.fabric.cluster import static_plan, switched_plan
+
+    file = choice.file
+    of_file = switched_plan.cluster_on_switches if file.switches else static_plan.cluster_of
+    cluster = replace(of_file(file), accelerator=options.cluster.accelerator)
+    torchrun = argparse.Namespace(**vars(options.torchrun))
+    torchrun.nnodes, torchrun.node_rank = str(cluster.servers), choice.server
+    return replace(options, cluster=cluster, site=choice, torchrun=torchrun)
 
 
 def options_for(options: RunOptions, left: Sequence[int]) -> RunOptions:

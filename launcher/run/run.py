@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.cluster import static_plan, switched_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
+from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import console, documents, report, script_plan, signals
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError, input_errors
 from torch_topoopt.launcher.fabric import switch_verbs
@@ -33,6 +35,7 @@ from torch_topoopt.launcher.run import steps as run_steps
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.folder import RunFolder
+from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
@@ -50,12 +53,12 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import StageProgress, Terminal
     from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.launcher.run.options import RunOptions
-    from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.launcher.run.restarts import Restart
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Demand, IterationTimes, Network, Plan
     from torch_topoopt.profile.script import CommunicationTrace
+    from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
 _SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
 STAGES = ("profile", "co-optimise", "wire", "train")
@@ -76,6 +79,7 @@ class RunInProgress:
     counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
     other_processors: float | None = None  # that others kept busy while emulated servers trained
     short_calls: str = ""
+    attempt: Attempt | None = None
     restarts: list[Restart] = field(default_factory=list)
     ended: bool = False
 
@@ -131,10 +135,28 @@ class RunInProgress:
             finally:
                 driver.close()
             signals.check()
-            restart = restarts.after(failures, self.options, len(self.restarts))
+            gone: tuple[int, ...] = ()
+            if self.attempt is not None and self.attempt.hosts is not None:
+                failures, gone = self._settle(self.attempt.hosts, failures)
+            restart = restarts.after(failures, self.options, len(self.restarts), gone)
+            if restart is None and gone and not failures:
+                raise FabricError(
+                    "the ranks of the servers that are gone have not ended their work"
+                )
             if restart is None:
                 return plan, failures
             plan = self._restart(restart, plan)
+
+    def _settle(
+        self, hosts: HostsAttempt, failures: list[RankFailure]
+    ) -> tuple[list[RankFailure], tuple[int, ...]]:
+        """The failures of all hosts, and the servers whose launchers have ended."""
+        assert self.site is not None
+        outcomes, gone = hosts.settle(json.dumps([asdict(failure) for failure in failures]))
+        for server in gone:
+            console.warning(f"{self.site.choice.describe(server)} is gone: its launcher has ended")
+        listed = [RankFailure(**one) for text in outcomes.values() for one in json.loads(text)]
+        return ranks.causes_of(listed), gone
 
     def _restart(self, restart: Restart, plan: Plan) -> Plan:
         """The plan of the next attempt. What the one before has counted is left out."""
@@ -143,10 +165,15 @@ class RunInProgress:
         self.restarts.append(restart)
         self.metrics.write("restart", **restart.figures())
         asked_groups.remove(self.folder.path)
+        if self.site is not None:
+            self.site.go_on(restart.lost)
         if not restart.lost:
             return plan
         documents.save(plan, str(self.folder / f"plan-{restart.number - 1}.json"))
-        self.options = restarts.options_for(self.options, restart.left)
+        if self.site is not None:
+            self.options = restarts.options_at(self.options, self.site.choice)
+        else:
+            self.options = restarts.options_for(self.options, restart.left)
         return self.plan()
 
     def plan(self) -> Plan:
@@ -369,9 +396,11 @@ class RunInProgress:
             logs = self.folder / "logs"
             started = time.time()
             use = processor_use.ProcessorUse()
-            attempt = Attempt(len(self.restarts), self.options.max_restarts)
+            self.attempt = Attempt(len(self.restarts), self.options.max_restarts)
+            if self.site is not None and self.options.max_restarts:
+                self.attempt.hosts = self.site.attempt(self.options.torchrun.rdzv_id)
             failures = ranks.train(
-                self.options.torchrun, variables, logs, attempt, hosts, self.server
+                self.options.torchrun, variables, logs, self.attempt, hosts, self.server
             )
             ended = time.time()
             if self.site is None:

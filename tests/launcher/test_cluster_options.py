@@ -118,10 +118,8 @@ def test_the_hosts_meet_where_the_options_say(parse, given: list[str], where: ob
         (["--servers", "3"], "servers: the cluster file says it; leave --servers out"),
         (["--accelerators-per-server", "1"], "accelerators-per-server: the cluster file says it"),
         (["--standalone"], "standalone: a cluster has several hosts"),
-        (
-            ["--max-restarts", "1"],
-            "max-restarts: 1: the hosts of a cluster do not restart together",
-        ),
+        (["--nnodes", "2:4"], "nnodes: 2:4 is not 3, the number of servers"),
+        (["--nnodes", "4:3"], "nnodes: 4:3: MIN is not in 1..3"),
         (["--rdzv-backend", "etcd"], "rdzv-backend: 'etcd': the hosts of a cluster file meet at s"),
         (
             ["--rdzv-endpoint", "a:b"],

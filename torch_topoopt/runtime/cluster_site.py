@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,11 +26,12 @@ from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
 _RETRY_S = 0.2  # until server 0 listens
 _LATE_S = 10.0  # for server 0, which waits as long as the others, to name the late ones
@@ -69,9 +70,11 @@ class ClusterSite:
     no more.
     """
 
-    def __init__(self, choice: ClusterChoice, meeting: _LauncherMeeting) -> None:
+    def __init__(self, choice: ClusterChoice, store: Any) -> None:
         self.choice = choice
-        self._meeting = meeting
+        self._store = store
+        self._attempt = 0
+        self._meeting = _LauncherMeeting(choice, store)
         self._present = [choice.server]
 
     def __enter__(self) -> Self:
@@ -89,7 +92,7 @@ class ClusterSite:
     def join(cls, choice: ClusterChoice) -> ClusterSite:
         """Meets the other hosts; raises FabricError naming those that are missing or do not fit."""
         deadline = time.monotonic() + choice.meet_timeout_s
-        site = cls(choice, _LauncherMeeting(choice, _open_store(choice, deadline)))
+        site = cls(choice, _open_store(choice, deadline))
         with contextlib.ExitStack() as on_failure:
             on_failure.push(site)
             site._gather_hosts(deadline)
@@ -127,6 +130,47 @@ class ClusterSite:
         if not file.switches:
             return on_cables(file)
         return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
+
+    def attempt(self, run_id: str) -> HostsAttempt:
+        """The start of the ranks that is next. Those of a restart have a store of their own: in the
+        one before they would find what the ranks before them left."""
+        from torch.distributed import PrefixStore
+        from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
+
+        from torch_topoopt.runtime import rendezvous
+        from torch_topoopt.runtime.hosts_attempt import HostsAttempt
+
+        choice, of_ranks, port = self.choice, None, self.choice.master_port
+        if self._attempt and self.leads:
+            of_ranks = rendezvous.listening_store(choice.master_address, 0)
+            broadcast(self._meeting, "store of the ranks", of_ranks.port)
+        if self._attempt:
+            limit = time.monotonic() + choice.meet_timeout_s
+            port = receive(self._meeting, "store of the ranks", limit)
+        return HostsAttempt(
+            self._meeting,
+            PrefixStore(f"launchers/{self._attempt}", self._store),
+            RendezvousStoreInfo(choice.master_address, port),
+            server=choice.server,
+            hosts=len(choice.file.servers),
+            run_id=run_id,
+            of_ranks=of_ranks,
+        )
+
+    def go_on(self, lost: Collection[int]) -> None:
+        """Another attempt, without the servers `lost`; the others are numbered anew."""
+        from torch.distributed import PrefixStore
+
+        file, server = self.choice.file, self.choice.server
+        self._attempt += 1
+        self.choice = replace(
+            self.choice,
+            file=file.without({file.servers[other].name for other in lost}),
+            server=server - sum(other < server for other in lost),
+        )
+        store = PrefixStore(f"restart/{self._attempt}", self._store)
+        self._meeting = _LauncherMeeting(self.choice, store)
+        self._present = [*range(len(self.choice.file.servers))]
 
     def gather(self, topic: str, value: Any, *, failed: bool) -> list[Any]:
         """The values of all hosts, on server 0; the one of this host, on the others.

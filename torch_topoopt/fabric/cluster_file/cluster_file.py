@@ -19,7 +19,7 @@ doubled or contradictory is a DocumentError that names the field by its path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from torch_topoopt.fabric.cluster_file import strict_yaml
@@ -39,7 +39,7 @@ from torch_topoopt.plan.units import parse_gbps, rate_text
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 VERSION = 1
 
@@ -75,6 +75,18 @@ class ClusterFile(ClusterEntries):
     def from_yaml(cls, text: str) -> Self:
         """Parses and validates; raises DocumentError."""
         return cls.from_value(strict_yaml.parse(text))
+
+    def without(self, names: Collection[str]) -> Self:
+        """The cluster of the other servers, and the cables between them."""
+        return replace(
+            self,
+            servers=tuple(server for server in self.servers if server.name not in names),
+            cables=tuple(
+                cable
+                for cable in self.cables
+                if not any(end.partition(":")[0] in names for end in cable)
+            ),
+        ).validate()
 
     def to_yaml(self) -> str:
         """The text of this file: one port, cable or switch per line."""
