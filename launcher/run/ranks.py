@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0  # for ranks to end after Ctrl-C
 
-# In what the backend raises where another rank failed, is gone or is stopped; see
-# csrc/transport/endpoint_end.cc.
+# In what the backend raises where others failed, are gone or are stopped; see endpoint_end.cc and
+# endpoint_cables.cc in csrc/transport.
 _REPORT = re.compile(
-    r"topoopt: (\w+: )?(rank \d+ (failed: |has left|is gone|is stopped|is unreachable)"
+    r"topoopt: (\w+: )?(rank \d+ (failed: |has left)"
+    r"|ranks? [\d, ]+ (is|are) (gone|stopped|unreachable)|ranks? [\d, ]+ cannot be reached"
     r"|lost the link|the host of rank)"
 )
 

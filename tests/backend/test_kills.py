@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -79,6 +80,7 @@ def check_that_all_name(victim: int, outcomes: list, *names: str) -> None:
             continue
         assert outcome.error is None, outcome.error
         assert any(name in outcome.value for name in names), (rank, outcome.value)
+        assert re.match(r"topoopt: [a-z_]+: ", outcome.value), "the operation comes first"
         assert "Timed out" not in outcome.value
 
 

@@ -279,6 +279,8 @@ def test_fewer_servers_have_no_more_ports_than_others_to_reach() -> None:
     [
         ("DistBackendError: topoopt: all_reduce: rank 2 failed: RuntimeError: boom", True),
         ("DistBackendError: topoopt: barrier: rank 2 has left the job", True),
+        ("DistBackendError: topoopt: barrier: ranks 2, 3 are gone: lost the link x", True),
+        ("DistBackendError: topoopt: reduce: rank 2 is stopped: its host acknowledges, but", True),
         ("DistBackendError: topoopt: lost the link server 1 port 0 -> server 2 port 1: x", True),
         ("DistBackendError: topoopt: all_reduce (operation 3 of group 0): Timed out", False),
         ("RuntimeError: rank 2 failed: the disk is full", False),
