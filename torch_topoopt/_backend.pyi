@@ -96,6 +96,36 @@ class RingCounters:
     @property
     def sent_bytes(self) -> int: ...
 
+class FlightRecorder:
+    """
+    The last `capacity` operations of this process.
+    """
+    def __init__(self, capacity: int) -> None: ...
+    @property
+    def recorded(self) -> int: ...
+
+class Supervision:
+    """
+    What a Session writes for others to see, of which rank. Paths may be empty: then nothing is
+    written there. `request_path`: when this file appears or changes, the flight recorder is dumped;
+    `stacks_fd`: an eventfd that is raised with every dump, or -1.
+    """
+
+    dump_limit: datetime.timedelta
+    dump_path: str
+    dumps_failures: bool
+    request_path: str
+    status_path: str
+    def __init__(self, rank: int, world_size: int, server: int, attempt: int) -> None: ...
+    def name_operations(self, library: str, any_sender: str) -> None:
+        """
+        In dumps: the first part of an operation's name, and a sender that is not known.
+        """
+    @property
+    def stacks_fd(self) -> int: ...
+    @stacks_fd.setter
+    def stacks_fd(self, arg0: int) -> None: ...
+
 class Session:
     """
     The links of this process, shared by all its process groups.
@@ -108,6 +138,8 @@ class Session:
         routes: collections.abc.Sequence[torch_topoopt.plan.Route],
         window_bytes: int,
         closed: collections.abc.Callable[[str], None],
+        recorder: FlightRecorder | None = None,
+        supervision: Supervision | None = None,
     ) -> None: ...
     def begin_iteration(self) -> int:
         """

@@ -20,6 +20,17 @@ void addDivision(const Reduction& reduction, const at::Tensor& tensor,
   });
 }
 
+// A group that fails is a reason to dump the flight recorder, also on a rank that waits for
+// nothing.
+GroupConfig reporting(GroupConfig config, const Session& session) {
+  if (session.supervisor()) {
+    config.failed = [supervisor = session.supervisor()](const std::string& why) {
+      supervisor->failed(why);
+    };
+  }
+  return config;
+}
+
 }  // namespace
 
 ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
@@ -27,7 +38,7 @@ ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, Group
                                          c10::intrusive_ptr<c10d::Store> store, Splitter splitter)
     : Backend(config.rank, static_cast<int>(config.ranks.size())),
       session_(std::move(session)),
-      group_(Group::open(session_->endpoint(), std::move(config))),
+      group_(Group::open(session_->endpoint(), reporting(std::move(config), *session_))),
       timeout_ms_(options->timeout.count()),
       options_(std::move(options)),
       splitter_(std::move(splitter)),
@@ -101,6 +112,17 @@ std::shared_ptr<Staging> ProcessGroupTopoopt::staging(bool create) {
 
 void ProcessGroupTopoopt::awaitStaged() {
   if (const auto staged = staging(false)) staged->awaitStarted();
+}
+
+RecordedGroup* ProcessGroupTopoopt::recordedGroup() {
+  const auto& supervisor = session_->supervisor();
+  if (!supervisor || !supervisor->recorder()) return nullptr;
+  std::call_once(recorded_once_, [&] {
+    const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+    const std::string description = getGroupDesc().empty() ? "undefined" : getGroupDesc();
+    recorded_ = supervisor->recorder()->addGroup(groupName(), description, ranks);
+  });
+  return recorded_.get();
 }
 
 void ProcessGroupTopoopt::checkRank(int64_t rank, const char* what) const {
@@ -188,7 +210,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
   checkOne(tensors, "reduce");
   checkRank(options.rootRank, "reduce");
   const int root = static_cast<int>(options.rootRank);
-  Call call(*this, {c10d::OpType::REDUCE, "topoopt:reduce", "reduce"}, tensors, tensors,
+  Call call(*this, {c10d::OpType::REDUCE, "topoopt:reduce", "reduce", root}, tensors, tensors,
             asked(options));
   c10d::ReduceOp op = options.reduceOp;
   const at::Tensor to = isRoot(root) ? call.update(tensors[0]) : call.read(tensors[0]);

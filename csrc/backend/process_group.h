@@ -116,6 +116,9 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   static CallTerms asked(const Options& options) {
     return {options.timeout, !options.asyncOp};
   }
+  // Of the flight recorder; nullptr if there is none. Known from the first call on: PyTorch gives a
+  // group its description when it has been made.
+  RecordedGroup* recordedGroup();
   void checkRank(int64_t rank, const char* what) const;
   void checkOther(int64_t rank, const char* what) const;  // not this one
   void checkNotInherited() const;
@@ -164,6 +167,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   std::mutex store_mutex_;
   c10::intrusive_ptr<c10d::Store> store_;  // until shutdown: it may be a server, and hold a port
   uint64_t monitored_barriers_ = 0;
+  std::once_flag recorded_once_;
+  std::shared_ptr<RecordedGroup> recorded_;  // set once, by recordedGroup()
   std::mutex staging_mutex_;
   std::shared_ptr<Staging> staging_;  // guarded by staging_mutex_
 };

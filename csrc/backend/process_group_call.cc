@@ -111,6 +111,52 @@ std::vector<std::optional<Slice>> cutInPieces(
   return slices;
 }
 
+bool coalesced(c10d::OpType type) {
+  return type == c10d::OpType::ALLREDUCE_COALESCED || type == c10d::OpType::ALLGATHER_COALESCED ||
+         type == c10d::OpType::COALESCED;
+}
+
+// As PyTorch's analyzer knows it, from torch 2.11 on.
+const char* recordedName(const ProcessGroupTopoopt::CallKind& kind) {
+  switch (kind.type) {
+    case c10d::OpType::ALLREDUCE:
+      return "all_reduce";  // of sparse tensors, too
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "allreduce_coalesced";
+    case c10d::OpType::_ALLGATHER_BASE:
+      return "_all_gather_base";
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return "ALLGATHER_coalesced";
+    case c10d::OpType::RECVANYSOURCE:
+      return "recv";
+    case c10d::OpType::BARRIER:
+      return "all_reduce_barrier";
+    default:
+      return kind.title + sizeof "topoopt:" - 1;
+  }
+}
+
+// Returns their bytes. Several are parts of one, unless each is an operation of its own: equal ones
+// are recorded as one tensor with a dimension more, others as one of all elements.
+size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
+    if (each || tensors.size() == 1) {
+      to.add(toString(tensor.scalar_type()), tensor.sizes().data(), tensor.sizes().size());
+    }
+  }
+  if (each || tensors.size() <= 1) return bytes;
+  std::vector<int64_t> sizes{static_cast<int64_t>(tensors.size())};
+  const at::IntArrayRef first = tensors[0].sizes();
+  sizes.insert(sizes.end(), first.begin(), first.end());
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.sizes() != first) sizes = {total(tensors)};
+  }
+  to.add(toString(tensors[0].scalar_type()), sizes.data(), sizes.size());
+  return bytes;
+}
+
 }  // namespace
 
 ProcessGroupTopoopt::HostCall::HostCall(ProcessGroupTopoopt& group, const CallKind& kind,
@@ -150,10 +196,49 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
     work_ = c10::make_intrusive<StagingWork>(*device_, group.session_->pool(), group.getRank(),
                                              kind.type, kind.title, inputs, outputs,
                                              group.group_->sequenceNumber());
-    return;
+  } else {
+    if (kind.order == StagingOperation::Order::kCollective) group.awaitStaged();
+    work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;
   }
-  if (kind.order == StagingOperation::Order::kCollective) group.awaitStaged();
-  work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;
+  if (group.recordedGroup() != nullptr) record(inputs, outputs);
+}
+
+// What was refused before it started does not count: the other members may not have called it.
+ProcessGroupTopoopt::Call::~Call() {
+  if (started_ || group_.recorded_ == nullptr) return;
+  group_.session_->supervisor()->recorder()->drop(record_);
+  group_.recorded_->giveBack(kind_.order == StagingOperation::Order::kMessage, number_);
+}
+
+void ProcessGroupTopoopt::Call::record(const Tensors& inputs, const Tensors& outputs) {
+  const auto& supervisor = group_.session_->supervisor();
+  RecordedGroup& group = *group_.recorded_;
+  record_ = supervisor->recorder()->record([&](RecordedOperation& operation) {
+    const bool message = kind_.order == StagingOperation::Order::kMessage;
+    const bool sends = kind_.type == c10d::OpType::SEND;
+    number_ = message ? group.nextMessage() : group.nextCollective();
+    if (operation.group != group_.recorded_) operation.group = group_.recorded_;
+    operation.name = recordedName(kind_);
+    operation.message = message;
+    operation.collective = message ? group.collectives() : number_;
+    operation.number = message ? number_ : 0;
+    operation.root = message ? -1 : kind_.peer;
+    operation.limit_ms = terms_.limit.count();
+    operation.in_flow = 0;
+    if (message) {
+      operation.sender = sends ? group_.getRank() : kind_.peer;
+      operation.receiver = sends ? kind_.peer : group_.getRank();
+      operation.tag = kind_.tag;
+      if (kind_.peer >= 0) operation.in_flow = group.nextInFlow(sends, kind_.peer, kind_.tag);
+    }
+    const bool several = coalesced(kind_.type);
+    size_t in = 0;
+    size_t out = 0;
+    if (!message || sends) in = recordTensors(inputs, several, operation.inputs);
+    if (!sends) out = recordTensors(outputs, several, operation.outputs);
+    operation.bytes = std::max(in, out);
+  });
+  work_->recorded(supervisor, record_);
 }
 
 at::Tensor ProcessGroupTopoopt::Call::flat(const at::Tensor& tensor) const {
@@ -249,6 +334,7 @@ void ProcessGroupTopoopt::Call::stage(Cut cut, std::initializer_list<Side> sides
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::Call::submit(bool awaits_device) {
+  started_ = true;
   if (device_) {
     auto operation = std::make_shared<StagingOperation>(*device_, kind_.order);
     operation->awaits_device = awaits_device;

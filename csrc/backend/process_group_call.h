@@ -27,6 +27,8 @@ struct ProcessGroupTopoopt::CallKind {
   c10d::OpType type;
   const char* title;      // for the profiler
   const char* name = "";  // for messages
+  int peer = -1;          // the root, or the other end of a message; -1: none, or any
+  int tag = 0;
   StagingOperation::Order order = StagingOperation::Order::kCollective;
 };
 
@@ -65,6 +67,10 @@ class ProcessGroupTopoopt::Call {
   // On the given accelerator, or nothing for the CPU.
   Call(ProcessGroupTopoopt& group, const CallKind& kind, std::optional<c10::Device> device,
        const Tensors& inputs, const Tensors& outputs, const CallTerms& asked, size_t operations);
+  ~Call();
+
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   // A contiguous tensor with the elements of `tensor`, ...
   at::Tensor read(const at::Tensor& tensor);
@@ -95,6 +101,7 @@ class ProcessGroupTopoopt::Call {
     size_t count = 0;
     for (const Side& side : sides) host.at(count++) = hostTensor(side);
     start(*host_call_, at::TensorList(host.data(), count));
+    started_ = true;
   }
 
   bool staged() const { return device_.has_value(); }
@@ -106,6 +113,7 @@ class ProcessGroupTopoopt::Call {
   WorkPtr submit(bool awaits_device = false);
 
  private:
+  void record(const Tensors& inputs, const Tensors& outputs);
   at::Tensor flat(const at::Tensor& tensor) const;
   at::Tensor returned(const at::Tensor& tensor, const at::Tensor& copy);
   at::Tensor hostTensor(const Side& side);
@@ -118,6 +126,10 @@ class ProcessGroupTopoopt::Call {
   CallTerms terms_;
   std::optional<HostCall> host_call_;
   c10::intrusive_ptr<TopooptWork> work_;
+  bool started_ = false;
+  // In the flight recorder, if the group is recorded.
+  uint64_t record_ = 0;
+  uint64_t number_ = 0;
   // Staged.
   std::vector<StagingPiece> pieces_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_back_;

@@ -46,8 +46,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
   checkOne(tensors, "broadcast");
   checkRank(options.rootRank, "broadcast");
   const int root = static_cast<int>(options.rootRank);
-  Call call(*this, {c10d::OpType::BROADCAST, "topoopt:broadcast", "broadcast"}, tensors, tensors,
-            asked(options));
+  Call call(*this, {c10d::OpType::BROADCAST, "topoopt:broadcast", "broadcast", root}, tensors,
+            tensors, asked(options));
   const at::Tensor data = isRoot(root) ? call.read(tensors[0]) : call.write(tensors[0]);
   const Call::Side side = isRoot(root) ? Call::Side{data, {}} : Call::Side{{}, data};
   call.add(Call::Cut::kPieces, {side}, [this, root](const HostCall& on, at::TensorList host) {
@@ -195,7 +195,9 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::gather(std::vector<Tensors>& o
                     "topoopt: gather takes one output per rank at the root, and none elsewhere");
   const Tensors to = root ? outputs[0] : Tensors{};
   for (const at::Tensor& output : to) checkSameType(output, inputs[0], "gather");
-  Call call(*this, {c10d::OpType::GATHER, "topoopt:gather", "gather"}, inputs, to, asked(options));
+  Call call(*this,
+            {c10d::OpType::GATHER, "topoopt:gather", "gather", static_cast<int>(options.rootRank)},
+            inputs, to, asked(options));
   std::vector<size_t> send_bytes(getSize(), 0);
   send_bytes[options.rootRank] = inputs[0].nbytes();
   addExchange(call, {CallName::kGather, static_cast<int>(options.rootRank)}, call.readAll(inputs),
@@ -215,8 +217,10 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
       "topoopt: scatter takes one input per rank at the root, and none elsewhere");
   const Tensors from = root ? inputs[0] : Tensors{};
   for (const at::Tensor& input : from) checkSameType(outputs[0], input, "scatter");
-  Call call(*this, {c10d::OpType::SCATTER, "topoopt:scatter", "scatter"}, from, outputs,
-            asked(options));
+  Call call(
+      *this,
+      {c10d::OpType::SCATTER, "topoopt:scatter", "scatter", static_cast<int>(options.rootRank)},
+      from, outputs, asked(options));
   std::vector<size_t> receive_bytes(getSize(), 0);
   receive_bytes[options.rootRank] = outputs[0].nbytes();
   addExchange(call, {CallName::kScatter, static_cast<int>(options.rootRank)}, call.readAll(from),
@@ -257,8 +261,10 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Ten
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int target, int tag) {
   checkOne(tensors, "send");
   checkOther(target, "send");
-  Call call(*this, {c10d::OpType::SEND, "topoopt:send", "send", StagingOperation::Order::kMessage},
-            tensors, {}, c10d::kUnsetTimeout);
+  Call call(
+      *this,
+      {c10d::OpType::SEND, "topoopt:send", "send", target, tag, StagingOperation::Order::kMessage},
+      tensors, {}, c10d::kUnsetTimeout);
   const at::Tensor data = call.read(tensors[0]);
   call.add(Call::Cut::kWhole, {{data, {}}},
            [this, target, tag](const HostCall& on, at::TensorList host) {
@@ -270,8 +276,10 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int tar
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recv(Tensors& tensors, int source, int tag) {
   checkOne(tensors, "recv");
   checkOther(source, "recv");
-  Call call(*this, {c10d::OpType::RECV, "topoopt:recv", "recv", StagingOperation::Order::kMessage},
-            tensors, tensors, c10d::kUnsetTimeout);
+  Call call(
+      *this,
+      {c10d::OpType::RECV, "topoopt:recv", "recv", source, tag, StagingOperation::Order::kMessage},
+      tensors, tensors, c10d::kUnsetTimeout);
   call.work().setSource(source);
   const at::Tensor data = call.write(tensors[0]);
   call.add(Call::Cut::kWhole, {{{}, data}},
@@ -284,7 +292,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recv(Tensors& tensors, int sou
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors, int tag) {
   checkOne(tensors, "recv");
   Call call(*this,
-            {c10d::OpType::RECVANYSOURCE, "topoopt:recvAnySource", "recv",
+            {c10d::OpType::RECVANYSOURCE, "topoopt:recvAnySource", "recv", -1, tag,
              StagingOperation::Order::kMessage},
             tensors, tensors, c10d::kUnsetTimeout);
   const at::Tensor data = call.write(tensors[0]);

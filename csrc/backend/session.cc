@@ -18,9 +18,14 @@ unsigned countForks() {
 
 }  // namespace
 
-Session::Session(EndpointConfig config, std::function<void(const std::string&)> closed)
+Session::Session(EndpointConfig config, std::function<void(const std::string&)> closed,
+                 std::shared_ptr<FlightRecorder> recorder,
+                 std::optional<SupervisorConfig> supervision)
     : endpoint_(std::make_shared<Endpoint>(std::move(config))),
       pool_(std::make_shared<CompletionPool>()),
+      supervisor_(supervision ? std::make_shared<Supervisor>(std::move(*supervision),
+                                                             std::move(recorder), endpoint_)
+                              : nullptr),
       on_closed_(std::move(closed)),
       forks_when_opened_(countForks()) {}
 
@@ -29,9 +34,11 @@ Session::~Session() {
     // There are no threads to stop; the copies of their state go with the process.
     new std::shared_ptr<Endpoint>(endpoint_);
     new std::shared_ptr<CompletionPool>(pool_);
+    new std::shared_ptr<Supervisor>(supervisor_);
     return;
   }
   endpoint_->stop();
+  if (supervisor_) supervisor_->stop();
 }
 
 bool Session::inherited() const { return forks != forks_when_opened_; }
@@ -61,6 +68,7 @@ bool Session::lastGroupGone() {
 }
 
 void Session::close(const std::string& why) {
+  if (supervisor_) supervisor_->stop();
   on_closed_(why);
   endpoint_->stop();
   pool_->stop();

@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "backend/completion_pool.h"
+#include "backend/supervisor.h"
 #include "transport/endpoint.h"
 
 namespace topoopt {
@@ -17,12 +19,17 @@ namespace topoopt {
 class Session {
  public:
   // `closed` is called once, after the links have come to rest and before they close, with why the
-  // session could not end in good order, or "".
-  Session(EndpointConfig config, std::function<void(const std::string&)> closed);
+  // session could not end in good order, or "". Without `supervision` nobody watches. `recorder`
+  // may be nullptr, or serve several sessions of this process.
+  Session(EndpointConfig config, std::function<void(const std::string&)> closed,
+          std::shared_ptr<FlightRecorder> recorder = nullptr,
+          std::optional<SupervisorConfig> supervision = std::nullopt);
   ~Session();
 
   const std::shared_ptr<Endpoint>& endpoint() const { return endpoint_; }
   const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
+  // nullptr: nobody watches.
+  const std::shared_ptr<Supervisor>& supervisor() const { return supervisor_; }
 
   void groupOpened();
   // Not on the reactor thread, and without the GIL.
@@ -52,6 +59,7 @@ class Session {
 
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<CompletionPool> pool_;
+  const std::shared_ptr<Supervisor> supervisor_;
   const std::function<void(const std::string&)> on_closed_;
   const unsigned forks_when_opened_;
   mutable std::mutex mutex_;

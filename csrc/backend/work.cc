@@ -10,9 +10,16 @@
 namespace topoopt {
 namespace {
 
+std::string whereDumpsAre(const Supervisor* supervisor) {
+  const std::string folder = supervisor == nullptr ? "" : supervisor->whereDumpsAre();
+  return folder.empty() ? ""
+                        : " (the last operations of each rank: topoopt inspect " + folder + ")";
+}
+
 // What Python sees is torch.distributed.DistBackendError, a RuntimeError. It names the operation;
 // an error that is about this operation alone, such as its timeout, begins with its name already.
-std::exception_ptr asTorchError(const std::exception_ptr& error, const std::string& operation) {
+std::exception_ptr asTorchError(const std::exception_ptr& error, const std::string& operation,
+                                const Supervisor* supervisor) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error&) {
@@ -22,7 +29,7 @@ std::exception_ptr asTorchError(const std::exception_ptr& error, const std::stri
     const std::string where = why.starts_with(operation) ? "" : operation + ": ";
     return std::make_exception_ptr(c10::DistBackendError(
         c10::SourceLocation{__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-        "topoopt: " + where + why));
+        "topoopt: " + where + why + whereDumpsAre(supervisor)));
   }
 }
 
@@ -46,7 +53,7 @@ TopooptWork::TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::O
       number_(number) {}
 
 void TopooptWork::complete(std::exception_ptr error, std::function<void()> finisher) {
-  if (error) return finishWork(asTorchError(error, operationOf(title_)));
+  if (error) return finishWork(asTorchError(error, operationOf(title_), supervisor_.get()));
   if (!finisher) return finishWork(nullptr);
   const auto self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this);
   const auto finish = [self, finisher = std::move(finisher)] {
@@ -56,7 +63,8 @@ void TopooptWork::complete(std::exception_ptr error, std::function<void()> finis
       const at::AutoDispatchBelowADInplaceOrView no_autograd;
       finisher();
     } catch (const std::exception&) {
-      return self->finishWork(asTorchError(std::current_exception(), operationOf(self->title_)));
+      return self->finishWork(asTorchError(std::current_exception(), operationOf(self->title_),
+                                           self->supervisor_.get()));
     }
     self->finishWork(nullptr);
   };
@@ -64,7 +72,18 @@ void TopooptWork::complete(std::exception_ptr error, std::function<void()> finis
   pool_->run(finish);
 }
 
+void TopooptWork::recorded(std::shared_ptr<Supervisor> supervisor, uint64_t id) {
+  supervisor_ = std::move(supervisor);
+  record_ = id;
+}
+
+void TopooptWork::setSource(int rank) {
+  source_ = rank;
+  if (supervisor_) supervisor_->recorder()->setSender(record_, rank);
+}
+
 void TopooptWork::finishWork(std::exception_ptr error) {
+  if (supervisor_) supervisor_->recorder()->end(record_, error != nullptr);
   // The future is taken before a caller can see the work completed, so that exactly one of this
   // function and getFuture() completes it.
   c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -107,7 +126,11 @@ bool TopooptWork::wait(std::chrono::milliseconds timeout) {
                                           std::to_string(timeout.count()) +
                                           " ms; the operation goes on");
   }
-  if (exception_) std::rethrow_exception(exception_);
+  if (exception_) {
+    lock.unlock();
+    if (supervisor_) supervisor_->awaitDump();  // for this error may end the process
+    std::rethrow_exception(exception_);
+  }
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/completion_pool.h"
+#include "backend/supervisor.h"
 
 namespace topoopt {
 
@@ -24,9 +25,12 @@ class TopooptWork : public c10d::Work {
   // no other thread waits for it; else on a thread of the pool.
   void complete(std::exception_ptr error, std::function<void()> finisher);
 
+  // Before the operation is started: it is entry `id` of the supervisor's recorder.
+  void recorded(std::shared_ptr<Supervisor> supervisor, uint64_t id);
+
   // Memory that must live until the operation is over.
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
-  void setSource(int rank) { source_ = rank; }
+  void setSource(int rank);
 
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override {}
@@ -50,6 +54,8 @@ class TopooptWork : public c10d::Work {
   std::vector<at::Tensor> kept_;
   const uint64_t number_;
   const std::thread::id caller_ = std::this_thread::get_id();
+  std::shared_ptr<Supervisor> supervisor_;  // nullptr: it is not recorded
+  uint64_t record_ = 0;
   int source_ = -1;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made when asked for
 };

@@ -65,13 +65,16 @@ namespace {
 
 std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> links,
                                      std::vector<plan::Route> routes, size_t window_bytes,
-                                     std::function<void(const std::string&)> closed) {
+                                     std::function<void(const std::string&)> closed,
+                                     std::optional<std::shared_ptr<FlightRecorder>> recorder,
+                                     std::optional<SupervisorConfig> supervision) {
   return std::make_shared<Session>(EndpointConfig{.rank = rank,
                                                   .size = size,
                                                   .links = std::move(links),
                                                   .routes = std::move(routes),
                                                   .window_bytes = window_bytes},
-                                   std::move(closed));
+                                   std::move(closed), recorder.value_or(nullptr),
+                                   std::move(supervision));
 }
 
 c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
@@ -124,6 +127,46 @@ void bindConfigs(py::module_& module) {
       .def_readwrite("segment_fd", &GroupConfig::segment_fd,
                      "Of memory that all members share; -1: none.")
       .def_readwrite("algorithm", &GroupConfig::algorithm);
+}
+
+std::shared_ptr<FlightRecorder> makeRecorder(size_t capacity) {
+  return std::make_shared<FlightRecorder>(capacity);
+}
+
+void bindSupervision(py::module_& module) {
+  py::class_<FlightRecorder, std::shared_ptr<FlightRecorder>>(
+      module, "FlightRecorder", "The last `capacity` operations of this process.")
+      .def(py::init(&makeRecorder), py::arg("capacity"))
+      .def_property_readonly("recorded", &FlightRecorder::recorded);
+  using Milliseconds = std::chrono::milliseconds;
+  py::class_<SupervisorConfig>(
+      module, "Supervision",
+      "What a Session writes for others to see, of which rank. Paths may be empty: then nothing is "
+      "written there. `request_path`: when this file appears or changes, the flight recorder is "
+      "dumped; `stacks_fd`: an eventfd that is raised with every dump, or -1.")
+      .def(py::init([](int rank, int world_size, int server, int attempt) {
+             SupervisorConfig config;
+             config.of = {
+                 .rank = rank, .world_size = world_size, .server = server, .attempt = attempt};
+             return config;
+           }),
+           py::arg("rank"), py::arg("world_size"), py::arg("server"), py::arg("attempt"))
+      .def(
+          "name_operations",
+          [](SupervisorConfig& config, std::string library, std::string any_sender) {
+            config.of.library = std::move(library);
+            config.of.any_sender = std::move(any_sender);
+          },
+          py::arg("library"), py::arg("any_sender"),
+          "In dumps: the first part of an operation's name, and a sender that is not known.")
+      .def_readwrite("dump_path", &SupervisorConfig::dump_path)
+      .def_readwrite("dumps_failures", &SupervisorConfig::dumps_failures)
+      .def_readwrite("status_path", &SupervisorConfig::status_path)
+      .def_readwrite("request_path", &SupervisorConfig::request_path)
+      .def_readwrite("stacks_fd", &SupervisorConfig::stacks_fd)
+      .def_property(
+          "dump_limit", [](const SupervisorConfig& config) { return config.dump_limit; },
+          [](SupervisorConfig& config, Milliseconds limit) { config.dump_limit = limit; });
 }
 
 void bindCounters(py::module_& module) {
@@ -211,10 +254,12 @@ PYBIND11_MODULE(_backend, module) {
   const py::call_guard<py::gil_scoped_release> no_gil;
   topoopt::bindConfigs(module);
   topoopt::bindCounters(module);
+  topoopt::bindSupervision(module);
   py::class_<Session, std::shared_ptr<Session>>(
       module, "Session", "The links of this process, shared by all its process groups.")
       .def(py::init(&topoopt::makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
-           py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false))
+           py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false),
+           py::arg("recorder") = std::nullopt, py::arg("supervision") = std::nullopt)
       .def("link_traffic", &topoopt::linkTraffic, no_gil)
       .def(
           "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },

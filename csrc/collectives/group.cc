@@ -159,6 +159,7 @@ void Group::fail(std::exception_ptr error, Notify notify) {
     if (error_) return;
     error_ = error;
   }
+  if (config_.failed && notify != Notify::kShutdown) config_.failed(whatFailed(error));
   const auto self = shared_from_this();
   surveys_.cancel();
   endCollectives(error, notify);

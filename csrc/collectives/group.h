@@ -48,6 +48,8 @@ struct GroupConfig {
   CostModel cost{};                        // the same on all members
   std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
+  // Called once, on the reactor thread, when the group has failed, and not when it is shut down.
+  std::function<void(const std::string& why)> failed{};
 };
 
 // The memory of a point-to-point message.

@@ -146,6 +146,8 @@ class Endpoint final : private Link::Observer {
 
   // Not on the loop: one entry per link, in the order of the configuration.
   std::vector<LinkTraffic> traffic();
+  // Loop. The same.
+  std::vector<LinkTraffic> trafficOnLoop() const;
 
   // Any thread: readable while lostCables() may have changed; the reader empties it.
   int cablesEvent() const { return cables_event_.get(); }
@@ -158,6 +160,7 @@ class Endpoint final : private Link::Observer {
   // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
   // first one is 0.
   uint64_t beginIteration() { return ++iteration_; }
+  uint64_t iteration() const { return iteration_; }
 
   // Not on the loop: what each link has sent of each iteration from `first` on, own and relayed.
   std::vector<std::vector<uint64_t>> iterationBytes(uint64_t first, size_t count);

@@ -238,13 +238,17 @@ void Endpoint::resolveLeaving(const std::string& result) {
 
 std::vector<LinkTraffic> Endpoint::traffic() {
   std::vector<LinkTraffic> list;
-  reactor_.run([&] {
-    for (size_t i = 0; i < links_.size(); ++i) {
-      const LinkSpec& spec = config_.links[i];
-      list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable,
-                      links_[i]->usable()});
-    }
-  });
+  reactor_.run([&] { list = trafficOnLoop(); });
+  return list;
+}
+
+std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
+  std::vector<LinkTraffic> list;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable,
+                    links_[i]->usable()});
+  }
   return list;
 }
 

@@ -35,6 +35,7 @@ from torch_topoopt.runtime.job_network import (
     meet_versions,
 )
 from torch_topoopt.runtime.measuring import cost_of
+from torch_topoopt.runtime.supervised import supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ class Job:
     held: bool = False
     meter: IterationMeter | None = None
     end_meter: Callable[[], None] | None = None
+    end_supervision: Callable[[], None] = lambda: None
 
     @cached_property
     def number_of(self) -> dict[int, int]:
@@ -194,6 +196,8 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     for link in links.planned:
         log_link(link, wiring)
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
+    server = layout.server_of[place.index]
+    recorder, supervision, end_supervision = supervise(extension, place, server)
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
@@ -201,10 +205,13 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         routes=rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded)),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
+        recorder=recorder,
+        supervision=supervision,
     )
     job = Job(
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
     )
+    job.end_supervision = end_supervision
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout)
@@ -275,5 +282,6 @@ def _on_closed(job: Job | None, why: str) -> None:
         log.warning("rank %d: aborted: %s", job.place.index, why)
     if job.end_meter is not None:
         job.end_meter()
+    job.end_supervision()
     if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
         _record.add(job, run_dir)

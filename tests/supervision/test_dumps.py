@@ -1,0 +1,133 @@
+"""Dumps are read as data, and refused with the name of what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.dumps import collective, dump, link, message, save
+
+from torch_topoopt.plan import Link
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.supervision.dumps import read_dump, read_dumps, read_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_dump_says_what_a_rank_has_called(tmp_path: Path) -> None:
+    folder = save(
+        tmp_path,
+        dump(
+            1,
+            [collective(4, "_all_gather_base"), message("send", 1, 0, place=3, tag=2)],
+            links=[link(1, 0, 10, 20)],
+        ),
+    )
+    (folder / "stacks-1.json").write_text(
+        json.dumps(
+            {
+                "threads": [
+                    {
+                        "name": "MainThread",
+                        "frames": [
+                            {"file": "/home/a/train.py", "line": 12, "function": "step"},
+                            {"file": os.__file__, "line": 1, "function": "wait"},
+                        ],
+                    }
+                ]
+            }
+        )
+    )
+    found = read_dumps(folder)[1]
+    assert (found.server, found.host, found.process) == (1, "tester", 1001)
+    assert found.members == {"0": (0, 1)}
+    assert found.called == {"0": 4}
+    gathered, sent = found.calls
+    assert str(gathered) == "all_gather_into_tensor (collective 4 of group 0)"
+    assert gathered.input_sizes == ((4,),)
+    assert sent.message is not None
+    assert (sent.message.place, sent.message.tag, sent.unfinished) == (3, 2, True)
+    assert [(count.link, count.received_bytes) for count in found.links] == [(Link(1, 0, 0, 0), 20)]
+    assert found.where == "train.py:12 in step"
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (sys.exit, (3,))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80",
+        b"hello",
+        pickle.dumps(Evil()),
+        pickle.dumps([1])[:-3],
+        b"\x80\x02crandom\nx\n.",
+    ],
+)
+def test_what_is_no_pickle_of_plain_values_is_refused_and_not_run(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "rank_0").write_bytes(content)
+    with pytest.raises(DocumentError, match="rank_0: is no pickle of plain values"):
+        read_plain(tmp_path / "rank_0")
+
+
+def changed(field: str, value: Any) -> dict[str, Any]:
+    """A dump of which one field is another; "entries.state" is that of the first entry."""
+    made = dump(0, [collective(1)], links=[link(0, 1, 1, 1)])
+    *above, name = field.split(".")
+    place: Any = made
+    for key in above:
+        place = place[key]
+        place = place[0] if isinstance(place, list) else place
+    place[name] = value
+    return made
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("entries", {}, "entries: {} is no list"),
+        ("entries", [3], r"entries\[0\].: 3 is no dict"),
+        ("entries.state", "lost", r"entries\[0\].state: 'lost' is not scheduled, started"),
+        ("entries.input_sizes", [["a"]], r"entries\[0\].input_sizes: .* is no list of lists"),
+        ("entries.process_group", "0", "process_group: '0' is no pair of texts"),
+        ("entries.topoopt.bytes", 1.5, r"entries\[0\].topoopt.bytes: 1.5 is no int"),
+        ("entries.is_p2p", True, r"entries\[0\].topoopt.sender: nothing is no int"),
+        ("pg_config", 4, "pg_config.: 4 is no dict"),
+        ("pg_config.0.ranks", "[0, __import__('os')]", "pg_config.0.ranks: .* is no list of ranks"),
+        ("topoopt.rank", "0", "topoopt.rank: '0' is no int"),
+        ("topoopt.links.sends", 1, r"topoopt.links\[0\].sends: 1 is no bool"),
+    ],
+)
+def test_a_wrong_field_is_named(field: str, value: Any, error: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank_0"
+    path.write_bytes(pickle.dumps(changed(field, value)))
+    with pytest.raises(DocumentError, match=error):
+        read_dump(path)
+
+
+def test_what_others_dump_is_named_as_that(tmp_path: Path) -> None:
+    others = dump(0, [])
+    del others["topoopt"]
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(others))
+    with pytest.raises(DocumentError, match="topoopt: missing; this is not our dump"):
+        read_dumps(tmp_path)
+
+
+def test_a_folder_without_dumps_and_two_of_a_rank_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DocumentError, match="has no dumps of a flight recorder"):
+        read_dumps(tmp_path)
+    save(tmp_path, dump(0, []))
+    (tmp_path / "other_0").write_bytes((tmp_path / "rank_0").read_bytes())
+    with pytest.raises(DocumentError, match="is a second dump of rank 0"):
+        read_dumps(tmp_path)

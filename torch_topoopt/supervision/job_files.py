@@ -1,0 +1,121 @@
+"""Where the files of a job that others see lie, and which jobs of this user run on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_topoopt.processes.scratch import process_start
+
+_DUMPS = "flight_recorder"
+_ATTEMPT = "attempt"
+_RUNNING = "running"  # links to the folders of jobs, by the process that made each
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The folder of a run, or of a job that `topoopt run` has not started."""
+
+    path: Path
+
+    @property
+    def statuses(self) -> Path:
+        return self.path / "status"
+
+    def status(self, rank: int) -> Path:
+        """Written once a second while the rank runs."""
+        return self.statuses / f"rank-{rank}"
+
+    @property
+    def request(self) -> Path:
+        """When this file appears or changes, all ranks dump their flight recorders."""
+        return self.path / "dump-request"
+
+    def dumps(self, attempt: int) -> Path:
+        """Of the job after so many restarts."""
+        return self.path / _DUMPS / f"{_ATTEMPT}{attempt}"
+
+    def dump(self, attempt: int, rank: int) -> Path:
+        """A name whose rank PyTorch's analyzer finds, too."""
+        return self.dumps(attempt) / f"rank_{rank}"
+
+    def last_dumps(self) -> Path | None:
+        """The folder of the last attempt that has dumps."""
+        attempts = {
+            int(number): folder
+            for folder in (self.path / _DUMPS).glob(f"{_ATTEMPT}*")
+            if (number := folder.name.removeprefix(_ATTEMPT)).isdecimal() and any(folder.iterdir())
+        }
+        return attempts[max(attempts)] if attempts else None
+
+    def tidy(self) -> None:
+        """Removes what is of no use after the job; to be called when a rank has ended."""
+        with contextlib.suppress(OSError):  # another rank is still there
+            self.statuses.rmdir()
+            self.request.unlink(missing_ok=True)
+        if self.path.parent.name == _JOBS:
+            with contextlib.suppress(OSError):  # there are dumps
+                self.path.rmdir()
+
+
+_JOBS = "jobs"
+
+
+def _runtime_folder() -> Path:
+    """A folder of this user alone, made if need be; raises OSError if another owns it."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and os.path.isdir(given):
+        folder = Path(given) / "torch_topoopt"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"torch_topoopt-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{folder}: others own it, or may write there")
+    return folder
+
+
+def folder_without_run(name: str) -> Path:
+    """Of a job that `topoopt run` has not started. Raises OSError."""
+    folder = _runtime_folder() / _JOBS / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _own_link() -> Path:
+    return _runtime_folder() / _RUNNING / f"{os.getpid()}-{process_start(os.getpid())}"
+
+
+def note_running(job: Path) -> None:
+    """This process belongs to the job in that folder, until forget_running(). Raises OSError."""
+    link = _own_link()
+    link.parent.mkdir(mode=0o700, exist_ok=True)
+    for other in link.parent.iterdir():
+        if not _runs(other):
+            other.unlink(missing_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(job)
+
+
+def forget_running() -> None:
+    with contextlib.suppress(OSError):
+        _own_link().unlink(missing_ok=True)
+
+
+def _runs(link: Path) -> bool:
+    pid, _, started = link.name.partition("-")
+    return pid.isdecimal() and started == str(process_start(int(pid)))
+
+
+def running_jobs() -> list[Path]:
+    """The folders of this user's jobs that run on this machine, the last one to start first."""
+    folder = _runtime_folder() / _RUNNING
+    if not folder.is_dir():
+        return []
+    links = [link for link in folder.iterdir() if _runs(link)]
+    links.sort(key=lambda link: link.lstat().st_mtime_ns, reverse=True)
+    return list(dict.fromkeys(link.readlink() for link in links))

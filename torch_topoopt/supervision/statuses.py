@@ -1,0 +1,157 @@
+"""What the ranks of a running job say of themselves once a second, read and checked."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.plan import Link
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.supervision.dumps import PlainFields, read_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch_topoopt.supervision.job_files import JobFolder
+
+_VERSION = 1
+_RANK = re.compile(r"rank-\d+")
+SLOW = 0.5  # of the plan's rate: a link that is busy and slower is degraded
+_BUSY = 0.5  # of the time: a link that has less to send does not show how fast it is
+
+
+@dataclass(frozen=True)
+class RunningCall:
+    """An operation that is not over. `number`: among the collectives of its group; 0: a message."""
+
+    name: str
+    group: str
+    number: int
+    state: str  # "scheduled" or "started"
+    seconds: float  # since it was called
+    bytes: int
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """What a link carried in the last second; `busy` is the part of the time in which it had
+    something to send. `relay_peak_bytes`: most that ever waited here for others."""
+
+    link: Link
+    gbps: float
+    busy: float
+    sent_bytes: int
+    relayed_bytes: int
+    relay_peak_bytes: int
+
+    def degraded(self, planned_gbps: float | None) -> bool:
+        """Whether it had enough to send, and was much slower than planned."""
+        if planned_gbps is None or self.busy < _BUSY:
+            return False
+        return self.gbps / min(1.0, self.busy) < SLOW * planned_gbps
+
+
+@dataclass(frozen=True)
+class Status:
+    """One rank, as it was `time_ns` after the epoch."""
+
+    rank: int
+    world_size: int
+    server: int
+    attempt: int
+    host: str
+    process: int
+    time_ns: int
+    failure: str
+    iteration: int
+    called: int
+    unfinished: int
+    calls: tuple[RunningCall, ...]  # the first of those that are not over
+    links: tuple[LinkRate, ...]  # that it sends on
+
+    @property
+    def relay_peak_bytes(self) -> int:
+        return sum(link.relay_peak_bytes for link in self.links)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there; of other hosts that is not known, and True."""
+        if self.host != platform.node():
+            return True
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def figures(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self) | {"alive": self.alive, "relay_peak_bytes": self.relay_peak_bytes}
+
+
+def read_statuses(job: JobFolder) -> dict[int, Status]:
+    """Rank -> what it says; an empty dict where no rank runs. Raises DocumentError."""
+    found = {}
+    if not job.statuses.is_dir():
+        return {}
+    for path in sorted(job.statuses.iterdir()):
+        if _RANK.fullmatch(path.name) is None:
+            continue
+        try:
+            status = read_status(path)
+        except DocumentError:
+            if path.exists():
+                raise
+            continue  # the rank has ended
+        found[status.rank] = status
+    return dict(sorted(found.items()))
+
+
+def read_status(path: Path) -> Status:
+    """Raises DocumentError for what is no status."""
+    fields = PlainFields(path, "", read_plain(path))
+    if fields.take("version", int) != _VERSION:
+        raise fields.error("version", f"{fields.values['version']} is not {_VERSION}")
+    return Status(
+        rank=fields.take("rank", int),
+        world_size=fields.take("world_size", int),
+        server=fields.take("server", int),
+        attempt=fields.take("attempt", int),
+        host=fields.take("host", str),
+        process=fields.take("pid", int),
+        time_ns=fields.take("time_ns", int),
+        failure=fields.take("failure", str),
+        iteration=fields.take("iteration", int),
+        called=fields.take("operations_called", int),
+        unfinished=fields.take("operations_unfinished", int),
+        calls=tuple(_call(entry) for entry in fields.each("operations")),
+        links=tuple(_link(e) for e in fields.each("links") if e.take("sends", bool)),
+    )
+
+
+def _call(entry: PlainFields) -> RunningCall:
+    return RunningCall(
+        name=entry.take("name", str),
+        group=entry.take("group", str),
+        number=entry.take("collective", int),
+        state=entry.take("state", str),
+        seconds=entry.take("seconds", float),
+        bytes=entry.take("bytes", int),
+    )
+
+
+def _link(entry: PlainFields) -> LinkRate:
+    ends = ("source", "source_port", "target", "target_port")
+    return LinkRate(
+        link=Link(*(entry.take(name, int) for name in ends)),
+        gbps=entry.take("gbps", float),
+        busy=entry.take("busy", float),
+        sent_bytes=entry.take("sent_bytes", int),
+        relayed_bytes=entry.take("relayed_bytes", int),
+        relay_peak_bytes=entry.take("relay_peak_bytes", int),
+    )
