@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.progress import TaskID
+
+    _Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 _PLAIN_WIDTH = 120
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
@@ -72,15 +75,28 @@ class Terminal:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """The first column is text; the others are figures and aligned to the right."""
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-        for i, column in enumerate(columns):
-            table.add_column(escape(column), justify="right" if i else "left", no_wrap=bool(i))
-        for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
         with self._console.capture() as capture:
-            self._console.print(table)
+            self._console.print(_drawn(title, columns, rows))
         for line in capture.get().splitlines():
             print(line.rstrip(), file=self._file)
+
+    @property
+    def moves(self) -> bool:
+        """Whether what is shown can be replaced: this is a terminal."""
+        return self._console.is_terminal
+
+    @contextmanager
+    def screen(self) -> Iterator[Callable[[Sequence[str | _Table]], None]]:
+        """Gives a function that shows lines and tables (as `table` takes them) in place of those
+        that it showed before; the last ones stay."""
+        with Live(console=self._console, auto_refresh=False) as live:
+
+            def show(parts: Sequence[str | _Table]) -> None:
+                signals.check()
+                drawn = [escape(p) if isinstance(p, str) else _drawn(*p) for p in parts]
+                live.update(Group(*drawn), refresh=True)
+
+            yield show
 
     @contextmanager
     def stage(
@@ -139,6 +155,15 @@ class Terminal:
                 display.update(task, completed=fraction or 0.0, total=total, text=text)
 
             yield show
+
+
+def _drawn(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for i, column in enumerate(columns):
+        table.add_column(escape(column), justify="right" if i else "left", no_wrap=bool(i))
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    return table
 
 
 def make_console(file: IO[str]) -> Console:

@@ -40,6 +40,8 @@ VERBS = {
         "how long flows with given paths, sizes and dependencies take", "simulate.simulate"
     ),
     "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "run.run"),
+    "status": Verb("what a running job does at this moment", "supervise.status"),
+    "inspect": Verb("whose part is missing in a job that hangs or has failed", "supervise.inspect"),
     "report": Verb("the report page of a run", "report"),
     "topology": Verb(
         "how to wire servers for a demand, and what the network is worth", "plan.topology"

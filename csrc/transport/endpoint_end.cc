@@ -246,8 +246,8 @@ std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
   std::vector<LinkTraffic> list;
   for (size_t i = 0; i < links_.size(); ++i) {
     const LinkSpec& spec = config_.links[i];
-    list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable,
-                    links_[i]->usable()});
+    list.push_back(
+        {spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable, links_[i]->usable()});
   }
   return list;
 }

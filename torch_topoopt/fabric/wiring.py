@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Link, Plan
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,22 @@ class Wiring(Document):
 
     def link_rates(self, plan: Plan) -> dict[tuple[int, int], float]:
         """(source, target) -> Gb/s of all links between them; empty unless every rate is known."""
-        ports = self.by_port()
+        known = self.planned_rates(plan)
         rates: dict[tuple[int, int], float] = {}
+        for link in plan.network.links:
+            if link not in known:
+                return {}
+            pair = (link.source, link.target)
+            rates[pair] = rates.get(pair, 0.0) + known[link]
+        return rates
+
+    def planned_rates(self, plan: Plan) -> dict[Link, float]:
+        """Gb/s of each link of the plan, the least that is known of its ends.
+
+        Without those of whose ends nothing is known.
+        """
+        ports = self.by_port()
+        rates = {}
         for link in plan.network.links:
             near = ports[link.source, link.source_port]
             far = ports[link.target, link.target_port]
@@ -144,10 +158,8 @@ class Wiring(Document):
                 for rate in (near.gbps, near.speed_gbps, far.gbps, far.speed_gbps)
                 if rate is not None
             ]
-            if not known:
-                return {}
-            pair = (link.source, link.target)
-            rates[pair] = rates.get(pair, 0.0) + min(known)
+            if known:
+                rates[link] = min(known)
         return rates
 
     def tcp_port_of(self, port: PortAddress) -> int:

@@ -1,0 +1,1 @@
+"""Verbs that look at a job: `topoopt inspect` and `topoopt status`."""

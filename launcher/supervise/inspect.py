@@ -1,0 +1,148 @@
+"""`topoopt inspect`: whose part is missing in a job that hangs or has failed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, parser, shared_options
+from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.supervise import jobs
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.supervision.culprits import Blame
+    from torch_topoopt.supervision.dumps import Dump
+    from torch_topoopt.supervision.job_files import JobFolder
+
+_DESCRIPTION = """\
+Merges what the ranks of a job remember of their last operations, and names the culprit: the rank
+that has not called what others wait for, calls that do not match, a send that nobody receives,
+ranks that wait for each other, a rank that is gone, a link that does not deliver. Every rank writes
+such a dump when an operation fails or its time is up, and at SIGUSR1; the error's text says where.
+The ranks of a job that still runs are asked for new ones.
+
+RUN_DIR is the folder of the run, or one with dumps in it (default: the job that runs). PyTorch's
+own analyzer reads the same files: torchfrtrace RUN_DIR/flight_recorder/attempt0."""
+
+_EXAMPLES = """\
+  topoopt inspect runs/2026-01-31T12-00-00
+  topoopt inspect --json
+  kill -USR1 PID; topoopt inspect runs/2026-01-31T12-00-00    # PID of one rank: only its dump"""
+
+_PAUSE_S = 0.05
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    options = parser.Parser("inspect", _DESCRIPTION, _EXAMPLES)
+    jobs.add_run(options, "folder of the run, or of dumps (default: the job that runs)")
+    options.add_argument(
+        "--wait",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long the ranks of a running job may take to write their dumps (default: 5)",
+    )
+    shared_options.add(options, "json")
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+    if not 0 <= arguments.wait < float("inf"):
+        raise InputError(f"wait: {arguments.wait:g} is no number of seconds from 0 on")
+    from torch_topoopt.supervision.culprits import find_culprits
+    from torch_topoopt.supervision.dumps import read_dumps
+
+    job = jobs.find(arguments.run)
+    terminal = console.Terminal(json_output=arguments.json)
+    _ask_running_ranks(terminal, job, arguments.wait)
+    folder = job.last_dumps() or job.path
+    dumps = read_dumps(folder)
+    findings = find_culprits(dumps)
+    if arguments.json:
+        console.print_json(_figures(folder, dumps, findings))
+        return OK
+    terminal.line(f"{len(dumps)} dumps in {folder}")
+    if not findings:
+        terminal.line("no operation waits for anybody, and none has failed")
+    for i, finding in enumerate(findings):
+        terminal.line(
+            f"{'also' if i else 'culprit' if finding.ranks else 'finding'}: {finding.text}"
+        )
+    _show_ranks(terminal, dumps)
+    return OK
+
+
+def _ask_running_ranks(terminal: Terminal, job: JobFolder, limit_s: float) -> None:
+    """New dumps of the ranks that run; waits for them, though not for ever."""
+    from torch_topoopt.supervision.statuses import read_statuses
+
+    running = [status for status in read_statuses(job).values() if status.alive]
+    if not running or any(status.failure for status in running):
+        return  # the dumps of a failure are not to be replaced
+    before = {s.rank: _changed(job.dump(s.attempt, s.rank)) for s in running}
+    try:
+        job.request.write_text(str(time.time_ns()), encoding="ascii")
+    except OSError as error:
+        raise InputError(f"RUN_DIR: {job.request}: {error.strerror}") from None
+    deadline = time.monotonic() + limit_s
+    late = running
+    while late and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
+        late = [s for s in late if _changed(job.dump(s.attempt, s.rank)) == before[s.rank]]
+    terminal.line(
+        f"the job runs: {len(running) - len(late)} of {len(running)} ranks wrote new dumps"
+    )
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def _figures(folder: Path, dumps: dict[int, Dump], findings: list[Blame]) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "culprits": list(findings[0].ranks) if findings else [],
+        "findings": [{"kind": f.kind, "ranks": list(f.ranks), "text": f.text} for f in findings],
+        "ranks": [
+            {
+                "rank": dump.rank,
+                "server": dump.server,
+                "host": dump.host,
+                "process": dump.process,
+                "time_ns": dump.time_ns,
+                "why": dump.why,
+                "where": dump.where,
+                "called": dump.called,
+                "unfinished": [
+                    {"call": str(call), "state": "failed" if call.failed else call.state}
+                    for call in dump.calls
+                    if call.unfinished
+                ],
+            }
+            for dump in dumps.values()
+        ],
+    }
+
+
+def _show_ranks(terminal: Terminal, dumps: dict[int, Dump]) -> None:
+    rows = []
+    for rank, dump in sorted(dumps.items()):
+        waiting = [call for call in dump.calls if call.unfinished]
+        last = waiting[0] if waiting else dump.calls[-1] if dump.calls else None
+        doing = "nothing was called"
+        if last is not None:
+            state = "failed" if last.failed else last.state
+            more = f", {len(waiting) - 1} more" if len(waiting) > 1 else ""
+            doing = f"{last}: {state}{more}"
+        rows.append((f"rank {rank}", str(dump.server), dump.host, doing, dump.where))
+    terminal.table("Ranks", ("rank", "server", "host", "first unfinished or last call", "at"), rows)
+    reasons = {dump.why: rank for rank, dump in sorted(dumps.items(), reverse=True)}
+    for why, rank in reasons.items():
+        terminal.line(f"rank {rank} dumped for: {why}")

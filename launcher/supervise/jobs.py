@@ -1,0 +1,33 @@
+"""Which job a verb is about: the folder that the user names, or the job that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.supervision.job_files import JobFolder, running_jobs
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_run(options: argparse.ArgumentParser, text: str) -> None:
+    options.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help=text)
+
+
+def find(run: Path | None) -> JobFolder:
+    """Raises InputError where there is no such folder, or no job runs."""
+    if run is not None:
+        if not run.is_dir():
+            raise InputError(f"RUN_DIR: {run}: there is no such folder; name that of a run")
+        return JobFolder(run)
+    try:
+        running = running_jobs()
+    except OSError as error:
+        raise InputError(f"RUN_DIR: missing, and running jobs cannot be found: {error}") from None
+    if not running:
+        raise InputError(
+            "RUN_DIR: missing, and no job of yours runs on this machine; name a folder"
+        )
+    return JobFolder(running[0])

@@ -1,0 +1,141 @@
+"""`topoopt status`: a job that runs, as its ranks describe it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from support.backend.ranks import make_plan
+from support.dumps import link, save_statuses, status
+from support.launcher import wait_for
+
+from torch_topoopt.fabric.loopback import LoopbackFabric
+from torch_topoopt.launcher.main import main
+from torch_topoopt.supervision import job_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+    from support.launcher import Launcher
+
+WAITS = {
+    "name": "all_reduce",
+    "group": "0",
+    "collective": 9,
+    "state": "started",
+    "seconds": 2.5,
+    "bytes": 64,
+}
+
+
+def a_running_job(folder: Path) -> Path:
+    """Of two servers with links of 1 Gb/s; rank 1 waits, and its link is slow."""
+    plan = make_plan(2, 1, gbps=1.0)
+    fabric = LoopbackFabric(job=1, gbps=1.0)
+    try:
+        plan.save(folder / "plan.json")
+        fabric.connect(plan).save(folder / "wiring.json")
+    finally:
+        fabric.close()
+    slow = link(1, 0, 5_000_000, 1, gbps=0.1, busy=1.0, relay_peak_bytes=4096)
+    return save_statuses(
+        folder,
+        status(0, links=[link(0, 1, 7_000_000, 1, gbps=0.9, busy=1.0)]),
+        status(1, iteration=6, operations=[WAITS], operations_unfinished=3, links=[slow]),
+    )
+
+
+def test_ranks_and_links_are_shown_beside_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(a_running_job(tmp_path)), "--once"]) == 0
+    out = capsys.readouterr().out
+    assert "2 of 2 ranks, iteration 6" in out
+    assert "all_reduce 9 of group 0 for 2.5 s, 2 more" in out
+    assert "none (40 called)" in out
+    assert "4.1 kB" in out
+    lines = {line.split("  ")[1].strip(): line for line in out.splitlines() if "->" in line}
+    assert lines["server 0 port 0 -> server 1 port 0"].endswith("up")
+    assert "900 Mb/s" in lines["server 0 port 0 -> server 1 port 0"]
+    assert lines["server 1 port 0 -> server 0 port 0"].endswith("degraded")
+    assert "1 Gb/s" in lines["server 1 port 0 -> server 0 port 0"]
+
+
+def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(a_running_job(tmp_path)), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["world_size"], figures["iteration"]) == (2, 6)
+    assert [of["degraded"] for of in figures["links"]] == [False, True]
+    assert [of["planned_gbps"] for of in figures["links"]] == [1.0, 1.0]
+    assert figures["ranks"][1]["calls"][0]["seconds"] == 2.5
+    assert figures["ranks"][1]["relay_peak_bytes"] == 4096
+
+
+def test_the_job_that_runs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runtime").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    assert main(["status", "--once"]) == 2
+    assert "no job of yours runs on this machine" in capsys.readouterr().err
+    job_files.note_running(save_statuses(tmp_path / "job", status(0)))
+    try:
+        assert main(["status", "--once"]) == 0
+    finally:
+        job_files.forget_running()
+    assert f"{tmp_path / 'job'}: 1 of 2 ranks" in capsys.readouterr().out
+
+
+def test_a_job_that_does_not_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "no rank runs (`topoopt inspect` looks at dumps)" in error
+    assert error.count("\n") == 1
+
+
+SCRIPT = """\
+import pathlib, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    seen = torch.tensor([float(pathlib.Path(sys.argv[1]).exists())])
+    dist.all_reduce(seen)
+    if seen.item():
+        break
+"""
+
+
+def test_a_run_is_watched_while_it_trains(launcher: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    run, end = tmp_path / "run", tmp_path / "end"
+    variables = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    arguments = ("--servers", "2", "--model", "none", "--run-dir", run, "train.py", end)
+    training = launcher.start("run", *arguments, **variables)
+    try:
+        statuses = job_files.JobFolder(run).statuses
+        wait_for(lambda: statuses.is_dir() and len(list(statuses.iterdir())) >= 2, "ranks", 90)
+        figures: dict[str, Any] = {}
+
+        def iterating() -> bool:
+            nonlocal figures
+            seen = launcher.run("status", "--json", **variables)
+            figures = json.loads(seen.stdout) if seen.returncode == 0 else {}
+            return figures.get("iteration", 0) > 0
+
+        wait_for(iterating, "an iteration", 60)
+        assert figures["run_dir"] == str(run)
+        assert len(figures["links"]) == 2
+    finally:
+        end.touch()
+        out, err = training.communicate(timeout=120)
+    assert training.returncode == 0, err + out
+    assert not statuses.exists()
+    assert launcher.run("status", "--once", **variables).returncode == 2
