@@ -4,6 +4,7 @@
 # make test    setup-dev, then every check and every test
 # make test-all  the same with the tests marked exhaustive
 # make test-clients  trains with Hugging Face's Trainer, accelerate, Lightning and Ray Train, which it installs
+# make fuzz    ten million inputs to readers of the wire and of documents (FUZZ_INPUTS=100000: fewer)
 # make stubs   the stubs of the extension modules, from their bindings
 # make dist    source distribution and wheel, in dist/
 # make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
@@ -15,7 +16,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients lint typecheck stubs dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients fuzz lint typecheck stubs dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -104,6 +105,18 @@ else
 	@$(PIP) install -r requirements-clients.txt
 endif
 	@$(BIN)/python -m pytest -m '' tests/clients
+
+# Of all inputs, 45 % each go to the two targets in C++, 9 % to the handshake, 1 % are documents.
+FUZZ_INPUTS ?= 10000000
+FUZZ_SEED ?= 1
+fuzz: setup-dev
+	@$(MAKE) -s -f tests/fuzz/Makefile
+	@for target in frame_reader flow_file; do \
+	  build/fuzz/$$target tests/fuzz/corpus/$$target \
+	    --runs $$(($(FUZZ_INPUTS) * 45 / 100)) --seed $(FUZZ_SEED); done
+	@$(BIN)/python tests/fuzz/handshake_inputs.py $$(($(FUZZ_INPUTS) * 9 / 100)) $(FUZZ_SEED)
+	@FUZZ_DOCUMENTS=$$(($(FUZZ_INPUTS) / 500)) \
+	  $(BIN)/python -m pytest -q -n $(WORKERS) tests/fuzz/test_documents.py
 
 lint: setup-dev typecheck
 	@$(BIN)/ruff check .

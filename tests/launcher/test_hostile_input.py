@@ -216,3 +216,27 @@ def test_a_message_of_ten_thousand_characters_is_shortened(
 ) -> None:
     said = _refused(capsys, "diff", "x" * 10_000, "y.json")
     assert "characters) ..." in said
+
+
+def test_brackets_without_end_are_refused_at_any_limit_of_recursion() -> None:
+    """PyYAML takes time by the square of the depth."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    try:
+        with pytest.raises(DocumentError, match="nested too deeply"):
+            strict_yaml.parse("[" * 5000)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def test_names_and_words_are_shown_in_one_line_of_plain_text(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError) as document:
+        Plan.from_json('{"version": 4, "a\\n\\u001b[2J": 1}')
+    assert str(document.value).startswith(r"'a\n\x1b[2J': unknown field")
+    with pytest.raises(DocumentError) as cluster:
+        strict_yaml.parse("name: a\x00b")
+    assert "\n" not in str(cluster.value)
+    path = tmp_path / "flows.txt"
+    path.write_bytes(b"nodes 2 hosts 2\n\x80\x1b[2J\n")
+    with pytest.raises(ValueError, match=r"line 2: '\\x80\\x1b\[2J' is not a record"):
+        flows.read_flows(str(path))

@@ -47,6 +47,7 @@ def brief(value: object) -> str:
 def brief_name(name: object) -> str:
     """The name of an unknown field, for a message."""
     text = str(name)
+    text = text if text.isprintable() else repr(text)  # one line, and nothing to a terminal
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
 
 

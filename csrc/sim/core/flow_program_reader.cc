@@ -16,6 +16,23 @@ namespace {
 
 std::string atLine(int64_t line) { return "line " + std::to_string(line); }
 
+// As one can print it: a word may have any bytes, and be as long as the file.
+std::string printable(const std::string& text) {
+  constexpr size_t kMost = 400;
+  std::string shown;
+  for (const char c : text) {
+    if (shown.size() > kMost) return shown + "...";
+    if (c >= ' ' && c <= '~') {
+      shown += c;
+      continue;
+    }
+    char escaped[5];
+    std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned char>(c));
+    shown += escaped;
+  }
+  return shown;
+}
+
 // The words of one line, taken from left to right.
 class Words {
  public:
@@ -67,7 +84,7 @@ class Words {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw std::invalid_argument(atLine(number_) + ": " + what);
+    throw std::invalid_argument(atLine(number_) + ": " + printable(what));
   }
 
  private:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 
+_MOST_NESTED = 64
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+")
 _BOOL = re.compile(r"true|false")
@@ -38,6 +39,16 @@ def parse(text: str) -> Any:
 
     class Loader(yaml.SafeLoader):
         yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own name and type
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # PyYAML takes time that grows with the square of the depth.
+            self.depth += 1
+            if self.depth > _MOST_NESTED:
+                raise DocumentError("not valid YAML: objects or lists nested too deeply")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen: set[str] = set()
@@ -78,10 +89,8 @@ def parse(text: str) -> Any:
         mark = error.problem_mark
         where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
         raise DocumentError(f"not valid YAML: {error.problem}{where}") from None
-    except RecursionError:
-        raise DocumentError("not valid YAML: objects or lists nested too deeply") from None
     except yaml.YAMLError as error:
-        raise DocumentError(f"not valid YAML: {error}") from None
+        raise DocumentError(f"not valid YAML: {str(error).splitlines()[0]}") from None
 
 
 def scalar(value: object) -> str:
