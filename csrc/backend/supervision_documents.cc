@@ -233,6 +233,7 @@ void writeLinks(PickleWriter& out, const LinkReadings& readings) {
     out.field("target_port", link.target_port);
     out.field("kind", kindName(link.kind));
     out.field("sends", link.sends);
+    out.field("up", link.up);
     out.field("sent_bytes", link.sent_bytes);
     out.field("relayed_bytes", link.relayed_bytes);
     out.field("received_bytes", link.received_bytes);

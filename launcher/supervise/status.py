@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Shows a running job, again every second until it ends or Ctrl-C: the iteration and how many a
-second, the rate of every link beside the plan's, links that are degraded (busy, at less than half
-of the planned rate), the operation that each rank is in, and what it has held for others as a
-relay. The ranks write this once a second into the folder of their run; of a job on several hosts,
-those are shown whose folder this host sees.
+second, the rate of every link beside the plan's, links that are down or degraded (busy, at less
+than half of the planned rate), the operation that each rank is in, and what it has held for others
+as a relay. The ranks write this once a second into the folder of their run; of a job on several
+hosts, those are shown whose folder this host sees.
 
 RUN_DIR is the folder of the run (default: your job on this machine that started last, also one that
 topoopt run has not started)."""
@@ -122,7 +122,7 @@ class _RunningJob:
                     "gbps": link.gbps,
                     "planned_gbps": self.planned_gbps.get(link.link),
                     "busy": link.busy,
-                    "degraded": link.degraded(self.planned_gbps.get(link.link)),
+                    "state": link.state(self.planned_gbps.get(link.link)),
                 }
                 for rank, status in self.ranks.items()
                 for link in status.links
@@ -163,7 +163,7 @@ class _RunningJob:
                         f"{rate.busy:.0%}",
                         format_bytes(rate.sent_bytes),
                         format_bytes(rate.relayed_bytes),
-                        "degraded" if rate.degraded(planned) else "up",
+                        rate.state(planned),
                     )
                 )
         return rows

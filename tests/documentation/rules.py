@@ -114,6 +114,8 @@ ELSEWHERE = (
     Elsewhere(r"fabric (apply|snapshot|restore) ", "tests/launcher/test_fabric_switches.py"),
     Elsewhere(r"fabric script plan\.json", "tests/fabric/test_host_script.py"),
     Elsewhere(r"doctor --cluster", "tests/launcher/test_doctor.py"),
+    Elsewhere(r"^topoopt inspect runs/", "tests/launcher/test_inspect.py"),
+    Elsewhere(r"^topoopt status( |$)", "tests/launcher/test_status.py"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
     Elsewhere(
         r"python (csrc/objects\.py|setup\.py build_ext)|ninja -t", "tests/packaging/test_objects.py"

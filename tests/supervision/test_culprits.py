@@ -164,6 +164,11 @@ def test_a_link_that_does_not_deliver_is_named(tmp_path: Path) -> None:
     assert "server 0 port 0 -> server 1 port 0 has not delivered 4 kB of 5 kB" in found[0].text
 
 
+def test_a_lost_link_is_named(tmp_path: Path) -> None:
+    found = findings(tmp_path, dump(0, DONE, links=[link(0, 1, 5, 5, up=False)]), dump(1, DONE))
+    assert [f.text for f in found] == ["the link server 0 port 0 -> server 1 port 0 is lost"]
+
+
 def test_a_call_of_all_ranks_may_be_under_way(tmp_path: Path) -> None:
     waiting = [collective(1, state="started")]
     found = findings(tmp_path, dump(0, waiting), dump(1, waiting))

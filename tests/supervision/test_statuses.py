@@ -27,6 +27,8 @@ def test_a_link_is_degraded_if_it_is_busy_and_slow(tmp_path: Path) -> None:
     links = read_statuses(JobFolder(tmp_path))[0].links
     assert [of.degraded(10.0) for of in links] == [True, False, False]
     assert not links[0].degraded(None)
+    save_statuses(tmp_path, status(0, links=[link(0, 1, 1, 1, up=False)]))
+    assert read_statuses(JobFolder(tmp_path))[0].links[0].state(10.0) == "down"
 
 
 def test_a_process_that_has_ended_is_known(tmp_path: Path) -> None:

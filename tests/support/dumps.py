@@ -56,6 +56,7 @@ def link(source: int, target: int, sent: int, received: int, **changes: Any) -> 
         "target": target,
         "target_port": 0,
         "sends": True,
+        "up": True,
         "sent_bytes": sent,
         "received_bytes": received,
         "relayed_bytes": 0,

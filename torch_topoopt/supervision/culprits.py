@@ -60,8 +60,9 @@ def find_culprits(dumps: dict[int, Dump]) -> list[Blame]:
     found += [
         f for f in job.waited_for(waits) if not any(set(f.ranks) & set(g.ranks) for g in found)
     ]
+    found += job.lost_links()
     if not waits:
-        found += job.dead_links() or (job.unfinished() if not found else [])
+        found += job.stalled_links() or (job.unfinished() if not found else [])
     return found
 
 
@@ -221,7 +222,21 @@ class _AllDumps:
         ]
         return Blame("deadlock", tuple(sorted(circle)), f"a deadlock: {'; '.join(steps)}")
 
-    def dead_links(self) -> list[Blame]:
+    def lost_links(self) -> list[Blame]:
+        """Links that a rank has given up; frames go over others, where there are any."""
+        lost = {
+            count.link
+            for dump in self.dumps.values()
+            for count in dump.links
+            if count.sends and not count.up and count.link.source_port >= 0
+        }
+        ends = sorted((e.source, e.source_port, e.target, e.target_port) for e in lost)
+        return [
+            Blame("link", (), f"the link server {s} port {p} -> server {t} port {q} is lost")
+            for s, p, t, q in ends
+        ]
+
+    def stalled_links(self) -> list[Blame]:
         """Links that have not delivered what was sent on them, while calls wait."""
         if not any(any(self._waiting(rank)) for rank in self.dumps):
             return []

@@ -78,6 +78,7 @@ class LinkCount:
 
     link: Link
     sends: bool
+    up: bool
     sent_bytes: int
     received_bytes: int
 
@@ -270,6 +271,7 @@ def _link(entry: PlainFields) -> LinkCount:
     return LinkCount(
         Link(*(entry.take(name, int) for name in ends)),
         entry.take("sends", bool),
+        entry.take("up", bool),
         entry.take("sent_bytes", int),
         entry.take("received_bytes", int),
     )

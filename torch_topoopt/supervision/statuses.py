@@ -37,15 +37,22 @@ class RunningCall:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """What a link carried in the last second; `busy` is the part of the time in which it had
-    something to send. `relay_peak_bytes`: most that ever waited here for others."""
+    """What a link carried in the last second; `up`: it is not lost. `busy` is the part of the time
+    in which it had something to send. `relay_peak_bytes`: most that ever waited here for others."""
 
     link: Link
+    up: bool
     gbps: float
     busy: float
     sent_bytes: int
     relayed_bytes: int
     relay_peak_bytes: int
+
+    def state(self, planned_gbps: float | None) -> str:
+        """ "up", "degraded" or "down"."""
+        if not self.up:
+            return "down"
+        return "degraded" if self.degraded(planned_gbps) else "up"
 
     def degraded(self, planned_gbps: float | None) -> bool:
         """Whether it had enough to send, and was much slower than planned."""
@@ -149,6 +156,7 @@ def _link(entry: PlainFields) -> LinkRate:
     ends = ("source", "source_port", "target", "target_port")
     return LinkRate(
         link=Link(*(entry.take(name, int) for name in ends)),
+        up=entry.take("up", bool),
         gbps=entry.take("gbps", float),
         busy=entry.take("busy", float),
         sent_bytes=entry.take("sent_bytes", int),
