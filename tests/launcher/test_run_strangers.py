@@ -114,13 +114,8 @@ class Strangers:
         return connection
 
 
-@pytest.mark.parametrize(
-    "planned",
-    [
-        pytest.param(True, id="plan"),
-        pytest.param(False, id="no plan", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("planned", [True, False], ids=["plan", "no plan"])
 def test_a_job_trains_among_strangers(
     launcher: Any,
     until: Callable[..., None],
