@@ -66,8 +66,9 @@ import os, pathlib, signal, sys
 from datetime import timedelta
 import torch, torch.distributed as dist
 dist.init_process_group()
-group = dist.new_group(timeout=timedelta(seconds=1))
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+stops = sys.argv[1 + attempt :][:1] == ["SIGSTOP"]  # which others find out by their limit alone
+group = dist.new_group(timeout=timedelta(seconds=3 if stops else 60))
 names = ("RESTART_COUNT", "MAX_RESTARTS", "RUN_ID")
 said = " ".join(os.environ["TORCHELASTIC_" + name] for name in names)
 pathlib.Path(f"rank{rank}-{attempt}").write_text(f"{dist.get_world_size()} {said}")
