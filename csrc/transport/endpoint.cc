@@ -14,10 +14,6 @@
 namespace topoopt {
 namespace {
 
-// The flow of a frame for this rank, from its source; an acknowledgement is about the flow of the
-// same name in the other direction.
-FlowId flowOf(const FrameHeader& header) { return {header.source, header.channel, header.stream}; }
-
 bool fitsItsMessage(const FrameHeader& header) {
   return header.payload_bytes <= header.message_bytes &&
          header.offset <= header.message_bytes - header.payload_bytes;
@@ -49,10 +45,13 @@ void checkConfig(const EndpointConfig& config) {
 
 }  // namespace
 
-Endpoint::Endpoint(EndpointConfig config) : config_(std::move(config)) {
+Endpoint::Endpoint(EndpointConfig config)
+    : config_(std::move(config)),
+      limits_(FlowLimits::of(config_.size, config_.window_bytes, config_.memory_bytes)) {
   openLinks();
   try {
     checkConfig(config_);
+    peers_.resize(static_cast<size_t>(config_.size));
     buildRoutes();
     startCables();
     reactor_.run([this] {
@@ -149,12 +148,16 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
                     Done done, bool prompt) {
   if (!failure_.empty()) return done(peerLost(failure_));
   if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
-  if (hopsTo(config_.rank, flow.peer).empty()) {
+  const std::vector<Hop>& hops = hopsTo(config_.rank, flow.peer);
+  if (hops.empty()) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
   const auto iteration = static_cast<uint16_t>(iteration_.load());
   if (flow.channel < kFirstProbeChannel) own_iterations_.add(iteration, bytes);
   OutFlow& out = out_[flow];
+  out.relayed = std::any_of(hops.begin(), hops.end(), [](const Hop& hop) {
+    return hop.payload_bytes == kRelayedPayloadBytes;
+  });
   auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done), prompt});
   out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
                          fingerprint, iteration, std::move(progress)});
@@ -198,10 +201,12 @@ size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vec
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {
   const std::vector<Hop>& hops = hopsTo(config_.rank, id.peer);
   while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
+    const std::optional<size_t> allowed = allowance(id, flow);
+    if (!allowed) return;
     OutMessage& message = flow.pending.front();
     const size_t left = message.bytes - message.framed;
     const size_t route = chooseRoute(id.peer, hops);
-    const size_t payload = std::min<size_t>(left, framePayload(message.bytes, route, hops));
+    const size_t payload = std::min({left, framePayload(message.bytes, route, hops), *allowed});
     if (hops.size() > 1) {
       used_[id.peer][route] += static_cast<double>(payload + 1) / hops[route].weight;
     }
@@ -221,7 +226,9 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     frame.message = message.progress;
     message.framed += payload;
     flow.sent += costOf(payload);
+    if (message.number >= flow.granted) addEarly(id, flow, costOf(payload));
     if (message.framed == message.bytes) flow.pending.pop_front();
+    settle(id, flow);
     if (hops[route].whole) {
       hops[route].link->send(std::move(frame));
     } else {
@@ -259,16 +266,17 @@ void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint64_t fing
     return;
   }
   flow.posted.push_back({static_cast<std::byte*>(data), bytes, fingerprint, std::move(done)});
+  if (number + 1 == flow.requested) acknowledge(id, flow);
   // Now it is the turn of the next message, which may be here already (messages can overtake).
   if (early == flow.early.end()) return bindAnyReceives(id);
   Posted& posted = flow.posted.back();
-  size_t cost = 0;
+  const size_t cost = early->second.cost;
   for (const auto& [offset, payload] : early->second.frames) {
     if (!payload.empty()) std::memcpy(posted.data + offset, payload.data(), payload.size());
     posted.received += payload.size();
-    cost += costOf(payload.size());
   }
   uncountEarly(id, fingerprint);
+  forgetEarly(id.peer, cost);
   flow.early.erase(early);
   posted.complete = posted.received == posted.bytes;
   consumed(id, flow, cost);
@@ -283,9 +291,7 @@ void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint6
   for (int peer : peers) {
     const FlowId id{peer, channel, stream};
     const auto flow = in_.find(id);
-    if (flow == in_.end()) continue;
-    const uint64_t next = flow->second.base + flow->second.posted.size();
-    if (!flow->second.early.contains(next)) continue;
+    if (flow == in_.end() || !flow->second.hasNext()) continue;
     from(peer);
     return receive(id, data, bytes, fingerprint, std::move(done));
   }
@@ -299,7 +305,7 @@ void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint6
 void Endpoint::bindAnyReceives(const FlowId& id) {
   const auto flow = in_.find(id);
   if (flow == in_.end()) return;
-  if (!flow->second.early.contains(flow->second.base + flow->second.posted.size())) return;
+  if (!flow->second.hasNext()) return;
   for (auto any = any_.begin(); any != any_.end(); ++any) {
     if (any->channel != id.channel || any->stream != id.stream) continue;
     if (std::find(any->peers.begin(), any->peers.end(), id.peer) == any->peers.end()) continue;
@@ -323,23 +329,6 @@ void Endpoint::completeFront(const FlowId& id) {
     ++flow.base;
     done(nullptr);
   }
-}
-
-void Endpoint::consumed(const FlowId& id, InFlow& flow, size_t cost) {
-  flow.consumed += cost;
-  if (flow.ack_at_once || flow.consumed - flow.acked >= config_.window_bytes / 4) {
-    flow.acked = flow.consumed;
-    acknowledge(id, flow.consumed);
-  }
-}
-
-void Endpoint::acknowledge(const FlowId& id, uint64_t consumed) {
-  FrameHeader header;
-  header.type = FrameType::kAck;
-  header.channel = id.channel;
-  header.stream = id.stream;
-  header.message_bytes = consumed;
-  sendControl(id.peer, header, "");
 }
 
 void Endpoint::sendControl(int target, FrameHeader header, const std::string& payload) {
@@ -395,32 +384,23 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kStateAsk:
     case FrameType::kState:
       return onControl(header, {reinterpret_cast<const char*>(payload.data()), payload.size()});
+    case FrameType::kRequestToSend:
+      return onRequestToSend(header);
     default:
       return failAll("link " + textOf(link.name()) + " carried a frame of unknown type", true);
   }
 }
 
-void Endpoint::onAck(const FrameHeader& header) {
-  const FlowId id = flowOf(header);
-  const auto flow = out_.find(id);
-  if (flow == out_.end()) return;
-  flow->second.acked =
-      std::min(flow->second.sent, std::max(flow->second.acked, header.message_bytes));
-  pump(id, flow->second);
-  continueLeaving();
-}
-
 void Endpoint::onAckRequest(const FrameHeader& header) {
   const FlowId id = flowOf(header);
-  if (closed_channels_.contains(id.channel)) return acknowledge(id, kEverything);
+  if (closed_channels_.contains(id.channel)) return acknowledge(id, kEverything, 0);
   InFlow& flow = in_[id];
   flow.ack_at_once = true;
-  flow.acked = flow.consumed;
-  acknowledge(id, flow.consumed);
+  acknowledge(id, flow);
 }
 
 void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool placed) {
-  if (closed_channels_.contains(header.channel)) return acknowledge(flowOf(header), kEverything);
+  if (closed_channels_.contains(header.channel)) return acknowledge(flowOf(header), kEverything, 0);
   const FlowId id = flowOf(header);
   InFlow& flow = in_[id];
   Posted* posted = postedFor(flow, header.message);
@@ -443,11 +423,7 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
     consumed(id, flow, costOf(header.payload_bytes));
     return completeFront(id);
   }
-  Early& early = flow.early[header.message];
-  const bool first = early.frames.empty();
-  early.message_bytes = header.message_bytes;
-  early.fingerprint = header.fingerprint;
-  early.frames.emplace_back(header.offset, std::move(payload));
+  const bool first = keepEarly(id, flow, header, std::move(payload));
   if (first && header.stream < kFirstMessageStream) countEarly(header);
   bindAnyReceives(id);
 }

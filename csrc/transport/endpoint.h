@@ -1,10 +1,10 @@
 // This rank's place in the network: messages to and from every other rank, over planned links only.
 //
 // A message for a rank without a link is cut into frames that the ranks in between relay. Each flow
-// may have `window_bytes` in the network that its receiver has not consumed, and no more. So a
-// relay never has to refuse a frame: it holds at most one window per flow that crosses it. No frame
-// ever waits for room at the next hop, hence no cycle of relays can wait for each other, whatever
-// the routes and the operations are.
+// may have `window_bytes` in the network that its receiver has not consumed, and all flows of a
+// source together what flow_limits.h says, and no more. So a relay never has to refuse a frame. No
+// frame ever waits for room at the next hop, hence no cycle of relays can wait for each other,
+// whatever the routes and the operations are.
 //
 // A cable that is lost costs no frame: what its two ends have not passed to each other goes other
 // ways, and so does what comes later, until the cable has a new connection (endpoint_cables.cc).
@@ -33,6 +33,7 @@
 #include "common/errors.h"
 #include "transport/cable_graph.h"
 #include "transport/descriptor.h"
+#include "transport/flow_limits.h"
 #include "transport/frame.h"
 #include "transport/link.h"
 #include "transport/reactor.h"
@@ -71,13 +72,22 @@ struct EndpointConfig {
   std::vector<LinkSpec> links;
   // Over ranks: of every pair without a link, and of those that have a choice.
   std::vector<plan::Route> routes;
-  size_t window_bytes = 4 << 20;
+  size_t window_bytes = 4 << 20;  // of one flow
+  // That each rank keeps for others, about; the same on all ranks. See flow_limits.h.
+  size_t memory_bytes = 192 << 20;
   // All connections between servers, the same list on all ranks. If there are none, a link that is
   // lost fails the endpoint; else its frames take other ways.
   std::vector<CableEnds> cables = {};
   std::vector<int> servers = {};  // of each rank; empty if all are different
   // How long a rank may say nothing, or not be reachable, before that fails the endpoint.
   std::chrono::milliseconds silence_limit{20'000};
+};
+
+// What an endpoint holds for other ranks.
+struct HeldMemory {
+  HeldBytes relayed{};  // payload on its way to other ranks
+  HeldBytes early{};    // messages whose receive is not posted yet, with their headers
+  HeldBytes buffers{};  // memory of all payload that waits here
 };
 
 class Endpoint final : private Link::Observer {
@@ -162,6 +172,9 @@ class Endpoint final : private Link::Observer {
   uint64_t beginIteration() { return ++iteration_; }
   uint64_t iteration() const { return iteration_; }
 
+  // Not on the loop.
+  HeldMemory heldMemory();
+
   // Not on the loop: what each link has sent of each iteration from `first` on, own and relayed.
   std::vector<std::vector<uint64_t>> iterationBytes(uint64_t first, size_t count);
   // The same of what this rank has sent by itself, over whatever link.
@@ -180,8 +193,15 @@ class Endpoint final : private Link::Observer {
   struct OutFlow {
     std::deque<OutMessage> pending;  // not yet cut into frames completely
     uint64_t next_number = 0;
-    uint64_t sent = 0;   // cost of all frames handed to links
-    uint64_t acked = 0;  // cost of all frames consumed
+    uint64_t sent = 0;     // cost of all frames handed to links
+    uint64_t acked = 0;    // cost of all frames consumed
+    uint64_t granted = 0;  // the receives of all messages before this number are posted
+    uint64_t asked = 0;    // the receiver has been asked for those before this number
+    uint64_t early = 0;    // cost of what is on its way, or there, and not known to have a receive
+    uint64_t charged = 0;  // to out_relayed_
+    bool relayed = false;  // over relays, on some route at least
+    bool waits_early = false;
+    bool waits_relayed = false;
   };
   struct Posted {
     std::byte* data;
@@ -198,7 +218,8 @@ class Endpoint final : private Link::Observer {
   struct Early {  // frames that came before their receive
     size_t message_bytes = 0;
     uint64_t fingerprint = 0;
-    std::vector<std::pair<size_t, PayloadBuffer>> frames;  // offset, payload
+    size_t cost = 0;
+    std::vector<std::pair<size_t, PayloadBuffer>> frames{};  // offset, payload
   };
   struct InFlow {
     std::deque<Posted> posted;
@@ -206,7 +227,21 @@ class Endpoint final : private Link::Observer {
     std::map<uint64_t, Early> early;
     uint64_t consumed = 0;
     uint64_t acked = 0;
+    uint64_t requested = 0;  // the sender has asked for the receives before this number
     bool ack_at_once = false;
+    bool listed = false;  // in Peer::unacked
+
+    // A message is here, or on its way, that no receive is posted for.
+    bool hasNext() const {
+      const uint64_t next = base + posted.size();
+      return requested > next || early.contains(next);
+    }
+  };
+  struct Peer {                  // another rank, as a receiver and as a source
+    uint64_t out_early = 0;      // cost of what it may be keeping for its application
+    uint64_t in_early = 0;       // the same of what is kept here
+    uint64_t unacked_bytes = 0;  // consumed since it was notified last
+    std::vector<FlowId> unacked{};
   };
   struct AnyReceive {
     std::vector<int> peers;
@@ -254,6 +289,11 @@ class Endpoint final : private Link::Observer {
   void onLost(Link& link, Loss loss, const std::string& why) override;
   void onWritten(uint32_t channel) override { hurry(channel); }
 
+  // The flow of a frame for this rank, from its source; an acknowledgement is about the flow of the
+  // same name in the other direction.
+  static FlowId flowOf(const FrameHeader& header) {
+    return {header.source, header.channel, header.stream};
+  }
   static std::string leftText(int rank);
   void openLinks();
   void buildRoutes();
@@ -267,14 +307,24 @@ class Endpoint final : private Link::Observer {
   void relay(const FrameHeader& header, PayloadBuffer payload);
   void onControl(const FrameHeader& header, const std::string& payload);
   void countEarly(const FrameHeader& header);
+  void reportIfOver(const FrameHeader& header);
   void uncountEarly(const FlowId& id, uint64_t fingerprint);
   void reportUnmatched(uint32_t channel, int peer, uint32_t number);
   void flood(FrameHeader header, const std::string& text, const Link* except);
   void onFlooded(Link& link, const FrameHeader& header, const std::string& text);
   Posted* postedFor(InFlow& flow, uint64_t message);
   void bindAnyReceives(const FlowId& id);
+  std::optional<size_t> allowance(const FlowId& id, OutFlow& flow);
+  void addEarly(const FlowId& id, OutFlow& flow, size_t cost);
+  void settle(const FlowId& id, OutFlow& flow);
+  void release(const FlowId& id, OutFlow& flow);
+  void resumeWaiting();
+  void onRequestToSend(const FrameHeader& header);
+  bool keepEarly(const FlowId& id, InFlow& flow, const FrameHeader& header, PayloadBuffer payload);
+  void forgetEarly(int source, size_t cost);
   void consumed(const FlowId& id, InFlow& flow, size_t cost);
-  void acknowledge(const FlowId& id, uint64_t consumed);
+  void acknowledge(const FlowId& id, InFlow& flow);
+  void acknowledge(const FlowId& id, uint64_t consumed, uint64_t posted);
   void completeFront(const FlowId& id);
   bool matches(const FlowId& id, size_t bytes, uint64_t fingerprint, size_t message_bytes,
                uint64_t message_fingerprint, const Done& done);
@@ -305,6 +355,7 @@ class Endpoint final : private Link::Observer {
   void resolveLeaving(const std::string& result);
 
   const EndpointConfig config_;
+  const FlowLimits limits_;
   Reactor reactor_;
   BufferPool buffers_;
   std::vector<std::unique_ptr<Link>> links_;
@@ -312,6 +363,13 @@ class Endpoint final : private Link::Observer {
   std::map<int, std::vector<double>> used_;  // per peer and route: bytes / weight
   std::unordered_map<FlowId, OutFlow, FlowHash> out_;
   std::unordered_map<FlowId, InFlow, FlowHash> in_;
+  std::vector<Peer> peers_;
+  uint64_t out_early_ = 0;    // of all flows
+  uint64_t out_relayed_ = 0;  // of all flows
+  // Flows that found no room; one that is forgotten, or has gone on, may still stand here.
+  std::deque<FlowId> waiting_early_;
+  std::deque<FlowId> waiting_relayed_;
+  HeldBytes kept_early_;
   std::deque<AnyReceive> any_;
   std::map<uint32_t, Channel> channels_;
   // Messages of lanes that are here before their receive, by channel and number of the collective.

@@ -42,8 +42,12 @@ uint64_t Endpoint::consumedOf(const FlowId& flow) const {
 // ---- messages without a receive ----------------------------------------------------------------
 
 void Endpoint::countEarly(const FrameHeader& header) {
+  ++early_calls_[callKey(header.channel, callNumberOf(header.fingerprint))];
+  reportIfOver(header);
+}
+
+void Endpoint::reportIfOver(const FrameHeader& header) {
   const uint32_t number = callNumberOf(header.fingerprint);
-  ++early_calls_[callKey(header.channel, number)];
   const auto channel = channels_.find(header.channel);
   if (channel == channels_.end() || !isBefore(number, channel->second.calls_over)) return;
   reportUnmatched(header.channel, header.source, number);

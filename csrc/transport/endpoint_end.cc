@@ -1,6 +1,7 @@
 // How an endpoint ends: channels that close or fail, links that are lost, and taking leave.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/errors.h"
@@ -51,20 +52,33 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
     for (const Posted& posted : flow.posted) {
       for (auto& link : links_) link->redirect(posted.data, posted.data + posted.bytes);
     }
-    if (flow.consumed != flow.acked || !flow.early.empty()) acknowledge(id, kEverything);
+    if (flow.consumed != flow.acked || !flow.early.empty() || flow.requested > flow.base) {
+      acknowledge(id, kEverything, 0);
+    }
+    for (const auto& [number, early] : flow.early) forgetEarly(id.peer, early.cost);
   }
   std::erase_if(in_, [&](const auto& entry) { return entry.first.channel == channel; });
   std::erase_if(early_calls_, [&](const auto& entry) { return entry.first >> 32 == channel; });
   std::erase_if(any_, [&](const AnyReceive& any) { return any.channel == channel; });
   // What was sent completely but not yet consumed is still waited for when this rank leaves.
-  for (auto& [id, flow] : out_) {
-    if (id.channel == channel) flow.pending.clear();
+  for (auto entry = out_.begin(); entry != out_.end();) {
+    auto& [id, flow] = *entry;
+    if (id.channel == channel) {
+      flow.pending.clear();
+      settle(id, flow);
+    }
+    entry = id.channel == channel && flow.sent == flow.acked ? out_.erase(entry) : std::next(entry);
   }
+  resumeWaiting();
 }
 
 void Endpoint::failChannel(uint32_t channel, const std::string& why, bool broadcast) {
   closeChannel(channel, why);
+  for (auto& [id, flow] : out_) {
+    if (id.channel == channel) release(id, flow);
+  }
   std::erase_if(out_, [&](const auto& entry) { return entry.first.channel == channel; });
+  resumeWaiting();
   if (broadcast) broadcastFailure(channel, why);
 }
 
@@ -170,7 +184,7 @@ void Endpoint::markLeft(int rank) {
   }
   for (auto& [id, flow] : out_) {
     if (id.peer != rank) continue;
-    flow.acked = flow.sent;
+    release(id, flow);
     if (!flow.pending.empty()) waiting.insert(id.channel);
   }
   for (const AnyReceive& any : any_) {

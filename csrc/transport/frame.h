@@ -16,7 +16,8 @@ namespace topoopt {
 
 enum class FrameType : uint8_t {
   kData = 1,
-  kAck = 2,         // message_bytes: bytes of the flow consumed so far
+  // message_bytes: bytes of the flow consumed so far; message: so many of its receives are posted
+  kAck = 2,
   kAckRequest = 3,  // the sender wants every byte acknowledged at once from now on
   kLeave = 4,       // flooded: rank `source` will start nothing new
   kFailure = 5,     // flooded: rank `source` has failed; the payload says why
@@ -27,6 +28,8 @@ enum class FrameType : uint8_t {
   kLinkHello = 7,   // the first frame of a connection that takes the place of a lost one
   kLinkLost = 8,    // to the rank at the other end, over whatever links are left
   kCableState = 9,  // flooded: cable `stream` at the end of rank `source`, see CableReport
+  // The sender waits until the receive of `message` is posted; a kAck says so.
+  kRequestToSend = 16,
   // Between members of a group, for its channel (see ChannelEvents::control).
   kCall = 24,      // what `source` has called as its collective number `message`
   kStateAsk = 25,  // `source` asks what the group of `target` is in

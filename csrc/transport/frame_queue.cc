@@ -65,6 +65,7 @@ void FrameQueue::push(OutFrame frame) {
   startBusy();
   if (relayed(frame.header)) {
     relay_bytes_ += frame.header.payload_bytes;
+    buffers_.relayed.add(frame.header.payload_bytes);
     counters_.relay_peak_bytes = std::max(counters_.relay_peak_bytes, relay_bytes_);
   }
   auto& entry = *flows_.try_emplace(FlowKey::of(frame.header)).first;
@@ -161,6 +162,7 @@ void FrameQueue::account(const FrameHeader& header) {
   if (header.type == FrameType::kData && relayed(header)) {
     counters_.relayed_bytes += payload ? header.payload_bytes : 0;
     relay_bytes_ -= header.payload_bytes;
+    buffers_.relayed.remove(header.payload_bytes);
   }
 }
 
@@ -342,12 +344,13 @@ void FrameQueue::dropData() {
       std::remove_if(first, ready_.end(),
                      [](const OutFrame& frame) { return frame.header.type == FrameType::kData; }),
       ready_.end());
-  relay_bytes_ = 0;
+  buffers_.relayed.remove(std::exchange(relay_bytes_, 0));
   ready_bytes_ = 0;
   for (const OutFrame& frame : ready_) {
     ready_bytes_ += sizeOf(frame.header);
     if (frame.header.type == FrameType::kData && relayed(frame.header)) {
       relay_bytes_ += frame.header.payload_bytes;
+      buffers_.relayed.add(frame.header.payload_bytes);
     }
   }
   if (empty()) stopBusy();

@@ -1,14 +1,17 @@
 // Memory for payloads that have to wait here: relayed ones, and those that came before their
-// receive. Blocks of the size that relays need go round in a pool, for asking the system for fresh
-// pages costs more than copying into pages that are there. One thread only.
+// receive. Blocks that are free again are kept in a pool, for asking the system for fresh pages
+// costs more than copying into pages that are there. One thread only.
 
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "transport/flow_limits.h"
 #include "transport/frame.h"
 
 namespace topoopt {
@@ -21,11 +24,13 @@ class PayloadBuffer {
   PayloadBuffer(PayloadBuffer&& other) noexcept
       : block_(std::move(other.block_)),
         size_(std::exchange(other.size_, 0)),
+        held_(std::exchange(other.held_, 0)),
         pool_(std::exchange(other.pool_, nullptr)) {}
   PayloadBuffer& operator=(PayloadBuffer&& other) noexcept {
     release();
     block_ = std::move(other.block_);
     size_ = std::exchange(other.size_, 0);
+    held_ = std::exchange(other.held_, 0);
     pool_ = std::exchange(other.pool_, nullptr);
     return *this;
   }
@@ -42,7 +47,8 @@ class PayloadBuffer {
 
   std::unique_ptr<std::byte[]> block_;
   size_t size_ = 0;
-  BufferPool* pool_ = nullptr;  // where the block goes back to, if anywhere
+  size_t held_ = 0;             // of the block
+  BufferPool* pool_ = nullptr;  // where the block goes back to
 };
 
 // Outlives its buffers.
@@ -53,32 +59,46 @@ class BufferPool {
     PayloadBuffer buffer;
     buffer.size_ = bytes;
     if (bytes == 0) return buffer;
-    const bool pooled = bytes > kSmallBytes && bytes <= kBlockBytes;
-    if (pooled) buffer.pool_ = this;
-    if (pooled && !free_.empty()) {
-      buffer.block_ = std::move(free_.back());
-      free_.pop_back();
+    const bool pooled = bytes > kSmallBytes && bytes <= kLargestBlock;
+    const size_t kind = pooled ? kindOf(bytes) : 0;
+    buffer.held_ = pooled ? blockBytes(kind) : bytes;
+    buffer.pool_ = this;
+    held.add(buffer.held_);
+    if (pooled && !free_[kind].empty()) {
+      buffer.block_ = std::move(free_[kind].back());
+      free_[kind].pop_back();
     } else {
-      buffer.block_ = std::make_unique_for_overwrite<std::byte[]>(pooled ? kBlockBytes : bytes);
+      buffer.block_ = std::make_unique_for_overwrite<std::byte[]>(buffer.held_);
     }
     return buffer;
   }
 
+  HeldBytes held;     // by all buffers
+  HeldBytes relayed;  // the payload of other ranks that waits for links: see FrameQueue
+
  private:
   friend class PayloadBuffer;
-  static constexpr size_t kSmallBytes = 4 << 10;  // below, malloc is as good
-  static constexpr size_t kBlockBytes = kRelayedPayloadBytes;
-  static constexpr size_t kMostFree = 64;
+  // Blocks have a power of two of bytes, so none is more than twice as large as what it holds.
+  static constexpr size_t kSmallBytes = 4 << 10;  // up to here malloc is as good
+  static constexpr size_t kLargestBlock = kRelayedPayloadBytes;
+  static constexpr size_t kKinds = std::bit_width(kLargestBlock / kSmallBytes) - 1;
+  static constexpr size_t kMostFree = 64;  // of a kind
 
-  void give(std::unique_ptr<std::byte[]> block) {
-    if (free_.size() < kMostFree) free_.push_back(std::move(block));
+  static size_t kindOf(size_t bytes) { return std::bit_width((bytes - 1) / kSmallBytes) - 1; }
+  static constexpr size_t blockBytes(size_t kind) { return 2 * kSmallBytes << kind; }
+
+  void give(std::unique_ptr<std::byte[]> block, size_t bytes) {
+    held.remove(bytes);
+    if (bytes <= kSmallBytes || bytes > kLargestBlock) return;
+    auto& free = free_[kindOf(bytes)];
+    if (free.size() < kMostFree) free.push_back(std::move(block));
   }
 
-  std::vector<std::unique_ptr<std::byte[]>> free_;
+  std::array<std::vector<std::unique_ptr<std::byte[]>>, kKinds> free_;
 };
 
 inline void PayloadBuffer::release() {
-  if (pool_ != nullptr) std::exchange(pool_, nullptr)->give(std::move(block_));
+  if (pool_ != nullptr) std::exchange(pool_, nullptr)->give(std::move(block_), held_);
 }
 
 }  // namespace topoopt
