@@ -146,6 +146,10 @@ class Session:
         What is sent from now on belongs to the next iteration; returns its number.
         """
     def fail(self, why: str) -> None: ...
+    def held_memory(self) -> dict[str, tuple[int, int]]:
+        """
+        Bytes that this rank holds for others, now and at most: relay, early, buffer.
+        """
     def hold(self) -> None: ...
     def iteration_bytes(self, first: int, count: int) -> tuple[list[int], list[list[int]]]:
         """

@@ -11,6 +11,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -212,6 +213,14 @@ std::vector<LinkTraffic> linkTraffic(Session& session) {
   return links;
 }
 
+std::map<std::string, std::pair<uint64_t, uint64_t>> heldMemory(Session& session) {
+  const HeldMemory memory = session.endpoint()->heldMemory();
+  const auto pair = [](const HeldBytes& held) { return std::pair(held.now, held.peak); };
+  return {{"relay", pair(memory.relayed)},
+          {"early", pair(memory.early)},
+          {"buffer", pair(memory.buffers)}};
+}
+
 constexpr size_t kMostIterations = 1 << 24;  // asked about at once; far more than are remembered
 
 // Of this rank's own messages, and by link, in the order of linkTraffic.
@@ -261,6 +270,8 @@ PYBIND11_MODULE(_backend, module) {
            py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false),
            py::arg("recorder") = std::nullopt, py::arg("supervision") = std::nullopt)
       .def("link_traffic", &topoopt::linkTraffic, no_gil)
+      .def("held_memory", &topoopt::heldMemory, no_gil,
+           "Bytes that this rank holds for others, now and at most: relay, early, buffer.")
       .def(
           "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
           "What is sent from now on belongs to the next iteration; returns its number.")

@@ -347,6 +347,27 @@ void Endpoint::sendControl(int target, FrameHeader header, const std::string& pa
   dispatch(std::move(frame));
 }
 
+// What is wrong with the ranks that a frame names, or "".
+std::string Endpoint::wrongEnds(const FrameHeader& header) const {
+  if (header.source >= config_.size) {
+    return "from rank " + std::to_string(header.source) + ", which is not in 0.." +
+           std::to_string(config_.size - 1);
+  }
+  if (header.target >= config_.size) {
+    return "for rank " + std::to_string(header.target) + ", which is not in 0.." +
+           std::to_string(config_.size - 1);
+  }
+  const bool from_here = header.source == config_.rank;
+  if (from_here && header.type == FrameType::kLeave && !left_.contains(config_.rank)) {
+    return "that says that this rank, " + std::to_string(config_.rank) + ", has left";
+  }
+  // On a detour a frame may pass its own source again.
+  if (from_here && header.target == config_.rank && header.type == FrameType::kData) {
+    return "from this rank to itself";
+  }
+  return "";
+}
+
 std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
   if (header.type != FrameType::kData || header.target != config_.rank) return nullptr;
   const auto flow = in_.find(flowOf(header));
@@ -360,6 +381,9 @@ std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
 }
 
 void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) {
+  if (const std::string wrong = wrongEnds(header); !wrong.empty()) {
+    return failAll("link " + textOf(link.name()) + " carried a frame " + wrong, true);
+  }
   if (header.type == FrameType::kData && !fitsItsMessage(header)) {
     return failAll("link " + textOf(link.name()) + " carried a frame that does not fit its message",
                    true);

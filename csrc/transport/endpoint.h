@@ -174,6 +174,8 @@ class Endpoint final : private Link::Observer {
 
   // Not on the loop.
   HeldMemory heldMemory();
+  // Not on the loop: flows and channels of which something is remembered.
+  size_t rememberedEntries();
 
   // Not on the loop: what each link has sent of each iteration from `first` on, own and relayed.
   std::vector<std::vector<uint64_t>> iterationBytes(uint64_t first, size_t count);
@@ -301,6 +303,7 @@ class Endpoint final : private Link::Observer {
   void pump(const FlowId& id, OutFlow& flow);
   size_t chooseRoute(int peer, const std::vector<Hop>& hops);
   static size_t framePayload(size_t message_bytes, size_t route, const std::vector<Hop>& hops);
+  std::string wrongEnds(const FrameHeader& header) const;
   void onData(const FrameHeader& header, PayloadBuffer payload, bool placed);
   void onAck(const FrameHeader& header);
   void onAckRequest(const FrameHeader& header);
@@ -330,6 +333,7 @@ class Endpoint final : private Link::Observer {
                uint64_t message_fingerprint, const Done& done);
   bool allLeft(const std::vector<int>& peers) const;
   void markLeft(int rank);
+  void forgetChannel(uint32_t channel);
   void failAll(const std::string& why, bool broadcast);
   void waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered);
   void broadcastFailure(uint32_t channel, const std::string& why);
@@ -374,7 +378,9 @@ class Endpoint final : private Link::Observer {
   std::map<uint32_t, Channel> channels_;
   // Messages of lanes that are here before their receive, by channel and number of the collective.
   std::unordered_map<uint64_t, uint32_t> early_calls_;
-  std::map<uint32_t, std::string> closed_channels_;  // why; for ever, no group is opened twice
+  std::map<uint32_t, std::string>
+      closed_channels_;  // why; the last ones, as closed_order_ has them
+  std::deque<uint32_t> closed_order_;
   std::set<int> left_;
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
   std::string failure_;                               // of the whole endpoint; empty while it lives

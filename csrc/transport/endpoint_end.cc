@@ -13,6 +13,8 @@ namespace {
 // How long a rank that fails stays to broadcast why.
 constexpr std::chrono::seconds kDeliveryLimit{2};
 constexpr std::chrono::milliseconds kDeliveryInterval{1};
+// Closed channels of which frames are still recognised when they come late.
+constexpr size_t kRememberedChannels = 4096;
 
 }  // namespace
 
@@ -32,6 +34,8 @@ void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
 
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
   if (!closed_channels_.emplace(channel, why).second) return;
+  closed_order_.push_back(channel);
+  if (closed_order_.size() > kRememberedChannels) forgetChannel(closed_order_.front());
   channels_.erase(channel);
   const auto dropped = [&](const FrameHeader& header) {
     // It will not be consumed, so nothing may wait for that.
@@ -70,6 +74,14 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
     entry = id.channel == channel && flow.sent == flow.acked ? out_.erase(entry) : std::next(entry);
   }
   resumeWaiting();
+}
+
+// Of a channel that was closed so long ago that nothing of it is on its way any more.
+void Endpoint::forgetChannel(uint32_t channel) {
+  closed_order_.pop_front();
+  closed_channels_.erase(channel);
+  failures_seen_.erase(failures_seen_.lower_bound({channel, 0}),
+                       failures_seen_.upper_bound({channel, config_.size}));
 }
 
 void Endpoint::failChannel(uint32_t channel, const std::string& why, bool broadcast) {

@@ -188,6 +188,15 @@ void Endpoint::forgetEarly(int source, size_t cost) {
   kept_early_.remove(cost);
 }
 
+size_t Endpoint::rememberedEntries() {
+  size_t entries = 0;
+  reactor_.run([&] {
+    entries = out_.size() + in_.size() + channels_.size() + closed_channels_.size() +
+              closed_order_.size() + failures_seen_.size();
+  });
+  return entries;
+}
+
 HeldMemory Endpoint::heldMemory() {
   HeldMemory memory;
   reactor_.run([&] {

@@ -18,7 +18,7 @@ ELEMENTS = 240_000
 def count_ring_bytes(rank: int, world: int) -> dict[str, list]:
     os.environ["TOPOOPT_ALGORITHM"] = "multi_ring"
     before = torch_topoopt.stats()
-    assert before == {"links": [], "rings": []}
+    assert before == {"links": [], "rings": [], "memory": []}
     dist.init_process_group("topoopt")
     dist.all_reduce(torch.ones(ELEMENTS))
     counters = torch_topoopt.stats()
@@ -42,6 +42,10 @@ def test_every_ring_counts_its_share_of_the_bytes(tmp_path):
             ("tree", 1, 0),
             ("direct", 0, 0),
         ]
+        (memory,) = counters["memory"]
+        assert memory["relay_bytes"] == memory["early_bytes"] == 0, "all is done"
+        assert memory["relay_peak_bytes"] == 0, "rings between neighbours need no relay"
+        assert memory["early_peak_bytes"] + memory["buffer_peak_bytes"] < 192 << 20
         links = counters["links"]
         assert {link["source"] for link in links} == {rank}
         assert sum(link["sent_bytes"] for link in links) == sum(expected)

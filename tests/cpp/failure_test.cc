@@ -145,6 +145,50 @@ TEST(Failures, AFrameThatDoesNotFitItsMessageFailsTheLink) {
   }
 }
 
+TEST(Failures, AFrameOfRanksThatThereAreNotOrALeaveInThisRanksNameFailsTheLink) {
+  TestRandom random(219);
+  const auto failureOf = [&](FrameType type, uint16_t source, uint16_t target) {
+    Network network({.size = 2, .cables = {{0, 1}}}, random);
+    Channel channel(network, 1);
+    FrameHeader header;
+    header.type = type;
+    header.source = source;
+    header.target = target;
+    network.write(0, &header, sizeof header);
+    return channel.failure(0);
+  };
+  const std::string from = failureOf(FrameType::kData, 2, 0);
+  EXPECT_NE(from.find("from rank 2, which is not in 0..1"), std::string::npos) << from;
+  const std::string to = failureOf(FrameType::kAck, 1, 7);
+  EXPECT_NE(to.find("for rank 7, which is not in 0..1"), std::string::npos) << to;
+  const std::string leave = failureOf(FrameType::kLeave, 0, 0);
+  EXPECT_NE(leave.find("that this rank, 0, has left"), std::string::npos) << leave;
+  const std::string self = failureOf(FrameType::kData, 0, 0);
+  EXPECT_NE(self.find("from this rank to itself"), std::string::npos) << self;
+}
+
+TEST(Failures, ARankThatSendsWhatNoReceiveIsPostedForWithoutAskingFailsAndLittleIsKept) {
+  TestRandom random(220);
+  Network network({.size = 2, .cables = {{0, 1}}}, random);
+  Channel channel(network, 1);
+  FrameHeader header;
+  header.source = 1;
+  header.target = 0;
+  header.channel = 2;
+  header.message_bytes = header.payload_bytes = 64 << 10;
+  std::vector<std::byte> bytes(sizeof header + header.payload_bytes);
+  const size_t limit = 2 * FlowLimits::of(2, 4 << 20, EndpointConfig{}.memory_bytes).early_peer;
+  for (size_t sent = 0; sent <= limit; sent += bytes.size()) {
+    std::memcpy(bytes.data(), &header, sizeof header);
+    network.write(0, bytes.data(), bytes.size());
+    ++header.message;
+  }
+  const std::string why = channel.failure(0);
+  EXPECT_NE(why.find("bytes that no receive was posted for, without asking"), std::string::npos)
+      << why;
+  EXPECT_LE(network.at(0)->heldMemory().early.peak, limit);
+}
+
 // ---- closing a channel with data on its way ----------------------------------------------------
 
 // The address sanitizer watches the memory of both ends, which is gone right after closing.

@@ -48,7 +48,7 @@ class Exchange {
     for (size_t i = 0; i < pair_bytes; ++i) sent_[i] = static_cast<uint8_t>(i * 7 + i / 251);
     received_.resize(outcomes_.size(), std::vector<uint8_t>(pair_bytes));
     for (int rank = 0; rank < ranks.size(); ++rank) {
-      ranks.at(rank)->reactor().run([&] { ranks.at(rank)->openChannel(1, [](auto) {}); });
+      ranks.at(rank)->reactor().run([&] { ranks.at(rank)->openChannel(1, {[](auto) {}}); });
     }
   }
 
@@ -122,6 +122,57 @@ TEST(ManyRanks, AnExchangeOfAllPairsWithALateRankKeepsToTheMemoryOfARank) {
   EXPECT_GT(ranks.at(late)->heldMemory().early.peak, 0u);
   RecordProperty("most_bytes", std::to_string(most));
   for (const auto& group : members) group->shutdown();
+}
+
+// Beyond the early bytes that a source may send, a receive from any rank finds a message of which
+// nothing has come yet.
+TEST(ManyRanks, AReceiveFromAnyRankFindsAMessageThatOnlyAsksToCome) {
+  const ManyRanks ranks({.size = 4, .strides = {1}, .endpoint = {.memory_bytes = 1 << 20}});
+  constexpr size_t kBytes = 700'000;
+  constexpr size_t kMessages = 3;
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<uint8_t> received(kBytes);
+  std::vector<Outcome> sends(kMessages);
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.at(rank)->reactor().run([&] { ranks.at(rank)->openChannel(1, {[](auto) {}}); });
+  }
+  ranks.at(2)->reactor().run([&] {
+    for (size_t i = 0; i < kMessages; ++i) {
+      ranks.at(2)->send({0, 1, i}, sent.data(), kBytes, 1, sends[i].done());
+    }
+  });
+  for (size_t i = kMessages; i-- > 0;) {
+    Outcome outcome;
+    int from = -1;
+    received.assign(kBytes, 0);
+    ranks.at(0)->reactor().run([&] {
+      ranks.at(0)->receiveAny(
+          {1, 2, 3}, 1, i, received.data(), kBytes, 1, [&](int peer) { from = peer; },
+          outcome.done());
+    });
+    ASSERT_EQ(outcome.wait("receive from any"), "");
+    EXPECT_EQ(from, 2);
+    EXPECT_EQ(received, sent);
+    ASSERT_EQ(sends[i].wait("send"), "");
+  }
+}
+
+TEST(ManyRanks, WhatIsRememberedOfGroupsDoesNotGrowWithTheirNumber) {
+  const ManyRanks ranks({.size = 3, .strides = {1}});
+  const auto runGroups = [&](uint32_t first, uint32_t count) {
+    for (uint32_t channel = first; channel < first + count; ++channel) {
+      const auto members = ranks.openGroup(channel, "doubling");
+      expectNoErrors(ManyRanks::onAll(members, [&](Group& group, int, Done done) {
+        group.barrier(kNoHurry, std::move(done));
+      }));
+      for (const auto& group : members) group->shutdown();
+    }
+  };
+  constexpr uint32_t kMany = 4200;  // more than are remembered
+  runGroups(1, kMany);
+  const size_t entries = ranks.at(1)->rememberedEntries();
+  runGroups(1 + kMany, 300);
+  EXPECT_LE(ranks.at(1)->rememberedEntries(), entries + 100);
 }
 
 }  // namespace

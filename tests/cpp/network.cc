@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -303,7 +304,16 @@ void Network::replace(size_t cable) {
 }
 
 void Network::write(size_t cable, const void* data, size_t bytes) {
-  ASSERT_EQ(::send(paths_[cable].far_fd, data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+  const auto* next = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    pollfd writable{paths_[cable].far_fd, POLLOUT, 0};
+    ASSERT_EQ(poll(&writable, 1, static_cast<int>(kWaitLimit.count())), 1);
+    const ssize_t sent = ::send(paths_[cable].far_fd, next, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EPIPE) return;  // the first end has closed it
+    ASSERT_GT(sent, 0);
+    next += sent;
+    bytes -= static_cast<size_t>(sent);
+  }
 }
 
 std::vector<std::string> Network::leaveAll(std::chrono::milliseconds limit) {

@@ -254,15 +254,27 @@ def _channel(job: Job, group_name: str) -> int:
     return channel
 
 
+def _held_memory(job: Job) -> dict[str, int]:
+    held: dict[str, tuple[int, int]] = job.session.held_memory()
+    return {
+        f"{kind}_{name}": number
+        for kind, numbers in held.items()
+        for name, number in zip(("bytes", "peak_bytes"), numbers, strict=True)
+    }
+
+
 def stats() -> dict[str, list[dict[str, Any]]]:
-    """Bytes that this rank has sent so far: "links" and, for all open groups, "rings".
+    """Bytes that this rank has sent so far: "links" and, for all open groups, "rings"; "memory".
 
     One dict per link: source, source_port, target, target_port (ports are -1 inside a server), kind
     ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
     from other ranks), received_bytes, overhead_bytes (headers and control frames), seconds (with
     something to send). One dict per ring, tree or kind of direct message of a group: group (its
     name), kind ("ring", "tree" or "direct"), index, ranks (in a ring's order, else empty),
-    sent_bytes, seconds (in which an operation had something to do there).
+    sent_bytes, seconds (in which an operation had something to do there). One dict per job of what
+    this rank holds for others now and held at most: relay_bytes, relay_peak_bytes (payload on its
+    way to other ranks), early_bytes, early_peak_bytes (messages that no receive is posted for yet),
+    buffer_bytes, buffer_peak_bytes (the memory of all payload that waits).
     """
     rings = [
         {
@@ -277,7 +289,8 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     links = [asdict(link) for job in jobs for link in job.links()]
     for link in links:
         del link["iteration_bytes"]  # which is measured at the end
-    return {"links": links, "rings": rings}
+    memory = [_held_memory(job) for job in jobs]
+    return {"links": links, "rings": rings, "memory": memory}
 
 
 @atexit.register
