@@ -214,7 +214,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     job.end_supervision = end_supervision
     opened.append(weakref.ref(job))
     try:
-        job.cost = cost_of(plan, session, job.group(place.ranks), timeout)
+        job.cost = cost_of(plan, session, job.group(place.ranks), timeout, meeting)
     except BaseException as error:
         session.fail(f"{type(error).__name__}: {error}")
         raise

@@ -1,52 +1,132 @@
 """The cost model of a job: what messages cost, from the plan or measured when the job starts.
 
-Collectives choose their algorithm by it, so all ranks must have the same.
+Collectives choose their algorithm by it, so all ranks must have the same; and results are rounded
+in the order of the algorithm, so that jobs of one plan must have the same, too. What the first job
+of a plan has measured is therefore kept, in $XDG_CACHE_HOME/torch_topoopt (~/.cache by default) of
+rank 0, and used by later ones, unless TOPOOPT_COST_MODEL=measure.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+import socket
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import CostModel
-from torch_topoopt.plan.codec import write_text_atomically
+from torch_topoopt.plan.codec import DocumentError, write_text_atomically
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.plan import Plan
+
+COST_MODEL_VARIABLE = "TOPOOPT_COST_MODEL"
+_WAYS = ("kept", "measure")
+_TOPIC = "cost model"
 
 log = logging.getLogger("torch_topoopt")
 
 
-def cost_of(plan: Plan, session: Any, group: Any, timeout: timedelta) -> CostModel:
+def cost_of(
+    plan: Plan, session: Any, group: Any, timeout: timedelta, meeting: Meeting
+) -> CostModel:
     """The plan's cost model, or one that all ranks measure together; its beta is never None.
 
-    `group` is the _backend.GroupConfig of all ranks. A measured model is written to the run folder,
-    from where it can be copied into the plan.
+    `group` is the _backend.GroupConfig of all ranks. A measured model is kept for later jobs of the
+    same plan with the same ranks on its servers, and written to the run folder, from where it can
+    be copied into the plan. Raises FabricError for a value of TOPOOPT_COST_MODEL that is not known.
     """
     rated = 1 / plan.cluster.link_bytes_per_s
     if plan.cost_model is not None:
         return replace(plan.cost_model, beta_s_per_byte=plan.cost_model.beta_s_per_byte or rated)
-    group.cost = CostModel(0.0, 0.0, 0.0, rated)
-    measured: CostModel = session.measure_cost(group, timeout)
-    if group.rank == 0 and len(set(group.servers)) > 1:
-        _record(measured)
-    return measured
+    if len(set(group.servers)) == 1:
+        return CostModel(0.0, 0.0, 0.0, rated)  # nothing goes over links
+    path = kept_file(plan, group.servers)
+    before = None
+    if group.rank == 0:
+        with failure_broadcast(meeting, _TOPIC):
+            before = _read(path)
+            known = None if _asked_way() == "measure" else before
+            broadcast(meeting, _TOPIC, None if known is None else asdict(known))
+    deadline = time.monotonic() + timeout.total_seconds()
+    section = receive(meeting, _TOPIC, deadline)
+    if section is not None:
+        model = replace(CostModel(**section), beta_s_per_byte=rated)
+    else:
+        group.cost = CostModel(0.0, 0.0, 0.0, rated)
+        model = session.measure_cost(group, timeout)
+    if group.rank == 0:
+        _record(model, "measured" if section is None else f"measured by an earlier job ({path})")
+        if section is None:
+            _keep(path, model, before)
+    return model
 
 
-def _record(model: CostModel) -> None:
+def kept_file(plan: Plan, servers: list[int]) -> Path:
+    """The file of the model that was measured for `plan` with ranks on those servers, here."""
+    known = json.dumps([plan.to_json(), list(servers), socket.gethostname()], sort_keys=True)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = f"cost-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
+    return Path(base) / "torch_topoopt" / name
+
+
+def _asked_way() -> str:
+    way = os.environ.get(COST_MODEL_VARIABLE, _WAYS[0])
+    if way not in _WAYS:
+        raise DocumentError(f"{COST_MODEL_VARIABLE}: {way!r} is not one of {', '.join(_WAYS)}")
+    return way
+
+
+def _read(path: Path) -> CostModel | None:
+    try:
+        return CostModel(**json.loads(path.read_text())["cost_model"]).validate()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        log.warning("%s is not what a job has kept there (%s); measured anew", path, error)
+        return None
+
+
+def _keep(path: Path, model: CostModel, before: CostModel | None) -> None:
+    if before is not None:
+        log.warning(
+            "the cost model was measured anew, as %s asks for: algorithms, and with them the "
+            "rounding of sums, may differ from those of earlier jobs of this plan",
+            COST_MODEL_VARIABLE,
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, _text(model))
+    except OSError as error:
+        log.warning(
+            "the cost model that was measured cannot be kept (%s): the next job of this plan "
+            "measures anew and may choose other algorithms, which round sums differently; a "
+            "cost_model in the plan fixes them",
+            error,
+        )
+
+
+def _record(model: CostModel, how: str) -> None:
     log.info(
-        "measured: a message takes %.1f us and %.1f us per link, reducing %.2f ns per byte",
+        "%s: a message takes %.1f us and %.1f us per link, reducing %.2f ns per byte",
+        how,
         model.alpha_s * 1e6,
         model.per_hop_latency_s * 1e6,
         model.gamma_s_per_byte * 1e9,
     )
     if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
-        section = {"cost_model": asdict(model)}
-        del section["cost_model"]["beta_s_per_byte"]  # as the links are rated
-        write_text_atomically(Path(run_dir) / "cost_model.json", json.dumps(section) + "\n")
+        write_text_atomically(Path(run_dir) / "cost_model.json", _text(model))
+
+
+def _text(model: CostModel) -> str:
+    section = {"cost_model": asdict(model)}
+    del section["cost_model"]["beta_s_per_byte"]  # as the links are rated
+    return json.dumps(section) + "\n"

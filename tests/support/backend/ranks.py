@@ -101,6 +101,7 @@ def wired(plan: Plan, folder: Path, gbps: float | None = None) -> Iterator[dict[
             "TOPOOPT_PLAN": str(folder / "plan.json"),
             "TOPOOPT_WIRING": str(folder / "wiring.json"),
             "TOPOOPT_RUN_DIR": str(folder),
+            "XDG_CACHE_HOME": str(folder / "cache"),
         }
     finally:
         fabric.close()
