@@ -72,6 +72,7 @@ class LinkGroup final : public Group {
   void remember(uint64_t number, const CollectiveRequest& request);
   void watchProgress();
   void onStandstill();
+  uint64_t expectedFrom(int rank, uint64_t number) const;
   void sendCall(int rank, uint64_t number, const Called& called, uint64_t expected_bytes);
   void onCall(const FrameHeader& header, const Called& theirs);
   void onMismatch(const MessageMismatch& mismatch);

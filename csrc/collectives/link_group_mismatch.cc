@@ -47,10 +47,16 @@ void LinkGroup::watchProgress() {
 void LinkGroup::onStandstill() {
   const Pending& pending = queue_.front();
   for (const int rank : operation_.waitingFor()) {
-    const bool sized = !pending.expected.empty();
-    sendCall(rank, pending.number, pending.called,
-             sized ? pending.expected[memberOf(rank)] : kNotSaid);
+    sendCall(rank, pending.number, pending.called, expectedFrom(rank, pending.number));
   }
+}
+
+// In the operation that runs, if it is this one, and an exchange.
+uint64_t LinkGroup::expectedFrom(int rank, uint64_t number) const {
+  if (!running_) return kNotSaid;
+  const Pending& pending = queue_.front();
+  if (pending.number != number || pending.expected.empty()) return kNotSaid;
+  return pending.expected[memberOf(rank)];
 }
 
 void LinkGroup::sendCall(int rank, uint64_t number, const Called& called, uint64_t expected_bytes) {
@@ -134,7 +140,7 @@ void LinkGroup::dispute(int peer, uint32_t low_number) {
   if (mine) {
     why += ": rank " + std::to_string(config_.ranks[config_.rank]) + " called " +
            textOf(*mine, config_.ranks) + ", of which a message of the other is no part";
-    sendCall(peer, number, *mine, kNotSaid);
+    sendCall(peer, number, *mine, expectedFrom(peer, number));
   }
   dispute_timer_ =
       endpoint_->reactor().after(mine ? kAnswerLimit : std::chrono::seconds(0), [this, why] {

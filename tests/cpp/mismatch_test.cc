@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -165,7 +165,6 @@ class Mismatches : public testing::TestWithParam<Engine> {
     }
   }
 
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   TestRandom random_{1401};
   Network network_{{.size = 3, .cables = cables()}, random_};
   uint32_t channel_ = 0;
@@ -179,6 +178,104 @@ TEST_P(Mismatches, EveryPairOfCallsNamesBoth) {
       ASSERT_NO_FATAL_FAILURE(expectMismatch(calls[i], calls[j], static_cast<int>((i + j) % 2)));
     }
   }
+}
+
+// All three members notice, whichever of them is the one that differs.
+TEST_P(Mismatches, AreAnErrorOnMembersThatAgree) {
+  const NamedCall sum = allReduce("all_reduce (sum) of 12 float32", kCount);
+  const NamedCall other = broadcast("broadcast of 12 float32 from rank 1", 1);
+  for (int different = 0; different < 3; ++different) {
+    Members all = members({0, 1, 2});
+    std::vector<Memory> memory(3);
+    std::vector<Outcome> outcomes(3);
+    for (int member = 0; member < 3; ++member) {
+      const NamedCall& call = member == different ? other : sum;
+      call.start(all[member], memory[member], outcomes[member].done());
+    }
+    for (int member = 0; member < 3; ++member) {
+      const std::string why = error(all[member], outcomes[member]);
+      for (const char* text : {sum.text, other.text}) {
+        EXPECT_NE(why.find(std::string("called ") + text), std::string::npos) << why;
+      }
+    }
+  }
+}
+
+// Nothing is sent where nothing is expected to be sent.
+TEST_P(Mismatches, OfWhatPairsExchangeNameBothSizes) {
+  for (const size_t sent : {size_t{0}, size_t{8}}) {
+    Members pair = members({0, 2});
+    std::vector<Memory> memory(2);
+    std::vector<Outcome> outcomes(2);
+    for (int member = 0; member < 2; ++member) {
+      pair[member].exchange({CallName::kAllToAllSingle}, memory[member].input.data(),
+                            member == 0 ? std::vector<size_t>{4, sent} : std::vector<size_t>{4, 4},
+                            memory[member].output.data(),
+                            member == 0 ? std::vector<size_t>{4, 4} : std::vector<size_t>{12, 4},
+                            floats(), outcomes[member].done());
+    }
+    for (int member = 0; member < 2; ++member) {
+      const std::string why = error(pair[member], outcomes[member]);
+      EXPECT_NE(why.find("disagree in all_to_all_single (operation 0"), std::string::npos) << why;
+      EXPECT_NE(why.find("rank 0 sends " + std::to_string(sent / 4) +
+                         " float32, rank 2 receives 3 float32"),
+                std::string::npos)
+          << why;
+    }
+  }
+}
+
+TEST_P(Mismatches, OfAMessageNameBothTypesAndSizes) {
+  const std::vector<std::pair<size_t, DataType>> others = {
+      {48, DataType::kInt32}, {52, DataType::kFloat32}, {0, DataType::kFloat32}};
+  for (const auto& [bytes, type] : others) {
+    for (const bool from_any : {false, true}) {
+      Members pair = members({0, 2});
+      std::vector<Memory> memory(2);
+      std::vector<Outcome> outcomes(2);
+      pair[0].send({memory[0].input.data(), 48, DataType::kFloat32}, 1, 7, kNoHurry,
+                   outcomes[0].done());
+      const MessageBuffer into{memory[1].output.data(), bytes, type};
+      if (from_any) {
+        pair[1].receiveAny(into, 7, kNoHurry, [](int) {}, outcomes[1].done());
+      } else {
+        pair[1].receive(into, 0, 7, kNoHurry, outcomes[1].done());
+      }
+      for (int member = 0; member < 2; ++member) {
+        const std::string why = error(pair[member], outcomes[member]);
+        EXPECT_NE(why.find("rank 0 sent 12 float32, rank 2 receives " + textOf(bytes, type) +
+                           " (tag 7, group test"),
+                  std::string::npos)
+            << why;
+      }
+    }
+  }
+}
+
+// Calls that were compared while one was missing.
+TEST_P(Mismatches, AreNoneWhereAMemberIsLate) {
+  Members all = members({0, 1, 2});
+  std::vector<Memory> memory(3);
+  std::vector<Outcome> outcomes(3);
+  const NamedCall sum = allReduce("", kCount);
+  for (const int member : {0, 1}) {
+    sum.start(all[member], memory[member], outcomes[member].done());
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  sum.start(all[2], memory[2], outcomes[2].done());
+  for (Outcome& outcome : outcomes) EXPECT_EQ(outcome.wait("all_reduce"), "");
+}
+
+TEST(CallHistory, KnowsTheLastCalls) {
+  CallHistory history;
+  EXPECT_FALSE(history.at(0));
+  for (uint64_t number = 0; number < 3000; ++number) {
+    history.add(number, hashed({.bytes = number, .name = CallName::kBroadcast}, number));
+  }
+  EXPECT_FALSE(history.at(3000));
+  EXPECT_FALSE(history.at(1975));
+  EXPECT_EQ(history.at(1976)->bytes, 1976u);
+  EXPECT_EQ(history.at(2999)->bytes, 2999u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, Mismatches,
