@@ -1,6 +1,7 @@
 #include "backend/process_group.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "backend/process_group_call.h"
@@ -47,7 +48,14 @@ ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, Group
   session_->groupOpened();
 }
 
-ProcessGroupTopoopt::~ProcessGroupTopoopt() { shutdown(); }
+ProcessGroupTopoopt::~ProcessGroupTopoopt() {
+  try {
+    shutdown();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "topoopt: the end of group %s: %s\n", group_->name().c_str(),
+                 error.what());
+  }
+}
 
 void ProcessGroupTopoopt::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ms_ = timeout.count();
@@ -246,12 +254,17 @@ void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Ten
                         call.done);
 }
 
-void ProcessGroupTopoopt::addReduceScatter(Call& call, const at::Tensor& output,
-                                           const at::Tensor& input, c10d::ReduceOp op) {
+void ProcessGroupTopoopt::checkReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                             const c10d::ReduceOp& op) const {
   checkSameType(output, input, "reduce_scatter");
   TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
                     "topoopt: reduce_scatter_tensor: the input has ", input.numel(),
                     " elements, not the output's ", output.numel(), " times ", getSize(), " ranks");
+  if (input.device().is_cpu()) reductionOf(asReal(input, op), op, getSize());
+}
+
+void ProcessGroupTopoopt::addReduceScatter(Call& call, const at::Tensor& output,
+                                           const at::Tensor& input, c10d::ReduceOp op) {
   const at::Tensor from = call.premultiplied(call.read(input), op);
   const at::Tensor to = call.write(output);
   call.add(Call::Cut::kPieces, {{from, {}, getSize()}, {{}, to}},
@@ -296,6 +309,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_reduce_scatter_base(
       *this,
       {c10d::OpType::_REDUCE_SCATTER_BASE, "topoopt:_reduce_scatter_base", "reduce_scatter_tensor"},
       {input}, {output}, asked(options));
+  checkReduceScatter(output, input, options.reduceOp);
   addReduceScatter(call, output, input, options.reduceOp);
   return call.submit();
 }
@@ -309,6 +323,10 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesce
             {c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
              "reduce_scatter_tensor_coalesced"},
             inputs, outputs, asked(options), outputs.size());
+  // All before the first is started.
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    checkReduceScatter(outputs[i], inputs[i], options.reduceOp);
+  }
   for (size_t i = 0; i < outputs.size(); ++i) {
     addReduceScatter(call, outputs[i], inputs[i], options.reduceOp);
   }

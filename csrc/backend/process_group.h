@@ -129,6 +129,12 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   // Before a collective of CPU tensors: those staged earlier come first on all ranks.
   void awaitStaged();
 
+  // What the functions below rely on. Calls of several operations check all before they add any.
+  void checkAllGather(const at::Tensor& output, const at::Tensor& input) const;
+  void checkAllGather(const Tensors& outputs, const at::Tensor& input) const;
+  void checkReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                          const c10d::ReduceOp& op) const;
+
   // Each adds one operation to a call.
   void addAllReduce(Call& call, const at::Tensor& tensor, c10d::ReduceOp op);
   void addAllGather(Call& call, const at::Tensor& output, const at::Tensor& input);

@@ -167,14 +167,17 @@ ProcessGroupTopoopt::HostCall::HostCall(ProcessGroupTopoopt& group, const CallKi
                                             group.group_->sequenceNumber())),
       finishers(std::make_shared<std::vector<std::function<void()>>>()),
       done(joint(operations,
-                 [work = work, finishers = finishers](std::exception_ptr error) {
-                   if (finishers->empty()) return work->complete(error, nullptr);
-                   work->complete(error, [finishers] {
+                 [work = work, finishers = finishers](std::exception_ptr error) mutable {
+                   const auto none = finishers->empty();
+                   auto finish = [finishers = std::move(finishers)] {
                      while (!finishers->empty()) {
                        finishers->back()();
                        finishers->pop_back();
                      }
-                   });
+                   };
+                   TopooptWork::completeAndRelease(
+                       std::move(work), std::move(error),
+                       none ? std::function<void()>() : std::function<void()>(std::move(finish)));
                  })),
       terms(terms) {}
 

@@ -65,12 +65,25 @@ void ProcessGroupTopoopt::startAllGather(const HostCall& call, const at::Tensor&
                     call.done);
 }
 
-void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
-                                       const at::Tensor& input) {
+void ProcessGroupTopoopt::checkAllGather(const at::Tensor& output, const at::Tensor& input) const {
   checkSameType(output, input, "all_gather");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(),
                     "topoopt: all_gather_into_tensor: the output has ", output.numel(),
                     " elements, not the input's ", input.numel(), " times ", getSize(), " ranks");
+}
+
+void ProcessGroupTopoopt::checkAllGather(const Tensors& outputs, const at::Tensor& input) const {
+  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == getSize(),
+                    "topoopt: all_gather takes one output per rank, got ", outputs.size(), " for ",
+                    getSize(), " ranks");
+  for (const at::Tensor& output : outputs) checkSameType(output, input, "all_gather");
+  TORCH_CHECK_VALUE(outputs[getRank()].numel() == input.numel(), "topoopt: all_gather: output ",
+                    getRank(), " has ", outputs[getRank()].numel(), " elements, the input ",
+                    input.numel());
+}
+
+void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
+                                       const at::Tensor& input) {
   const at::Tensor from = call.read(input);
   const at::Tensor to = call.write(output);
   call.add(Call::Cut::kPieces, {{from, {}}, {{}, to, getSize()}},
@@ -82,13 +95,6 @@ void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
 // Outputs that differ in size go in one piece, for the ranks could not agree on several.
 void ProcessGroupTopoopt::addAllGather(Call& call, const Tensors& outputs,
                                        const at::Tensor& input) {
-  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == getSize(),
-                    "topoopt: all_gather takes one output per rank, got ", outputs.size(), " for ",
-                    getSize(), " ranks");
-  for (const at::Tensor& output : outputs) checkSameType(output, input, "all_gather");
-  TORCH_CHECK_VALUE(outputs[getRank()].numel() == input.numel(), "topoopt: all_gather: output ",
-                    getRank(), " has ", outputs[getRank()].numel(), " elements, the input ",
-                    input.numel());
   const at::Tensor from = call.read(input);
   const Tensors to = call.writeAll(outputs);
   const bool even = sameSizes(outputs);
@@ -108,6 +114,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather(std::vector<Tensors>
   TORCH_CHECK_VALUE(outputs.size() == 1, "topoopt: all_gather takes one list of outputs");
   Call call(*this, {c10d::OpType::ALLGATHER, "topoopt:all_gather", "all_gather"}, inputs,
             outputs[0], asked(options));
+  checkAllGather(outputs[0], inputs[0]);
   addAllGather(call, outputs[0], inputs[0]);
   return call.submit();
 }
@@ -117,6 +124,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_allgather_base(
   Call call(*this,
             {c10d::OpType::_ALLGATHER_BASE, "topoopt:_all_gather_base", "all_gather_into_tensor"},
             {input}, {output}, asked(options));
+  checkAllGather(output, input);
   addAllGather(call, output, input);
   return call.submit();
 }
@@ -137,11 +145,12 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_coalesced(
       *this,
       {c10d::OpType::ALLGATHER_COALESCED, "topoopt:all_gather_coalesced", "all_gather_coalesced"},
       inputs, all, asked(options), inputs.size());
+  std::vector<Tensors> of_all_ranks(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Tensors of_all_ranks;
-    for (const Tensors& list : outputs) of_all_ranks.push_back(list[i]);
-    addAllGather(call, of_all_ranks, inputs[i]);
+    for (const Tensors& list : outputs) of_all_ranks[i].push_back(list[i]);
+    checkAllGather(of_all_ranks[i], inputs[i]);
   }
+  for (size_t i = 0; i < inputs.size(); ++i) addAllGather(call, of_all_ranks[i], inputs[i]);
   return call.submit();
 }
 
@@ -154,6 +163,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
             {c10d::OpType::COALESCED, "topoopt:all_gather_into_tensor_coalesced",
              "all_gather_into_tensor_coalesced"},
             inputs, outputs, asked(options), outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) checkAllGather(outputs[i], inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i) addAllGather(call, outputs[i], inputs[i]);
   return call.submit();
 }

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <exception>
 #include <utility>
 
 namespace topoopt {
@@ -69,9 +70,15 @@ bool Session::lastGroupGone() {
 
 void Session::close(const std::string& why) {
   if (supervisor_) supervisor_->stop();
-  on_closed_(why);
+  std::exception_ptr failed;
+  try {
+    on_closed_(why);
+  } catch (...) {  // what could not be written down is no reason to keep links and threads
+    failed = std::current_exception();
+  }
   endpoint_->stop();
   pool_->stop();
+  if (failed) std::rethrow_exception(failed);
 }
 
 void Session::groupClosed(std::chrono::milliseconds limit) {

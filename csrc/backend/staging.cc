@@ -312,6 +312,7 @@ bool Staging::copied(Piece& piece) {
     return !piece.copied || piece.copied->query();
   } catch (const std::exception&) {
     failHere(piece);
+    piece.memory.clear();  // not to be reused: nobody knows whether copies are under way
     return true;
   }
 }
@@ -326,10 +327,22 @@ bool Staging::over(Piece& piece) {
 // Other ranks wait for this piece: they must learn that it will not come.
 void Staging::failHere(Piece& piece) {
   const std::exception_ptr error = std::current_exception();
-  piece.copied.reset();
-  piece.memory.clear();  // not to be reused: copies may be under way
+  piece.copied = copiesSoFar(piece.operation->device);  // they may use its memory
+  if (!piece.copied) piece.memory.clear();              // not to be reused
   failPiece(piece, error);
   abort_(whatFailed(error));
+}
+
+// Nothing for a device that refuses even this: it copies no more.
+std::optional<c10::Event> Staging::copiesSoFar(c10::Device device) {
+  try {
+    const Streams& streams = streamsOf(device);
+    const c10::Event in = recorded(streams.in);
+    in.block(streams.back);
+    return recorded(streams.back);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 void Staging::failPiece(Piece& piece, std::exception_ptr error) {

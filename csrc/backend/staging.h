@@ -155,6 +155,7 @@ class Staging {
   bool copied(Piece& piece);
   bool over(Piece& piece);
   void failHere(Piece& piece);
+  std::optional<c10::Event> copiesSoFar(c10::Device device);
   void failPiece(Piece& piece, std::exception_ptr error);
   void failOperation(StagingOperation& operation, std::exception_ptr error);
   void settle(StagingOperation& operation);

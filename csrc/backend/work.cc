@@ -82,6 +82,16 @@ void TopooptWork::setSource(int rank) {
   if (supervisor_) supervisor_->recorder()->setSender(record_, rank);
 }
 
+void TopooptWork::completeAndRelease(c10::intrusive_ptr<TopooptWork> work, std::exception_ptr error,
+                                     std::function<void()> finisher) {
+  work->complete(std::move(error), std::move(finisher));
+  // Another reference may go between this look and the end of this function; that is rare, and only
+  // delays this thread.
+  if (std::this_thread::get_id() == work->caller_ || work.use_count() > 1) return;
+  const std::shared_ptr<CompletionPool> pool = work->pool_;
+  pool->run([work = std::move(work)] {});
+}
+
 void TopooptWork::finishWork(std::exception_ptr error) {
   if (supervisor_) supervisor_->recorder()->end(record_, error != nullptr);
   // The future is taken before a caller can see the work completed, so that exactly one of this

@@ -20,6 +20,11 @@ class TopooptWork : public c10d::Work {
   TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type, const char* title,
               std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, uint64_t number);
 
+  // As below, on the reactor thread for instance, and gives the reference away: what the caller has
+  // let go is freed on a thread of the pool, for that may have to wait for the GIL.
+  static void completeAndRelease(c10::intrusive_ptr<TopooptWork> work, std::exception_ptr error,
+                                 std::function<void()> finisher);
+
   // Completes the work. If all went well and there is a `finisher` (copies results to where the
   // caller wants them), it runs first: here if this is the thread that made the work, for then
   // no other thread waits for it; else on a thread of the pool.

@@ -162,12 +162,20 @@ def test_a_wiring_without_a_plan_is_an_error_that_says_what_to_set(tmp_path):
 
 def use_bad_arguments(rank: int, world: int) -> list[str]:
     dist.init_process_group("topoopt")
+    group = dist.distributed_c10d._get_default_group()
     messages = []
     for call in (
         lambda: dist.all_reduce(torch.ones(2).to_sparse(), op=dist.ReduceOp.MAX),
         lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
         lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
         lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(2)),
+        # The first of several operations would be right, and waits for the others.
+        lambda: group.allgather_into_tensor_coalesced(
+            [torch.ones(2 * world), torch.ones(3)], [torch.ones(2), torch.ones(2)]
+        ).wait(),
+        lambda: group.reduce_scatter_tensor_coalesced(
+            [torch.ones(2), torch.ones(2)], [torch.ones(2 * world), torch.ones(3)]
+        ).wait(),
     ):
         with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
             call()
@@ -186,3 +194,5 @@ def test_bad_arguments_are_refused_before_anything_is_sent(tmp_path):
         assert "needs integers" in outcome.value[1]
         assert "cannot share evenly" in outcome.value[2]
         assert "not the input's 2 times 2 ranks" in outcome.value[3]
+        assert "not the input's 2 times 2 ranks" in outcome.value[4]
+        assert "not the output's 2 times 2 ranks" in outcome.value[5]
