@@ -18,7 +18,8 @@ import torch_topoopt.plan
 class LinkSpec:
     """
     A connected link, whose descriptor a Session takes over. `kind`: "socket" or "shm"; `peer`: the
-    rank at the other end.
+    rank at the other end; `cable`: its index among the session's cables, -1 for ranks of one
+    server.
     """
     def __init__(
         self,
@@ -27,7 +28,15 @@ class LinkSpec:
         sends: bool,
         kind: typing.Literal["socket", "shm"],
         peer: int,
+        cable: int = -1,
     ) -> None: ...
+
+class CableEnds:
+    """
+    A connection between ranks `a` and `b` of different servers: `link` is its name as seen from
+    `a`, which alone sends unless it is `duplex`.
+    """
+    def __init__(self, link: torch_topoopt.plan.Link, a: int, b: int, duplex: bool) -> None: ...
 
 class HopTable:
     """
@@ -140,7 +149,14 @@ class Session:
         closed: collections.abc.Callable[[str], None],
         recorder: FlightRecorder | None = None,
         supervision: Supervision | None = None,
-    ) -> None: ...
+        cables: collections.abc.Sequence[CableEnds] = [],
+        servers: collections.abc.Sequence[int] = [],
+        silence_limit: datetime.timedelta = ...,
+    ) -> None:
+        """
+        `cables` are those of all ranks, in the same order on all, or none; `servers`: the server of
+        each rank. A rank that says nothing for `silence_limit` fails the session.
+        """
     def begin_iteration(self) -> int:
         """
         What is sent from now on belongs to the next iteration; returns its number.
@@ -157,6 +173,10 @@ class Session:
         link has sent of all that pass it.
         """
     def link_traffic(self) -> list[torch_topoopt.plan.LinkTraffic]: ...
+    def lost_cables(self) -> list[int]:
+        """
+        Cables of this rank that need a new connection, as indices.
+        """
     def measure_cost(
         self, group: GroupConfig, timeout: datetime.timedelta
     ) -> torch_topoopt.plan.CostModel:
@@ -166,6 +186,15 @@ class Session:
         """
     def release(self, limit: datetime.timedelta) -> None: ...
     def release_aborted(self, why: str) -> None: ...
+    def replace_cable(self, cable: int, fd: int) -> None:
+        """
+        Goes on with a cable over a verified connection, which the session takes over.
+        """
+    @property
+    def cables_event(self) -> int:
+        """
+        An eventfd: lost_cables() may have changed. -1 without cables.
+        """
     @property
     def closed(self) -> bool: ...
     @property

@@ -68,12 +68,17 @@ std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> l
                                      std::vector<plan::Route> routes, size_t window_bytes,
                                      std::function<void(const std::string&)> closed,
                                      std::optional<std::shared_ptr<FlightRecorder>> recorder,
-                                     std::optional<SupervisorConfig> supervision) {
+                                     std::optional<SupervisorConfig> supervision,
+                                     std::vector<CableEnds> cables, std::vector<int> servers,
+                                     std::chrono::milliseconds silence_limit) {
   return std::make_shared<Session>(EndpointConfig{.rank = rank,
                                                   .size = size,
                                                   .links = std::move(links),
                                                   .routes = std::move(routes),
-                                                  .window_bytes = window_bytes},
+                                                  .window_bytes = window_bytes,
+                                                  .cables = std::move(cables),
+                                                  .servers = std::move(servers),
+                                                  .silence_limit = silence_limit},
                                    std::move(closed), recorder.value_or(nullptr),
                                    std::move(supervision));
 }
@@ -91,11 +96,20 @@ void bindConfigs(py::module_& module) {
   py::class_<LinkSpec>(
       module, "LinkSpec",
       "A connected link, whose descriptor a Session takes over. `kind`: \"socket\" "
-      "or \"shm\"; `peer`: the rank at the other end.")
-      .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer) {
-             return LinkSpec{link, fd, sends, kind, peer};
+      "or \"shm\"; `peer`: the rank at the other end; `cable`: its index among the session's "
+      "cables, -1 for ranks of one server.")
+      .def(
+          py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
+                      int cable) { return LinkSpec{link, fd, sends, kind, peer, nullptr, cable}; }),
+          py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
+          py::arg("cable") = kNoCable);
+  py::class_<CableEnds>(module, "CableEnds",
+                        "A connection between ranks `a` and `b` of different servers: `link` is "
+                        "its name as seen from `a`, which alone sends unless it is `duplex`.")
+      .def(py::init([](const plan::Link& link, int a, int b, bool duplex) {
+             return CableEnds{link, a, b, duplex};
            }),
-           py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"));
+           py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"));
   py::class_<HopTable, std::shared_ptr<HopTable>>(
       module, "HopTable",
       "Links on the shortest route between each two servers. The rules are those of "
@@ -268,7 +282,12 @@ PYBIND11_MODULE(_backend, module) {
       module, "Session", "The links of this process, shared by all its process groups.")
       .def(py::init(&topoopt::makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
            py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false),
-           py::arg("recorder") = std::nullopt, py::arg("supervision") = std::nullopt)
+           py::arg("recorder") = std::nullopt, py::arg("supervision") = std::nullopt,
+           py::arg("cables") = std::vector<topoopt::CableEnds>{},
+           py::arg("servers") = std::vector<int>{},
+           py::arg("silence_limit") = topoopt::EndpointConfig{}.silence_limit,
+           "`cables` are those of all ranks, in the same order on all, or none; `servers`: the "
+           "server of each rank. A rank that says nothing for `silence_limit` fails the session.")
       .def("link_traffic", &topoopt::linkTraffic, no_gil)
       .def("held_memory", &topoopt::heldMemory, no_gil,
            "Bytes that this rank holds for others, now and at most: relay, early, buffer.")
@@ -286,6 +305,17 @@ PYBIND11_MODULE(_backend, module) {
           py::arg("group"), py::arg("timeout"), no_gil,
           "What messages cost, measured by all ranks of `group` together; the seconds per byte are "
           "those of `group.cost`.")
+      .def_property_readonly(
+          "cables_event", [](Session& session) { return session.endpoint()->cablesEvent(); },
+          "An eventfd: lost_cables() may have changed. -1 without cables.")
+      .def(
+          "lost_cables", [](Session& session) { return session.endpoint()->lostCables(); }, no_gil,
+          "Cables of this rank that need a new connection, as indices.")
+      .def(
+          "replace_cable",
+          [](Session& session, int cable, int fd) { session.endpoint()->replaceCable(cable, fd); },
+          py::arg("cable"), py::arg("fd"), no_gil,
+          "Goes on with a cable over a verified connection, which the session takes over.")
       .def("hold", &Session::hold)
       .def("release", &Session::release, py::arg("limit"), no_gil)
       .def("release_aborted", &Session::groupAborted, py::arg("why"), no_gil)

@@ -296,6 +296,10 @@ class Handshakes:
         """
         return self._slice(timeout_s, patient=True)
 
+    def watch(self, descriptor: int) -> None:
+        """Ends the wait of poll() when `descriptor`, an eventfd, is signalled, and empties it."""
+        self._selector.register(descriptor, selectors.EVENT_READ, descriptor)
+
     def wake(self) -> None:
         """Ends the wait of poll(); from any thread."""
         with contextlib.suppress(OSError):  # it was woken already, or is closed
@@ -335,6 +339,9 @@ class Handshakes:
             elif key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
+            elif isinstance(key.data, int):
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(key.data)
             elif key.data.connection.fileno() >= 0:  # not closed for a new one meanwhile
                 if events & selectors.EVENT_WRITE:
                     self._connected(key.data)

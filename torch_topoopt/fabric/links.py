@@ -215,11 +215,20 @@ class ServerPorts:
         self._incoming = [link for link in links if link.target == server]
         self._listeners = dict(listeners)
         self._expected: dict[tuple[str, int], list[Link]] = {}
+        self._kept = False
 
     def __enter__(self) -> ServerPorts:
         return self
 
     def __exit__(self, *failure: object) -> None:
+        if not self._kept:
+            self.close()
+
+    def keep(self) -> None:
+        """Leaves the listeners open until close(): lost links are opened anew at the same place."""
+        self._kept = True
+
+    def close(self) -> None:
         for listener in self._listeners.values():
             listener.close()
 
@@ -236,11 +245,14 @@ class ServerPorts:
     def connect(self, handshakes: Handshakes) -> None:
         for link in self.outgoing:
             with _naming(link):
-                near = self._addresses[link.source, link.source_port]
-                far = self._addresses[link.target, link.target_port]
-                tcp_port = self._wiring.tcp_port_of(far)
-                connection = start_connecting(near, far, tcp_port)
-            handshakes.dial(ends_of(link), describe(link), connection)
+                self.dial(link, handshakes)
+
+    def dial(self, link: Link, handshakes: Handshakes, timeout_s: float = float("inf")) -> None:
+        """Begins to connect one of `outgoing`; raises OSError where the kernel refuses at once."""
+        near = self._addresses[link.source, link.source_port]
+        far = self._addresses[link.target, link.target_port]
+        connection = start_connecting(near, far, self._wiring.tcp_port_of(far))
+        handshakes.dial(ends_of(link), describe(link), connection, timeout_s)
 
     def expect(self, handshakes: Handshakes) -> None:
         for where, links in self._expected.items():

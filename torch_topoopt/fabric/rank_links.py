@@ -46,6 +46,7 @@ class RankLinks:
     """
 
     identity: Identity
+    ports: ServerPorts
 
     planned: list[OpenLink]
     local: dict[int, socket.socket]
@@ -101,7 +102,8 @@ def open_rank_links(
         handshakes.run(deadline)
         proven = handshakes.take()
         taken = [port.taken(proven) for port, _ in kinds]
-        return RankLinks(identity, ports.taken(proven), taken[0], dict(*taken[1:]))
+        ports.keep()
+        return RankLinks(identity, ports, ports.taken(proven), taken[0], dict(*taken[1:]))
 
 
 def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:

@@ -9,15 +9,18 @@ ranks of a group are alone with it (use_local_synchronization), they have a job 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import weakref
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery.discover import discover
+from torch_topoopt.fabric.cable_keeper import CableKeeper
 from torch_topoopt.fabric.rank_layout import (
     leader_rings,
     rank_routes,
@@ -29,6 +32,7 @@ from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
     StoreMeeting,
+    cable_ends,
     given_network,
     link_specs,
     log_link,
@@ -39,15 +43,16 @@ from torch_topoopt.runtime.supervised import supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
 
     from torch_topoopt.fabric.handshake import Identity
     from torch_topoopt.fabric.rank_layout import RankLayout
+    from torch_topoopt.fabric.rank_links import RankLinks
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import CostModel, Link, LinkTraffic, Plan
 
 _WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
+_LONGEST_SILENCE_S = 86400
 
 log = logging.getLogger("torch_topoopt")
 
@@ -77,6 +82,7 @@ class Job:
     meter: IterationMeter | None = None
     end_meter: Callable[[], None] | None = None
     end_supervision: Callable[[], None] = lambda: None
+    keeper: CableKeeper | None = None
 
     @cached_property
     def number_of(self) -> dict[int, int]:
@@ -201,17 +207,21 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=link_specs(extension, links, layout, place.index),
+        links=link_specs(extension, links, plan, wiring, layout, place.index),
         routes=rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded)),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
         recorder=recorder,
         supervision=supervision,
+        cables=cable_ends(extension, plan, wiring, layout),
+        servers=list(layout.server_of),
+        silence_limit=silence_limit(),
     )
     job = Job(
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
     )
     job.end_supervision = end_supervision
+    job.keeper = _keeper_of(job, links)
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout, meeting)
@@ -227,6 +237,29 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         )
         job.end_meter = job.meter.install()
     return job
+
+
+def _keeper_of(job: Job, links: RankLinks) -> CableKeeper | None:
+    """What takes this rank's cables back, if it has some."""
+    if not links.planned:
+        links.ports.close()
+        return None
+    return CableKeeper(links.identity, links.ports, job.plan, job.session)
+
+
+def silence_limit() -> timedelta:
+    """How long a rank may be silent, as TOPOOPT_SILENCE_LIMIT_S says; or raises ValueError."""
+    text = os.environ.get("TOPOOPT_SILENCE_LIMIT_S", "20")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds <= _LONGEST_SILENCE_S:
+        raise ValueError(
+            f"TOPOOPT_SILENCE_LIMIT_S: {text!r} is not a number of seconds in "
+            f"1..{_LONGEST_SILENCE_S}"
+        )
+    return timedelta(seconds=seconds)
 
 
 def _begin_iteration(job: Job | None) -> int:
@@ -280,6 +313,8 @@ def _on_closed(job: Job | None, why: str) -> None:
         return
     if why:
         log.warning("rank %d: aborted: %s", job.place.index, why)
+    if job.keeper is not None:
+        job.keeper.close()
     if job.end_meter is not None:
         job.end_meter()
     job.end_supervision()

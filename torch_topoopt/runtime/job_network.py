@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.handshake import wire_version
-from torch_topoopt.fabric.links import OpenLink, describe, time_left
+from torch_topoopt.fabric.links import OpenLink, connections, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.secret import given_secret, sign, verified
@@ -28,7 +29,7 @@ from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.fabric.rank_links import RankLinks
@@ -198,17 +199,49 @@ def log_link(opened: OpenLink, wiring: Wiring) -> None:
     log.info("%s: %s:%d%s - %s:%d", describe(link), *near, where, *far)
 
 
-def link_specs(extension: Any, links: RankLinks, layout: RankLayout, rank: int) -> list[Any]:
+def cable_ends(extension: Any, plan: Plan, wiring: Wiring, layout: RankLayout) -> list[Any]:
+    """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones."""
+    duplex = plan.cluster.ports == "duplex"
+    leaders = layout.leaders
+    ends = [
+        extension.CableEnds(link, leaders[link.source], leaders[link.target], duplex)
+        for link in connections(plan)
+    ]
+    for a, b in _forwarded_pairs(plan, wiring, layout):
+        ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True))
+    return ends
+
+
+def _forwarded_pairs(plan: Plan, wiring: Wiring, layout: RankLayout) -> Iterator[tuple[int, int]]:
+    for entry in wiring.forwarded:
+        for other in unlinked_servers(plan, entry.server):
+            if entry.server < other:
+                yield layout.leaders[entry.server], layout.leaders[other]
+
+
+def link_specs(
+    extension: Any, links: RankLinks, plan: Plan, wiring: Wiring, layout: RankLayout, rank: int
+) -> list[Any]:
     """The connections as _backend.LinkSpec; a Session owns their descriptors from then on."""
+    planned = list(connections(plan))
+    number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
+    number |= {link: i for i, link in enumerate(planned)}
     specs = []
     for opened in links.planned:
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
         descriptor = opened.connection.detach()
-        specs.append(extension.LinkSpec(link, descriptor, opened.sends, "socket", peer))
+        specs.append(
+            extension.LinkSpec(link, descriptor, opened.sends, "socket", peer, number[link])
+        )
     local = "shm" if shared_memory_allowed() else "socket"
-    for kind, connections in ((local, links.local), ("socket", links.forwarded)):
-        for peer, connection in connections.items():
-            between = Link(rank, -1, peer, -1)
-            specs.append(extension.LinkSpec(between, connection.detach(), True, kind, peer))
+    for peer, connection in links.local.items():
+        between = Link(rank, -1, peer, -1)
+        specs.append(extension.LinkSpec(between, connection.detach(), True, local, peer))
+    pairs = _forwarded_pairs(plan, wiring, layout) if links.forwarded else ()
+    forwarded = {pair: len(planned) + i for i, pair in enumerate(pairs)}
+    for peer, connection in links.forwarded.items():
+        between = Link(rank, -1, peer, -1)
+        cable = forwarded[min(rank, peer), max(rank, peer)]
+        specs.append(extension.LinkSpec(between, connection.detach(), True, "socket", peer, cable))
     return specs

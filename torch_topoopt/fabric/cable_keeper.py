@@ -1,0 +1,124 @@
+"""New connections for cables that a running job has lost.
+
+A lost cable is opened as it was at the start: its source connects to its target's listener, which
+stays open while the job runs, and both prove who they are (handshake.py). What was on its way when
+the cable was lost has gone other ways meanwhile (csrc/transport/endpoint_cables.cc).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+from torch_topoopt.fabric.handshake import Handshakes
+from torch_topoopt.fabric.links import connections, describe, ends_of
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.handshake import Identity, Outcome
+    from torch_topoopt.fabric.links import ServerPorts
+    from torch_topoopt.plan import Link, Plan
+
+_DIAL_TIMEOUT_S = 1.0  # for connecting and for the proof
+_RETRY_S = 0.25  # after an attempt that failed
+_CLOSE_LIMIT_S = 5.0
+
+log = logging.getLogger("torch_topoopt")
+
+
+class CableSession(Protocol):
+    """What uses the cables: _backend.Session."""
+
+    @property
+    def cables_event(self) -> int: ...
+
+    def lost_cables(self) -> list[int]: ...
+
+    def replace_cable(self, cable: int, fd: int) -> None: ...
+
+
+class CableKeeper:
+    """A thread that connects and accepts lost cables of one server until close().
+
+    It ends with `session`, too, which it does not keep. Cables are numbered as connections(plan)
+    lists them. `ports`, whose listeners are open, belong to this object.
+    """
+
+    def __init__(
+        self, identity: Identity, ports: ServerPorts, plan: Plan, session: CableSession
+    ) -> None:
+        self._ports = ports
+        self._number = {ends_of(link): i for i, link in enumerate(connections(plan))}
+        self._dialling: set[Link] = set()
+        self._not_before: dict[Link, float] = {}
+        self._closing = False
+        self._handshakes = Handshakes(identity)
+        ports.expect(self._handshakes)
+        self._handshakes.watch(session.cables_event)
+        wake = self._handshakes.wake
+        self._session = weakref.ref(session, lambda _: wake())
+        self._thread = threading.Thread(target=self._run, name="topoopt-cables", daemon=True)
+        self._thread.start()
+        _keepers.add(self)
+
+    def close(self) -> None:
+        """Ends the thread, and closes the listeners."""
+        self._closing = True
+        self._handshakes.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_LIMIT_S)
+        self._ports.close()
+
+    def abandon(self) -> None:
+        """In a forked process, which has copies of the listeners and not the thread."""
+        self._ports.close()
+
+    def _run(self) -> None:
+        with self._handshakes:
+            while not self._closing and (session := self._session()) is not None:
+                wait_s = self._dial(session.lost_cables())
+                del session
+                for outcome in self._handshakes.poll(wait_s):
+                    self._use(outcome)
+        self._ports.close()
+
+    def _dial(self, lost: list[int]) -> float:
+        """Begins to connect what is due; seconds until something is due again."""
+        wanted = [link for link in self._ports.outgoing if self._number[ends_of(link)] in lost]
+        now = time.monotonic()
+        for link in wanted:
+            if link in self._dialling or self._not_before.get(link, 0.0) > now:
+                continue
+            self._not_before[link] = now + _RETRY_S
+            try:
+                self._ports.dial(link, self._handshakes, _DIAL_TIMEOUT_S)
+            except OSError as error:  # the interface is down, or has lost its address
+                log.debug("%s: %s", describe(link), error.strerror)
+            else:
+                self._dialling.add(link)
+        return _RETRY_S if wanted else float("inf")
+
+    def _use(self, outcome: Outcome) -> None:
+        if not outcome.accepted:
+            self._dialling = {link for link in self._dialling if ends_of(link) != outcome.ends}
+        session = self._session()
+        if outcome.connection is None:
+            log.debug("%s", outcome.error)
+        elif session is None:
+            outcome.connection.close()
+        else:
+            session.replace_cable(self._number[outcome.ends], outcome.connection.detach())
+
+
+_keepers: weakref.WeakSet[CableKeeper] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for keeper in list(_keepers):
+        keeper.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
