@@ -1,0 +1,121 @@
+"""Cables that fail while a job uses them, and come back; in network namespaces, as root."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.backend.ranks import make_plan, run_bare_ranks, values
+from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.limits import limit_s
+
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.runtime import job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SERVERS = 4
+ELEMENTS = 20_000
+LIMIT_S = 30.0
+
+# What rank 0 does to its port 0, and how it undoes that.
+FAULTS = {
+    "down": (["ip link set port0 down"], ["ip link set port0 up"]),
+    "silent": (
+        [
+            "nft add table inet cut",
+            "nft add chain inet cut in { type filter hook input priority 0 ; }",
+            "nft add rule inet cut in iifname port0 drop",
+        ],
+        ["nft delete table inet cut"],
+    ),
+}
+
+
+def run_all(commands: list[str]) -> None:
+    for command in commands:
+        subprocess.run(command.split(), check=True, timeout=limit_s(10))
+
+
+def communicate(rank: int, world: int, step: int) -> None:
+    """One of everything, with results that are checked to the bit."""
+    summed = torch.arange(ELEMENTS) * (rank + 1) + step
+    dist.all_reduce(summed)
+    assert torch.equal(summed, torch.arange(ELEMENTS) * (world * (world + 1) // 2) + world * step)
+    sent = torch.arange(ELEMENTS * world) + rank * step
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    own = torch.arange(rank * ELEMENTS, (rank + 1) * ELEMENTS)
+    expected = [own + peer * step for peer in range(world)]
+    assert torch.equal(received, torch.cat(expected))
+    root = step % world
+    news = torch.full((ELEMENTS,), step if rank == root else -1)
+    dist.broadcast(news, root)
+    assert bool((news == step).all())
+
+
+def steps_until(rank: int, world: int, first: int, *, cables_are_lost: bool) -> int:
+    """Works until some rank, or no rank, has lost a cable; the number of the next step."""
+    deadline = time.monotonic() + limit_s(LIMIT_S)
+    for step in range(first, 1_000_000):
+        communicate(rank, world, step)
+        lost = torch.tensor([len(job.jobs[-1].session.lost_cables()), time.monotonic() > deadline])
+        dist.all_reduce(lost, dist.ReduceOp.MAX)
+        assert not lost[1], f"after {step} steps: lost cables: {int(lost[0])}"
+        if bool(lost[0] > 0) is cables_are_lost:
+            return step + 1
+    raise AssertionError("unreachable")
+
+
+def live_on(fault: str, rank: int, world: int) -> int:
+    dist.init_process_group("topoopt")
+    cut, repair = FAULTS[fault]
+    communicate(rank, world, 0)
+    step = 1
+    for _ in range(2):
+        if rank == 0:
+            run_all(cut)
+        step = steps_until(rank, world, step, cables_are_lost=True)
+        communicate(rank, world, step)
+        if rank == 0:
+            run_all(repair)
+        step = steps_until(rank, world, step + 1, cables_are_lost=False)
+    communicate(rank, world, step)
+    dist.destroy_process_group()
+    return step
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_job_goes_on_without_a_cable_and_takes_it_back(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    if fault == "silent" and shutil.which("nft") is None:
+        pytest.skip("this needs the program nft")
+    own_state(tmp_path, monkeypatch)
+    plan = make_plan(SERVERS, 2)
+    fabric = NetnsFabric(a_name(), NetnsOptions(relay="user"))
+    try:
+        plan.save(tmp_path / "plan.json")
+        fabric.connect(plan).save(tmp_path / "wiring.json")
+        steps = values(
+            run_bare_ranks(
+                SERVERS,
+                functools.partial(live_on, fault),
+                namespaces=[fabric.layout.namespace(server) for server in range(SERVERS)],
+                store_address=fabric.management_address,
+                TOPOOPT_PLAN=str(tmp_path / "plan.json"),
+                TOPOOPT_WIRING=str(tmp_path / "wiring.json"),
+            )
+        )
+    finally:
+        fabric.close()
+    assert len(set(steps)) == 1, "no rank has missed a step"
