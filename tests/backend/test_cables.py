@@ -6,7 +6,7 @@ import functools
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
