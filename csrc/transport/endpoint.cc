@@ -56,7 +56,7 @@ Endpoint::Endpoint(EndpointConfig config)
     startCables();
     reactor_.run([this] {
       for (auto& link : links_) link->start();
-      if (graph_) tick();
+      if (graph_) watchCables();
     });
   } catch (...) {
     reactor_.stop();  // before the links go
@@ -80,6 +80,7 @@ void Endpoint::stop() {
   reactor_.run([this] {
     failAll("the endpoint was closed", false);
     for (auto& link : links_) link->close();
+    carriers_.reset();
     for (auto& [number, cable] : cables_) Descriptor(std::exchange(cable.waiting_fd, -1));
   });
   reactor_.stop();

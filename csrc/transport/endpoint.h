@@ -32,6 +32,7 @@
 
 #include "common/errors.h"
 #include "transport/cable_graph.h"
+#include "transport/carrier_watch.h"
 #include "transport/descriptor.h"
 #include "transport/flow_limits.h"
 #include "transport/frame.h"
@@ -266,6 +267,7 @@ class Endpoint final : private Link::Observer {
   struct OwnCable {
     Link* link = nullptr;
     LinkSpec spec{};
+    int interface = 0;  // of its connection, where that is known
     uint64_t generation = 1;
     // Frames that arrived in this generation, once it is lost, and in the one before.
     uint64_t received = 0;
@@ -338,6 +340,7 @@ class Endpoint final : private Link::Observer {
   void waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered);
   void broadcastFailure(uint32_t channel, const std::string& why);
   void startCables();
+  void watchCables();
   void cableLost(Link& link, Loss loss, const std::string& why);
   void dispatch(OutFrame frame);
   Link* wayTo(FrameHeader& header);
@@ -352,6 +355,7 @@ class Endpoint final : private Link::Observer {
   void graphChanged();
   void judgeReach();
   void failUnreachable(const CableGraph::Cut& cut);
+  void carrierLost(int interface);
   void tick();
   void tickCable(OwnCable& cable);
   void signalCables();
@@ -391,6 +395,7 @@ class Endpoint final : private Link::Observer {
   std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached
   std::optional<Reactor::TimerId> cut_timer_;
   Descriptor cables_event_;
+  std::unique_ptr<CarrierWatch> carriers_;
   std::atomic<uint64_t> iteration_{0};
   IterationBytes own_iterations_;
   bool stopped_ = false;

@@ -65,6 +65,12 @@ void Endpoint::startCables() {
   if (!cables_event_) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
+void Endpoint::watchCables() {
+  for (auto& [number, cable] : cables_) cable.interface = interfaceOf(cable.spec.fd);
+  carriers_ = std::make_unique<CarrierWatch>(reactor_, [this](int index) { carrierLost(index); });
+  tick();
+}
+
 // ---- a cable is lost ---------------------------------------------------------------------------
 
 void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
@@ -288,6 +294,7 @@ void Endpoint::joinCable(int number, int fd) {
   OutFrame hello;
   hello.header = numbersOf(FrameType::kLinkHello, number, cable.generation, cable.received,
                            cable.received_before);
+  cable.interface = interfaceOf(fd);
   cable.link->reopen(spec);
   cable.link->sendControl(std::move(hello));
 }
@@ -331,7 +338,14 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   graphChanged();
 }
 
-// ---- silence -----------------------------------------------------------------------------------
+// ---- carriers and silence
+// -----------------------------------------------------------------------------------
+
+void Endpoint::carrierLost(int interface) {
+  for (auto& [number, cable] : cables_) {
+    if (cable.interface == interface) cable.link->drop(Loss::kCarrier, "its interface is down");
+  }
+}
 
 void Endpoint::tick() {
   for (auto& [number, cable] : cables_) {

@@ -184,6 +184,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
     global _server
+    limit = silence_limit()
     meet_s = timeout.total_seconds()
     deadline = time.monotonic() + meet_s
     meeting = StoreMeeting(store, place.index)
@@ -215,7 +216,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         supervision=supervision,
         cables=cable_ends(extension, plan, wiring, layout),
         servers=list(layout.server_of),
-        silence_limit=silence_limit(),
+        silence_limit=limit,
     )
     job = Job(
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
