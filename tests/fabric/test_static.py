@@ -20,7 +20,7 @@ from torch_topoopt.fabric.cluster.static_check import check_links
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity
+from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity, wire_version
 from torch_topoopt.fabric.links import connections, ends_of
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
@@ -158,7 +158,9 @@ def test_all_hosts_come_to_one_wiring_at_which_the_ranks_can_open_their_links(
     def open_links(rank: int) -> int:
         layout = RankLayout((0, 1, 2))
         meeting = Meeting(board, rank)
-        opened = open_rank_links(plan, wiring, layout, rank, meeting, Timeouts(10, 10), {})
+        timeouts, version = Timeouts(10, 10), wire_version()
+        opened = open_rank_links(plan, wiring, layout, rank, meeting, timeouts, {}, version)
+        opened.ports.close()
         for link in opened.planned:
             link.connection.close()
         return len(opened.planned)

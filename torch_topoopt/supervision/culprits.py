@@ -223,12 +223,17 @@ class _AllDumps:
         return Blame("deadlock", tuple(sorted(circle)), f"a deadlock: {'; '.join(steps)}")
 
     def lost_links(self) -> list[Blame]:
-        """Links that a rank has given up; frames go over others, where there are any."""
+        """Links that a rank has given up; frames go over others, where there are any.
+
+        Those of a server that has left no dump were lost with it.
+        """
+        servers = {dump.server for dump in self.dumps.values()}
         lost = {
             count.link
             for dump in self.dumps.values()
             for count in dump.links
             if count.sends and not count.up and count.link.source_port >= 0
+            if {count.link.source, count.link.target} <= servers
         }
         ends = sorted((e.source, e.source_port, e.target, e.target_port) for e in lost)
         return [
