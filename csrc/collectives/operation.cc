@@ -20,7 +20,7 @@ void Operation::start(Setup setup) {
     sends += lane.sends.size();
   }
   received_.assign(receives, Arrival::kPending);
-  sent_.assign(sends, 0);
+  sent_.assign(sends, Departure::kPending);
   part_left_ = prepared.part_steps;
   if (counters_.size() < part_left_.size()) counters_.resize(part_left_.size());
   left_ = prepared.steps;
@@ -73,7 +73,7 @@ bool Operation::received(const StepRef& step) const {
 }
 
 bool Operation::sent(const StepRef& step) const {
-  return step.none() || sent_[lanes_[step.lane].sends_at + step.index] != 0;
+  return step.none() || departure(step) == Departure::kComplete;
 }
 
 std::byte* Operation::at(const Range& range) const {
@@ -114,7 +114,7 @@ bool Operation::postReceive(int index) {
   const auto& receives = lane(index).receives;
   if (state.next_receive == receives.size()) return false;
   const Receive& receive = receives[state.next_receive];
-  if (!received(receive.after) || !sent(receive.after_send)) return false;
+  if (!received(receive.after) || !freed(receive.after_send)) return false;
   const StepRef step{index, static_cast<int>(state.next_receive++)};
   endpoint_.receive({ranks_[receive.peer], channel_, lane(index).stream}, at(receive.into),
                     receive.into.bytes, setup_.fingerprint,
@@ -132,7 +132,7 @@ bool Operation::issueSend(int index) {
   endpoint_.send(
       {ranks_[send.peer], channel_, lane(index).stream}, at(send.from), send.from.bytes,
       setup_.fingerprint, [this, step](std::exception_ptr error) { onSent(step, error); },
-      receives_left_ == 0);
+      receives_left_ == 0 || departure(step) == Departure::kAwaited);
   return true;
 }
 
@@ -156,7 +156,7 @@ void Operation::onSent(const StepRef& step, std::exception_ptr error) {
     error_ = error;
     running_ = false;
   } else {
-    sent_[lanes_[step.lane].sends_at + step.index] = 1;
+    departure(step) = Departure::kComplete;
     const StepRef next = lane(step.lane).sends[step.index].turn_next;
     stepOver(step.lane);
     if (running_ && !next.none()) completeInTurn(next);
@@ -169,8 +169,7 @@ void Operation::onSent(const StepRef& step, std::exception_ptr error) {
 void Operation::completeInTurn(StepRef step) {
   while (running_ && !step.none() && arrival(step) == Arrival::kArrived) {
     const Receive& receive = lane(step.lane).receives[step.index];
-    if (!received(receive.turn_after)) return;
-    if (!sent(receive.turn_after_send)) return endpoint_.hurry(channel_);
+    if (!received(receive.turn_after) || !freed(receive.turn_after_send)) return;
     if (receive.reduce) {
       reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand),
                  receive.target.bytes / elementSize(setup_.type));
@@ -188,6 +187,17 @@ void Operation::stepOver(int index) {
     counters_[part].seconds += std::chrono::duration<double>(Clock::now() - started_).count();
   }
   if (--left_ == 0) running_ = false;
+}
+
+// Whether the memory of a send may be written to. If not, it is asked for: the step that needs it
+// is tried again when it is free.
+bool Operation::freed(const StepRef& send) {
+  if (sent(send)) return true;
+  if (departure(send) == Departure::kPending) {
+    departure(send) = Departure::kAwaited;
+    endpoint_.hurry(channel_);
+  }
+  return false;
 }
 
 // When only sends are left, their memory is what the caller waits for.

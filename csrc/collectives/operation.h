@@ -69,10 +69,17 @@ class Operation {
     bool again = false;
   };
   enum class Arrival : uint8_t { kPending, kArrived, kComplete };
+  enum class Departure : uint8_t { kPending, kAwaited, kComplete };  // kAwaited: a step waits
 
   const Lane& lane(int index) const { return setup_.prepared->schedule.lanes[index]; }
   Arrival& arrival(const StepRef& step) {
     return received_[lanes_[step.lane].receives_at + step.index];
+  }
+  Departure departure(const StepRef& step) const {
+    return sent_[lanes_[step.lane].sends_at + step.index];
+  }
+  Departure& departure(const StepRef& step) {
+    return sent_[lanes_[step.lane].sends_at + step.index];
   }
   bool received(const StepRef& step) const;
   bool sent(const StepRef& step) const;
@@ -85,6 +92,7 @@ class Operation {
   void onSent(const StepRef& step, std::exception_ptr error);
   void completeInTurn(StepRef step);
   void stepOver(int index);
+  bool freed(const StepRef& send);
   void hurrySends();
   void leave();
 
@@ -96,7 +104,7 @@ class Operation {
   Setup setup_;
   std::vector<LaneState> lanes_;
   std::vector<Arrival> received_;
-  std::vector<uint8_t> sent_;
+  std::vector<Departure> sent_;
   std::vector<size_t> part_left_;
   Clock::time_point started_{};
   size_t left_ = 0;           // sends and receives that are not complete
