@@ -78,7 +78,7 @@ def _run(command: list[str], **variables: str) -> str:
     ("sanitizer", "share"),
     [
         ("address,undefined", 1.0),
-        ("thread", 0.25),
+        ("thread", 0.15),
         pytest.param("thread", 1.0, marks=pytest.mark.exhaustive),
     ],
 )
