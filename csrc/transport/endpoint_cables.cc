@@ -39,6 +39,16 @@ FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t r
   return header;
 }
 
+FrameHeader headerOf(const CableReport& report) {
+  FrameHeader header;
+  header.type = FrameType::kCableState;
+  header.source = static_cast<uint16_t>(report.end);
+  header.stream = static_cast<uint64_t>(report.cable);
+  header.message = report.number();
+  header.offset = static_cast<uint64_t>(report.loss);
+  return header;
+}
+
 std::string listOf(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
@@ -182,14 +192,7 @@ void Endpoint::dispatch(OutFrame frame) {
 
 // Passes on what is new.
 void Endpoint::reportCable(const CableReport& report, const Link* except) {
-  if (!graph_->take(report)) return;
-  FrameHeader header;
-  header.type = FrameType::kCableState;
-  header.source = static_cast<uint16_t>(report.end);
-  header.stream = static_cast<uint64_t>(report.cable);
-  header.message = report.number();
-  header.offset = static_cast<uint64_t>(report.loss);
-  flood(header, "", except);
+  if (graph_->take(report)) flood(headerOf(report), "", except);
 }
 
 void Endpoint::onCableState(Link& link, const FrameHeader& header) {
@@ -322,11 +325,7 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   // What was flooded while the two ends were apart.
   for (const CableReport& report : graph_->reports()) {
     OutFrame frame;
-    frame.header.type = FrameType::kCableState;
-    frame.header.source = static_cast<uint16_t>(report.end);
-    frame.header.stream = static_cast<uint64_t>(report.cable);
-    frame.header.message = report.number();
-    frame.header.offset = static_cast<uint64_t>(report.loss);
+    frame.header = headerOf(report);
     link.sendControl(std::move(frame));
   }
   for (const int rank : left_) {
