@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
+from support.backend.usage import open_files
 
 SEGMENT = "/memfd:torch_topoopt"
 
@@ -31,10 +32,7 @@ def make_groups(rank: int, world: int) -> tuple[int, int, int]:
         dist.barrier(group=some)
     of_some = segments()
     dist.barrier()
-    descriptors = [
-        os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.exists()
-    ]
-    assert not any(SEGMENT in name for name in descriptors), "the mapping needs no descriptor"
+    assert not any(SEGMENT in name for name in open_files()), "the mapping needs no descriptor"
     dist.destroy_process_group()
     return of_all, of_some, segments()
 
