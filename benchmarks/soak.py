@@ -1,0 +1,183 @@
+"""Long training while links fail: the weights of a run without faults, and steady memory.
+
+    sudo .venv/bin/python benchmarks/soak.py
+    sudo .venv/bin/python benchmarks/soak.py --minutes 5 --fault-every 3 --seed 7
+
+Emulated hosts train for --minutes, and every --fault-every seconds a random cable is cut and others
+are repaired (see endurance.py). Then as many steps are trained on the same plan without faults. The
+final weights must be equal bit for bit. Floating-point sums depend on the order of additions, and
+the shares of rings on the cables that are left, so both runs use --algorithm, tree by default: its
+order of additions is that of the plan, whatever is cut.
+
+Printed are the steps, both digests of the weights, and how much the memory of its own of the rank
+that grew most did: the median of the last fifth of the samples against that of the second.
+
+The exit code is 0 if both runs ended well and the weights are equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import faulted_job
+from cable_faults import KINDS
+from faulted_job import Job
+from rank_processes import exit_code_of
+
+if TYPE_CHECKING:
+    from faulted_job import Outcome
+
+_SPARE_S = 300.0  # for start and end, on a busy machine
+_SHARE = 5  # samples of memory are compared in parts of so many
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of the run with faults: `grown_bytes` is the growth of the rank that grew most."""
+
+    exit_codes: tuple[int, ...]
+    faults: int
+    steps: int
+    digests: tuple[str, ...]
+    grown_bytes: int
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_codes == (0, 0) and len(self.digests) == 2 and len(set(self.digests)) == 1
+
+
+def soak(
+    folder: Path,
+    *,
+    seconds: float,
+    every_s: float,
+    seed: int,
+    algorithm: str = "tree",
+    servers: int = 8,
+    degree: int = 4,
+    bandwidth: str = "25Mbps",
+) -> Result:
+    """Trains with faults for `seconds`, and then as many steps without; prints what happens."""
+    started = time.monotonic()
+
+    def log(text: str) -> None:
+        print(f"{time.monotonic() - started:8.2f} s  {text}", flush=True)
+
+    variables = {"TOPOOPT_ALGORITHM": algorithm, "XDG_CACHE_HOME": str(folder / "cache")}
+    log(f"seed {seed}; results and output in {folder}")
+    faulty = folder / "faulty"
+    job = Job(
+        "soak_rank.py",
+        ["--seconds", f"{seconds:g}", str(faulty / "result.json")],
+        faulty,
+        servers,
+        degree,
+        bandwidth,
+        variables=variables,
+    )
+    outcome = faulted_job.run(
+        job, limit_s=seconds + _SPARE_S, every_s=every_s, seed=seed, kinds=KINDS, log=log
+    )
+    grown = growth_bytes(outcome)
+    log(f"exit code {outcome.exit_code} after {outcome.faults} faults")
+    if outcome.exit_code != 0:
+        return Result((outcome.exit_code,), outcome.faults, 0, (), grown)
+    steps, digest = _result(faulty)
+    whole = folder / "whole"
+    # Nothing limits its links, so it is done in less time.
+    reference = Job(
+        "soak_rank.py",
+        ["--steps", str(steps), str(whole / "result.json")],
+        whole,
+        bandwidth=None,
+        fabric="loopback",
+        plan=faulty / "run" / "plan.json",
+        variables=variables,
+    )
+    code = faulted_job.run(reference, limit_s=seconds + _SPARE_S).exit_code
+    log(f"exit code {code} of {steps} steps without faults")
+    digests = (digest, _result(whole)[1]) if code == 0 else (digest,)
+    return Result((0, code), outcome.faults, steps, digests, grown)
+
+
+def _result(folder: Path) -> tuple[int, str]:
+    document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return document["steps"], document["digest"]
+
+
+def growth_bytes(outcome: Outcome) -> int:
+    """Of the rank that grew most; 0 where there are too few samples."""
+    grown = [0]
+    for samples in outcome.memory.values():
+        part = len(samples) // _SHARE
+        if part > 0:
+            sizes = [size for _, size in samples]
+            grown.append(
+                int(statistics.median(sizes[-part:]) - statistics.median(sizes[part : 2 * part]))
+            )
+    return max(grown)
+
+
+def describe(result: Result) -> None:
+    print(f"exit codes {result.exit_codes}, {result.faults} faults, {result.steps} steps")
+    equal = len(result.digests) == 2 and len(set(result.digests)) == 1
+    print(f"weights {'equal' if equal else 'NOT equal'}: {', '.join(result.digests)}")
+    print(f"memory grown by {result.grown_bytes / _MIB:.2f} MiB")
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--fault-every", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--algorithm", default="tree", help="of both runs (default: tree)")
+    parser.add_argument("--servers", type=int, default=8)
+    parser.add_argument("--degree", type=int, default=4)
+    parser.add_argument("--bandwidth", default="25Mbps")
+    parser.add_argument("--seed", type=int, help="of the faults (default: a random one)")
+    parser.add_argument("--folder", type=Path, help="keep results and output there")
+    return parser.parse_args(argv)
+
+
+def benchmark(options: argparse.Namespace, passed: list[bool]) -> None:
+    def run(folder: Path) -> Result:
+        return soak(
+            folder,
+            seconds=options.minutes * 60,
+            every_s=options.fault_every,
+            seed=random.randrange(1 << 32) if options.seed is None else options.seed,
+            algorithm=options.algorithm,
+            servers=options.servers,
+            degree=options.degree,
+            bandwidth=options.bandwidth,
+        )
+
+    if options.folder is not None:
+        result = run(options.folder)
+    else:
+        with tempfile.TemporaryDirectory(prefix="topoopt-soak-") as folder:
+            result = run(Path(folder))
+    describe(result)
+    passed.append(result.passed)
+
+
+def main() -> int:
+    options = parse_arguments()
+    passed: list[bool] = []
+    code = exit_code_of("soak", lambda: benchmark(options, passed))
+    return code or (0 if all(passed) else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
