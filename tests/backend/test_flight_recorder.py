@@ -22,6 +22,7 @@ from support.backend import contract_operations
 from support.backend.contract_operations import OPERATIONS, Case, Members
 from support.backend.ranks import make_plan, run_bare_ranks, run_ranks, values
 from support.launcher import wait_for
+from support.limits import limit_s
 from torch.distributed.flight_recorder import fr_trace
 from torch.distributed.flight_recorder.components import builder, loader
 from torch.distributed.flight_recorder.components.config_manager import JobConfig
@@ -34,7 +35,7 @@ from torch_topoopt.supervision.statuses import read_statuses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMIT = timedelta(seconds=2)
+LIMIT_S = 2.0  # of an operation that is not to end
 
 
 def store_wait(key: str) -> None:
@@ -45,10 +46,15 @@ def store_set(key: str) -> None:
     dist.distributed_c10d._get_default_store().set(key, "1")
 
 
-def begin(limit: timedelta = LIMIT) -> None:
-    dist.init_process_group("topoopt", timeout=limit)
+def begin() -> None:
+    dist.init_process_group("topoopt", timeout=timedelta(seconds=60))
     for _ in range(3):
         dist.all_reduce(torch.ones(10))
+
+
+def end_soon() -> None:
+    """From here on operations have a short time limit."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=limit_s(LIMIT_S)))
 
 
 def error_of(call: Callable[[], Any]) -> str:
@@ -116,6 +122,7 @@ def hang(rank: int, world: int) -> str:
         folder = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"])).dumps(0)
         wait_for((folder / "stacks-1.json").exists, "the failure of the others", 60)
         return ""
+    end_soon()
     return error_of(lambda: dist.all_reduce(torch.ones(3, 4)))
 
 
@@ -185,6 +192,7 @@ def test_a_script_that_raises_is_named(tmp_path):
 
 def receive_in_a_circle(rank: int, world: int) -> None:
     begin()
+    end_soon()
     error_of(lambda: dist.recv(torch.empty(4), (rank + 1) % world))
 
 
@@ -201,6 +209,7 @@ def forget_to_send(rank: int, world: int) -> None:
         store_wait("over")
     elif rank == 1:
         dist.recv(torch.empty(4), 0, tag=3)
+        end_soon()
         error_of(lambda: dist.recv(torch.empty(4), 0, tag=3))
         store_set("over")
     else:
@@ -241,6 +250,7 @@ def test_a_call_that_was_refused_does_not_count(tmp_path):
 def fail(rank: int, world: int, **variables: str) -> str:
     os.environ.update(variables)
     begin()
+    end_soon()
     return error_of(lambda: dist.recv(torch.empty(4), 1 - rank))
 
 
@@ -317,7 +327,7 @@ def test_a_scripts_own_handler_of_sigusr1_stays(tmp_path):
 
 
 def look_at_each_other(rank: int, world: int) -> Any:
-    begin(timedelta(seconds=60))
+    begin()
     job = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"]))
     if rank == 0:
         dist.all_reduce(torch.ones(6))
