@@ -1,0 +1,218 @@
+"""Cables of a fabric of namespaces, broken and repaired with ip, nft, tc and ss."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import socket
+import struct
+import subprocess
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch_topoopt.fabric.links import connections
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.fabric.netns.layout import port_interface
+
+if TYPE_CHECKING:
+    import random
+
+    from torch_topoopt.fabric.netns.fabric import NetnsFabric
+    from torch_topoopt.plan import Link, Plan
+
+_COMMAND_LIMIT_S = 10.0
+_MTU = 1500
+_TABLE = "inet faults"
+_IP_LEVEL_HOOK = "type filter hook prerouting priority -300"
+# <linux/ethtool.h>, <linux/sockios.h>
+_ETHTOOL_STXCSUM, _SIOCETHTOOL = 0x17, 0x8946
+
+
+@dataclass(frozen=True)
+class End:
+    """A port of a server, as the kernel of its host sees it."""
+
+    namespace: str
+    interface: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Cable:
+    """`ends[0]` is the one that connects, `ends[1]` accepts."""
+
+    link: Link
+    ends: tuple[End, End]
+
+    @property
+    def servers(self) -> tuple[int, int]:
+        return self.link.source, self.link.target
+
+
+def cables_of(fabric: NetnsFabric, plan: Plan) -> list[Cable]:
+    layout = fabric.layout
+    links = list(connections(plan))
+    addresses = layout.port_addresses(links)
+
+    def end(server: int, port: int) -> End:
+        return End(layout.namespace(server), port_interface(port), addresses[server, port])
+
+    return [
+        Cable(
+            link,
+            (end(link.source, link.source_port), end(link.target, link.target_port)),
+        )
+        for link in links
+    ]
+
+
+def is_connected(cables: list[Cable], servers: int) -> bool:
+    """Whether all servers reach each other over these cables."""
+    reached = {0}
+    while grown := {
+        server
+        for cable in cables
+        if len(reached & set(cable.servers)) == 1
+        for server in set(cable.servers) - reached
+    }:
+        reached |= grown
+    return len(reached) == servers
+
+
+def some_that_may_fail(
+    cables: list[Cable], servers: int, count: int, chance: random.Random
+) -> list[Cable]:
+    """`count` cables without which the others still connect all servers."""
+    while True:
+        chosen = chance.sample(cables, count)
+        if is_connected([cable for cable in cables if cable not in chosen], servers):
+            return chosen
+
+
+def run(command: list[str]) -> str:
+    """Runs one of the programs; raises RuntimeError with what it said."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False
+    )
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise RuntimeError(f"{' '.join(command)}: {said}")
+    return done.stdout
+
+
+def _ip(namespace: str, *arguments: str) -> str:
+    return run(["ip", "-n", namespace, *arguments])
+
+
+def _inside(namespace: str, *command: str) -> str:
+    return run(["nsenter", f"--net={netns_kernel.path_of(namespace)}", *command])
+
+
+@dataclass(frozen=True)
+class Listener:
+    namespace: str
+    address: str
+    port: int
+
+
+def listeners(namespace: str) -> list[Listener]:
+    """The TCP sockets that listen there."""
+    lines = _inside(namespace, "ss", "-Htln4").splitlines()
+    ends = [line.split()[3].rpartition(":") for line in lines]
+    return [Listener(namespace, address, int(port)) for address, _, port in ends if address != "*"]
+
+
+class Down:
+    """An interface that is down; its routes come back with it, as on a host that manages them."""
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+        shown = _ip(end.namespace, "-o", "route", "show", "table", "all").splitlines()
+        own = [line for line in shown if f" dev {end.interface} " in line]
+        self._routes = [line for line in own if " proto static " in line]
+        _ip(end.namespace, "link", "set", end.interface, "down")
+
+    def repair(self) -> None:
+        _ip(self._end.namespace, "link", "set", self._end.interface, "up")
+        for route in self._routes:
+            words = [word for word in route.split() if word != "linkdown"]
+            _ip(self._end.namespace, "route", "replace", *words)
+
+
+class Rules:
+    """Rules of nft for what comes in at some ends, with "IN" for its interface."""
+
+    def __init__(self, ends: list[End], *rules: str, hook: str = _IP_LEVEL_HOOK) -> None:
+        self._namespaces: list[str] = []
+        interfaces: dict[str, list[str]] = {}
+        for end in ends:
+            interfaces.setdefault(end.namespace, []).append(end.interface)
+        try:
+            for namespace, names in interfaces.items():
+                chosen = f"iifname {{ {', '.join(names)} }}"
+                text = f"add table {_TABLE}; add chain {_TABLE} in {{ {hook}; }}; " + "; ".join(
+                    f"add rule {_TABLE} in {rule.replace('IN', chosen)}" for rule in rules
+                )
+                self._namespaces.append(namespace)
+                _inside(namespace, "nft", text)
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                self.repair()
+            raise
+
+    def repair(self) -> None:
+        for namespace in self._namespaces:
+            _inside(namespace, "nft", f"delete table {_TABLE}")
+
+
+def reset_a_connection(namespace: str, management_network: str, chance: random.Random) -> None:
+    """The kernel closes a connection between ranks, and resets it at the other end."""
+    lines = _inside(namespace, "ss", "-Htn4", "state", "established").splitlines()
+    ends = [line.split()[2:4] for line in lines]
+    prefix = management_network.rpartition(".")[0] + "."
+    own, other = chance.choice([pair for pair in ends if not pair[1].startswith(prefix)])
+    _inside(namespace, "ss", "-K", "src", own, "dst", other)
+
+
+class CheckedSums:
+    """The kernel computes the checksums of what it sends; veth otherwise trusts itself."""
+
+    def __init__(self, ends: list[End]) -> None:
+        self._ends = ends
+        self._set(0)
+
+    def repair(self) -> None:
+        self._set(1)
+
+    def _set(self, offload: int) -> None:
+        for end in self._ends:
+            netns_kernel.inside(end.namespace, partial(_set_offload, end, offload))
+
+
+def _set_offload(end: End, value: int) -> None:
+    request = array.array("I", [_ETHTOOL_STXCSUM, value])
+    name = end.interface.encode().ljust(16, b"\0")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
+        fcntl.ioctl(kernel, _SIOCETHTOOL, struct.pack("16sP16x", name, request.buffer_info()[0]))
+
+
+class Slow:
+    """Both directions of a cable at another rate."""
+
+    def __init__(self, cable: Cable, gbps: float, usual_gbps: float) -> None:
+        self._cable, self._usual_gbps = cable, usual_gbps
+        self._shaper = netns_shaper.choose()
+        self._limit(gbps)
+
+    def repair(self) -> None:
+        self._limit(self._usual_gbps)
+
+    def _limit(self, gbps: float) -> None:
+        for end in self._cable.ends:
+            _inside(end.namespace, "tc", "qdisc", "del", "dev", end.interface, "root")
+            with netns_kernel.open_route(end.namespace) as route:
+                index = route.link_lookup(ifname=end.interface)[0]
+                netns_shaper.limit(route, index, gbps, _MTU, self._shaper)

@@ -1,0 +1,307 @@
+"""What a job does when something fails: one row per fault, topoopt beside gloo.
+
+    sudo python benchmarks/faults.py --quick
+    sudo python benchmarks/faults.py --only "cable down" --repetitions 50 --peers none
+
+A job of 8 ranks on 8 emulated hosts (network namespaces, four cables each) does all_reduce,
+all_to_all and broadcast in a loop and checks every result. At a random moment something is broken:
+a random cable, a random rank, or what a rank calls; strangers come. Per fault and repetition:
+
+  detected   from the fault to the first line or error that says so: median, worst
+  over       until every rank has done a step that began after the fault, or has raised an error
+  slower     the time of a step while the fault lasts, relative to the usual one
+  outcome    "goes on" (the job never waits for the repair), "stalls until repair", or "error", in
+             how many of the repetitions, if not in all
+  wrong      results that were wrong
+  hangs      repetitions in which a rank neither went on nor raised within the limits
+  proc ns fd MiB   left behind: processes, namespaces, descriptors of a rank, and the growth of the
+             resident memory of the rank that grew most (median)
+
+and then what the ranks said first. A job that survives is used for the next fault. TOPOOPT_SILENCE_
+LIMIT_S is 5; collectives time out after 60 s, those of gloo after 3 s
+where the job should end (30 minutes, if not set).
+gloo reaches all hosts over addresses that the kernels forward. Where packets are corrupted, nft
+changes their bytes and the kernels verify TCP's checksums. Exit code 1: topoopt broke a promise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fault_list import FAULTS, UnavailableError
+from fault_trials import ENDS, GOES_ON, HANGS, Trial, Trials
+from rank_processes import exit_code_of
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from settings import direct_fabric
+
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.plan.units import parse_gbps
+
+if TYPE_CHECKING:
+    from fault_list import Fault
+
+_PEERS = ("gloo",)
+_REPETITIONS = 20
+_MOST_GROWTH_BYTES = {1: 16 << 20}  # by the number of repetitions; the first ones fill buffers
+_MOST_MEDIAN_GROWTH_BYTES = 1 << 20
+_MOST_SAID = 110  # characters
+_NAME_WIDTH = 42
+
+
+@dataclass
+class Row:
+    """All repetitions of one fault with one backend."""
+
+    fault: Fault
+    backend: str
+    trials: list[Trial] = field(default_factory=list)
+    cannot: str = ""  # why it was not run
+
+    @property
+    def hangs(self) -> int:
+        return sum(trial.outcome == HANGS for trial in self.trials)
+
+    @property
+    def growth_bytes(self) -> int:
+        growths = [trial.memory_bytes for trial in self.trials]
+        return max(0, round(statistics.median(growths))) if growths else 0
+
+    def sum_of(self, name: str) -> int:
+        return sum(getattr(trial, name) for trial in self.trials)
+
+    def seconds(self, name: str) -> list[float]:
+        return [value for trial in self.trials if (value := getattr(trial, name)) is not None]
+
+    @property
+    def outcome(self) -> str:
+        counts = dict.fromkeys((GOES_ON, ENDS), 0)
+        for trial in self.trials:
+            counts[trial.outcome] = counts.get(trial.outcome, 0) + 1
+        found = {outcome: count for outcome, count in counts.items() if count}
+        if len(found) == 1:
+            return next(iter(found))
+        return ", ".join(f"{outcome} ({count})" for outcome, count in found.items())
+
+    @property
+    def said(self) -> str:
+        return next((trial.said for trial in self.trials if trial.said), "")
+
+    def broken_promises(self) -> list[str]:
+        """What is other than it should be with topoopt."""
+        wanted = ENDS if self.fault.ends else GOES_ON
+        found = []
+        for trial in self.trials:
+            if trial.outcome != wanted:
+                found.append(f"{trial.outcome} instead of {wanted}: {trial.detail or trial.said}")
+            elif trial.detail:
+                found.append(trial.detail)
+            elif (self.fault.ends or self.fault.notice) and trial.detected_s is None:
+                found.append(f"nobody said {self.fault.notice!r}")
+        found += [
+            f"{self.sum_of(name)} {what}"
+            for name, what in (
+                ("wrong", "wrong results"),
+                ("processes", "processes left"),
+                ("namespaces", "namespaces left"),
+                ("descriptors", "descriptors left"),
+            )
+            if self.sum_of(name)
+        ]
+        if self.growth_bytes > _MOST_GROWTH_BYTES.get(len(self.trials), _MOST_MEDIAN_GROWTH_BYTES):
+            found.append(f"{self.growth_bytes / 2**20:.1f} MiB of memory left")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "fault": self.fault.name,
+            "backend": self.backend,
+            "outcome": self.outcome,
+            "cannot": self.cannot,
+            "trials": [trial.as_dict() for trial in self.trials],
+        }
+
+
+HEAD = (
+    f"# {'fault':{_NAME_WIDTH}} {'backend':8} {'n':>3} {'detected s':>11} {'over s':>13} "
+    f"{'slower':>6} {'wrong':>5} {'hangs':>5} {'proc':>4} {'ns':>3} {'fd':>3} {'MiB':>5}  "
+    "outcome: said"
+)
+
+
+def line(row: Row) -> str:
+    """A line of the table, under HEAD."""
+    begin = f"  {row.fault.name:{_NAME_WIDTH}} {row.backend:8} {len(row.trials):3}"
+    if row.cannot:
+        return f"{begin} not run: {row.cannot}"
+    slower = row.seconds("slower")
+    said = " ".join(row.said.split())
+    if len(said) > _MOST_SAID:
+        said = said[: _MOST_SAID - 3] + "..."
+    cells = (
+        f"{_pair(row.seconds('detected_s')):>11} {_pair(row.seconds('over_s')):>13} "
+        f"{f'{statistics.median(slower):.2f}' if slower else '-':>6} "
+        f"{row.sum_of('wrong'):5} {row.hangs:5} {row.sum_of('processes'):4} "
+        f"{row.sum_of('namespaces'):3} {row.sum_of('descriptors'):3} "
+        f"{row.growth_bytes / 2**20:5.1f}"
+    )
+    return f"{begin} {cells}  {row.outcome}{': ' + said if said else ''}"
+
+
+def _pair(seconds: list[float]) -> str:
+    """Median and worst."""
+    return f"{statistics.median(seconds):.2f} {max(seconds):.2f}" if seconds else "-"
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The options; exits for one that is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of the faults")
+    parser.add_argument(
+        "--only", metavar="TEXT", action="append", help="faults with TEXT in their name"
+    )
+    parser.add_argument("--repetitions", type=int, help=f"of each fault (default: {_REPETITIONS})")
+    parser.add_argument("--quick", action="store_true", help="one repetition of each")
+    parser.add_argument("--peers", choices=("gloo", "none"), default="gloo")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--degree", type=int, default=4, help="cables of a host")
+    parser.add_argument("--bandwidth", default="25Mbps", help="of a link and direction")
+    parser.add_argument("--seed", type=int, help="of the random moments, cables and ranks")
+    parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    options = parser.parse_args(argv)
+    if options.repetitions is None:
+        options.repetitions = 1 if options.quick else _REPETITIONS
+    if options.repetitions < 1:
+        parser.error(f"--repetitions: {options.repetitions} is not at least 1")
+    options.faults = [
+        fault
+        for name, fault in FAULTS.items()
+        if not options.only or any(text in name for text in options.only)
+    ]
+    if not options.faults:
+        parser.error(f"--only: no fault has {' or '.join(options.only)} in its name; see --list")
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1 << 32)
+    return options
+
+
+def measure(trials: Trials, row: Row, repetitions: int, progress: Any) -> None:
+    """All repetitions of a row; what cannot be done here is its only word."""
+    for _ in range(repetitions):
+        try:
+            row.trials.append(trials.run(row.fault, row.backend))
+        except UnavailableError as reason:
+            row.cannot = f"this machine lacks {reason}"
+            return
+        finally:
+            progress()
+
+
+def save(path: str, setting: str, options: argparse.Namespace, rows: list[Row]) -> None:
+    document = {
+        "version": 1,
+        "setting": setting,
+        "seed": options.seed,
+        "repetitions": options.repetitions,
+        "results": [row.as_dict() for row in rows],
+    }
+    Path(path).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _progress(total: int) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=False,  # ranks are forked from this process: it has no threads
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not console.is_terminal,
+    )
+
+
+def benchmark(options: argparse.Namespace) -> list[Row]:
+    """Prints the table; all its rows."""
+    before = _namespaces()
+    gbps = parse_gbps(options.bandwidth)
+    rows: list[Row] = []
+    backends = ("topoopt", "gloo")[slice(None) if options.peers == "gloo" else slice(1)]
+    with (
+        tempfile.TemporaryDirectory(prefix="topoopt-faults-") as cache,
+        direct_fabric(options.ranks, options.degree, gbps, 1500) as setting,
+    ):
+        setting.environment["XDG_CACHE_HOME"] = cache
+        print(f"# {setting.description}")
+        print(f"# {options.repetitions} repetitions, seed {options.seed}\n{HEAD}", flush=True)
+        with _progress(len(options.faults) * len(backends) * options.repetitions) as bar:
+            task = bar.add_task("")
+            bar.update(task, total=len(options.faults) * len(backends) * options.repetitions)
+            for backend in backends:
+                with Trials(setting, random.Random(options.seed)) as trials:
+                    for fault in options.faults:
+                        bar.update(task, description=f"{backend}: {fault.name}", refresh=True)
+                        row = Row(fault, backend)
+                        rows.append(row)
+                        measure(
+                            trials,
+                            row,
+                            options.repetitions,
+                            lambda: bar.update(task, advance=1, refresh=True),
+                        )
+                        print(line(row), flush=True)
+                        if options.json:
+                            save(options.json, setting.description, options, rows)
+    if left := _namespaces() - before:
+        print(f"# namespaces left: {', '.join(sorted(left))}")
+    return rows
+
+
+def _namespaces() -> set[str]:
+    """Those of benchmarks: other programs have theirs."""
+    return {path.name for path in netns_kernel.NAMESPACES.glob("topoopt-bench-*")}
+
+
+def report(rows: list[Row]) -> int:
+    """Says which promises topoopt broke; their number."""
+    broken = 0
+    for row in rows:
+        if row.backend == "topoopt":
+            for promise in row.broken_promises():
+                broken += 1
+                print(f"# {row.fault.name}: {promise}")
+    faults = sum(row.backend == "topoopt" and bool(row.trials) for row in rows)
+    print(f"# {faults} faults; broken promises: {broken}")
+    return broken
+
+
+def _end_in_good_order(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse_arguments(argv)
+    if options.list:
+        print("\n".join(FAULTS))
+        return 0
+    signal.signal(signal.SIGTERM, _end_in_good_order)
+    broken: list[int] = []
+    code = exit_code_of("faults", lambda: broken.append(report(benchmark(options))), RuntimeError)
+    return code or int(any(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
