@@ -34,9 +34,12 @@ class LinkSpec:
 class CableEnds:
     """
     A connection between ranks `a` and `b` of different servers: `link` is its name as seen from
-    `a`, which alone sends unless it is `duplex`.
+    `a`, which alone sends unless it is `duplex`. `rate` is that of each direction, in a unit that
+    all cables share.
     """
-    def __init__(self, link: torch_topoopt.plan.Link, a: int, b: int, duplex: bool) -> None: ...
+    def __init__(
+        self, link: torch_topoopt.plan.Link, a: int, b: int, duplex: bool, rate: float = 1.0
+    ) -> None: ...
 
 class HopTable:
     """

@@ -105,11 +105,12 @@ void bindConfigs(py::module_& module) {
           py::arg("cable") = kNoCable);
   py::class_<CableEnds>(module, "CableEnds",
                         "A connection between ranks `a` and `b` of different servers: `link` is "
-                        "its name as seen from `a`, which alone sends unless it is `duplex`.")
-      .def(py::init([](const plan::Link& link, int a, int b, bool duplex) {
-             return CableEnds{link, a, b, duplex};
+                        "its name as seen from `a`, which alone sends unless it is `duplex`. "
+                        "`rate` is that of each direction, in a unit that all cables share.")
+      .def(py::init([](const plan::Link& link, int a, int b, bool duplex, double rate) {
+             return CableEnds{link, a, b, duplex, rate};
            }),
-           py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"));
+           py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"), py::arg("rate") = 1.0);
   py::class_<HopTable, std::shared_ptr<HopTable>>(
       module, "HopTable",
       "Links on the shortest route between each two servers. The rules are those of "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -102,6 +103,10 @@ ChannelEvents Group::channelEvents() {
           .unmatched =
               [weak](int peer, uint32_t number) {
                 if (const auto self = weak.lock()) self->onUnmatched(peer, number);
+              },
+          .links_changed =
+              [weak] {
+                if (const auto self = weak.lock()) self->onLinksChanged();
               }};
 }
 
@@ -287,26 +292,39 @@ void Group::barrier(const CallTerms& terms, Done done) {
 
 // ---- statistics --------------------------------------------------------------------------------
 
-std::vector<RingCounters> Group::counters() {
-  std::vector<PartCounters> parts = partCounters();
-  const Parts numbers = partsOf(layout());
-  parts.resize(static_cast<size_t>(numbers.count));
-  std::vector<RingCounters> list;
+void Group::addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
+                        const std::vector<PartCounters>& parts) const {
+  const Parts numbers = partsOf(layout);
+  // Entries of this layout: two of its rings may be alike.
+  std::set<size_t> taken;
+  int rings = static_cast<int>(std::count_if(
+      list.begin(), list.end(), [](const RingCounters& other) { return other.kind == "ring"; }));
   for (int part = 0; part < numbers.count; ++part) {
     RingCounters entry;
     entry.kind = part < numbers.trees ? "ring" : part < numbers.direct ? "tree" : "direct";
-    entry.index = part < numbers.trees    ? part
+    entry.index = part < numbers.trees    ? rings
                   : part < numbers.direct ? part - numbers.trees
                                           : part - numbers.direct;
     if (part < numbers.trees) {
-      for (const int member : layout().rings()[part].servers) {
+      for (const int member : layout.rings()[part].servers) {
         entry.ranks.push_back(config_.ranks[member]);
       }
     }
-    static_cast<PartCounters&>(entry) = parts[part];
-    list.push_back(std::move(entry));
+    size_t at = 0;
+    for (; at < list.size(); ++at) {
+      const RingCounters& other = list[at];
+      if (taken.contains(at) || other.kind != entry.kind || other.ranks != entry.ranks) continue;
+      if (entry.kind == "ring" || other.index == entry.index) break;
+    }
+    if (at == list.size()) {
+      if (entry.kind == "ring") ++rings;
+      list.push_back(std::move(entry));
+    }
+    taken.insert(at);
+    if (static_cast<size_t>(part) >= parts.size()) continue;
+    list[at].sent_bytes += parts[part].sent_bytes;
+    list[at].seconds += parts[part].seconds;
   }
-  return list;
 }
 
 }  // namespace topoopt

@@ -118,7 +118,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::exception_ptr error() const;
 
   // The group's rings and trees, and what they have carried. Not on the reactor thread.
-  std::vector<RingCounters> counters();
+  virtual std::vector<RingCounters> counters() = 0;
 
   // Fails what is pending here and on all other ranks with AbortedError.
   void abort(const std::string& why);
@@ -136,9 +136,10 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void submit(CollectiveRequest request, const CallTerms& terms, Done done) = 0;
   // On the reactor thread, when error_ has been set: closes the channel and fails all collectives.
   virtual void endCollectives(std::exception_ptr error, Notify notify) = 0;
-  virtual const GroupLayout& layout() const = 0;
-  // Of the layout's parts, as far as they have carried anything.
-  virtual std::vector<PartCounters> partCounters() = 0;
+  // Adds what the parts of a layout have carried, as far as they have. A ring that is listed
+  // already stands there once.
+  void addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
+                   const std::vector<PartCounters>& parts) const;
   // The collective that this member is in, and its number; on the reactor thread.
   virtual std::optional<std::pair<Called, uint64_t>> current() = 0;
 
@@ -146,6 +147,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void fail(std::exception_ptr error, Notify notify);
   void closeChannel(const std::string& why, Notify notify);
   virtual void onControl(const FrameHeader& header, const std::string& payload);
+  // Cables were lost, came back or have another rate.
+  virtual void onLinksChanged() {}
   // `peer` has sent a message of a collective that is over here.
   virtual void onUnmatched(int peer, uint32_t number) = 0;
   // Any thread.

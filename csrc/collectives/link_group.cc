@@ -25,11 +25,21 @@ std::string milliseconds(double seconds) {
 
 LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : Group(std::move(endpoint), std::move(config)),
-      schedules_(GroupLayout(size(), config_.rings, config_.servers, config_.hops), config_.rank,
-                 config_.cost, algorithmNamed(config_.algorithm)),
+      proposed_(config_.rings),
+      agreement_(*endpoint_, config_.channel, config_.ranks, config_.rank,
+                 {.next = [this] { return next_; },
+                  .decided =
+                      [this](uint64_t version, uint64_t first, std::vector<plan::Ring> rings) {
+                        useRings(version, first, std::move(rings));
+                      },
+                  .released = [this] { startNext(); }}),
       operation_(*endpoint_, config_.channel, config_.ranks,
                  [this](std::exception_ptr error) { onOperationDone(error); }),
-      scratch_(endpoint_->reactor(), config_.scratch_idle) {}
+      scratch_(endpoint_->reactor(), config_.scratch_idle) {
+  versions_[0].schedules = std::make_shared<ScheduleCache>(
+      GroupLayout(size(), config_.rings, config_.servers, config_.hops), config_.rank, config_.cost,
+      algorithmNamed(config_.algorithm));
+}
 
 uint64_t LinkGroup::sequenceNumber() const {
   std::lock_guard lock(mutex_);
@@ -47,25 +57,33 @@ void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done d
     lock.unlock();
     return endpoint_->reactor().post([done = std::move(done), error] { done(error); });
   }
-  auto prepared = schedules_.get(request.shape);
-  if (logs(LogLevel::kInfo)) logChoice(request, *prepared);
-  // Members that take different algorithms could not work together either.
-  request.called = hashed(request.called,
-                          mixBits(request.called.hash, static_cast<uint64_t>(prepared->algorithm)));
   remember(number, request);
-  const uint64_t fingerprint = laneFingerprint(number, request.called.hash);
+  Pending pending{.called = request.called,
+                  .number = number,
+                  .limit = terms.limit,
+                  .setup = {nullptr, request.buffers, nullptr, request.type, request.op},
+                  .done = std::move(done),
+                  .shape = std::move(request.shape)};
+  prepare(pending);
   const bool first = submitted_.empty();
-  submitted_.push_back(
-      {request.called,
-       number,
-       terms.limit,
-       {std::move(prepared), request.buffers, nullptr, request.type, request.op, fingerprint},
-       std::move(done),
-       std::move(request.shape.received)});
+  submitted_.push_back(std::move(pending));
   lock.unlock();
   // The caller that finds the list empty wakes the reactor, for all that come before it looks. It
   // has run what was posted before the group can go (shutdown).
   if (first) endpoint_->reactor().post([this] { takeSubmitted(); });
+}
+
+// Under the lock. Frames carry a hash of all that their senders must share, the algorithm and the
+// rings among it; members compare calls by what was called alone.
+void LinkGroup::prepare(Pending& pending) {
+  pending.version = versionOf(pending.number);
+  ScheduleCache& schedules = *versions_.at(pending.version).schedules;
+  pending.setup.prepared = schedules.get(pending.shape);
+  if (logs(LogLevel::kInfo)) logChoice(pending, schedules);
+  const auto algorithm = static_cast<uint64_t>(pending.setup.prepared->algorithm);
+  const Called with_choice =
+      hashed(pending.called, mixBits(mixBits(pending.called.hash, pending.version), algorithm));
+  pending.setup.fingerprint = laneFingerprint(pending.number, with_choice.hash);
 }
 
 void LinkGroup::takeSubmitted() {
@@ -85,9 +103,11 @@ void LinkGroup::takeSubmitted() {
 // An operation may be over when start() returns; one loop serves them all, however many wait.
 void LinkGroup::startNext() {
   if (std::exchange(starting_, true)) return;
-  while (!running_ && !queue_.empty()) {
+  while (!running_ && !queue_.empty() && !agreement_.holds()) {
     running_ = true;
     Pending& next = queue_.front();
+    next_ = next.number + 1;
+    beginOver(next);
     next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
     if (next.limit.count() > 0) deadline_ = Reactor::Clock::now() + next.limit;
     watchDeadline();
@@ -190,6 +210,7 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
   for (auto* timer : {&timer_, &progress_timer_, &dispute_timer_}) {
     if (*timer) endpoint_->reactor().cancel(*std::exchange(*timer, std::nullopt));
   }
+  agreement_.cancel(notify == Notify::kShutdown);
   closeChannel(whatFailed(error), notify);
   operation_.cancel();
   running_ = false;
@@ -202,28 +223,23 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
 // ---- what is logged and counted ----------------------------------------------------------------
 
 // At level info, the first of each size class on the group's first member; at debug, every call.
-void LinkGroup::logChoice(const CollectiveRequest& call, const PreparedSchedule& prepared) {
-  const Request request = ScheduleCache::requestOf(call.shape);
+void LinkGroup::logChoice(const Pending& pending, const ScheduleCache& schedules) {
+  const Request request = ScheduleCache::requestOf(pending.shape);
+  const Algorithm algorithm = pending.setup.prepared->algorithm;
   const int size_class = static_cast<int>(std::bit_width(request.bytes));
-  const bool first = config_.rank == 0 &&
-                     logged_.insert({call.called.name, prepared.algorithm, size_class}).second;
+  const bool first =
+      config_.rank == 0 && logged_.insert({pending.called.name, algorithm, size_class}).second;
   if (!first && !logs(LogLevel::kDebug)) return;
-  std::string text = "group " + config_.name + ": " + nameOf(call.called.name) + " of " +
-                     std::to_string(request.bytes) + " bytes: " + nameOf(prepared.algorithm);
-  const CostEstimate& estimate = schedules_.estimate();
+  std::string text = "group " + config_.name + ": " + nameOf(pending.called.name) + " of " +
+                     std::to_string(request.bytes) + " bytes: " + nameOf(algorithm);
+  const CostEstimate& estimate = schedules.estimate();
   std::string others;
-  for (const Algorithm algorithm : estimate.candidates(request)) {
-    if (algorithm == Algorithm::kDirect) continue;
-    others += (others.empty() ? " (estimates: " : ", ") + std::string(nameOf(algorithm)) + " " +
-              milliseconds(estimate.seconds(request, algorithm));
+  for (const Algorithm other : estimate.candidates(request)) {
+    if (other == Algorithm::kDirect) continue;
+    others += (others.empty() ? " (estimates: " : ", ") + std::string(nameOf(other)) + " " +
+              milliseconds(estimate.seconds(request, other));
   }
   logLine(first ? LogLevel::kInfo : LogLevel::kDebug, text + others + (others.empty() ? "" : ")"));
-}
-
-std::vector<PartCounters> LinkGroup::partCounters() {
-  std::vector<PartCounters> parts;
-  endpoint_->reactor().run([&] { parts = operation_.counters(); });
-  return parts;
 }
 
 size_t LinkGroup::scratchBytes() {

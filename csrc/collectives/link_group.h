@@ -7,11 +7,15 @@
 // collective than its own, to the frame's sender. A member that has called something else at the
 // same place in the order fails the group with an error that names both calls; one that has not
 // come so far is late, and says nothing.
+//
+// When links are lost, slow or back, the members agree on other rings for the collectives that have
+// not begun (ring_agreement.h, link_group_rings.cc).
 
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,6 +25,7 @@
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/ring_agreement.h"
 #include "collectives/scratch.h"
 #include "plan/schedule_cache.h"
 
@@ -32,6 +37,7 @@ class LinkGroup final : public Group {
   LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
   uint64_t sequenceNumber() const override;
+  std::vector<RingCounters> counters() override;
 
   // Of scratch memory that is held at this moment. Not on the reactor thread.
   size_t scratchBytes();
@@ -43,7 +49,13 @@ class LinkGroup final : public Group {
     Milliseconds limit{};
     Operation::Setup setup;
     Done done;
-    std::vector<size_t> expected{};  // of an exchange: what every member is to send
+    ScheduleKey shape;
+    uint64_t version = 0;  // of the rings that the setup is for
+  };
+  // Rings that the members have agreed on.
+  struct Version {
+    uint64_t first = 0;  // number of a collective
+    std::shared_ptr<ScheduleCache> schedules{};
   };
   // What this member has sent to each in an exchange.
   struct Exchanged {
@@ -53,13 +65,13 @@ class LinkGroup final : public Group {
 
   void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
   void endCollectives(std::exception_ptr error, Notify notify) override;
-  const GroupLayout& layout() const override { return schedules_.layout(); }
-  std::vector<PartCounters> partCounters() override;
   std::optional<std::pair<Called, uint64_t>> current() override;
   void onControl(const FrameHeader& header, const std::string& payload) override;
+  void onLinksChanged() override;
   void onUnmatched(int peer, uint32_t number) override;
 
-  void logChoice(const CollectiveRequest& request, const PreparedSchedule& prepared);
+  void prepare(Pending& pending);
+  void logChoice(const Pending& pending, const ScheduleCache& schedules);
   void takeSubmitted();
   void startNext();
   void onOperationDone(std::exception_ptr error);
@@ -67,6 +79,12 @@ class LinkGroup final : public Group {
   void watchDeadline();
   void onTimeout();
   std::string timeoutText(const Pending& late, const StateSurveys::Answers& answers) const;
+
+  // Rings (link_group_rings.cc).
+  uint64_t versionOf(uint64_t number) const;
+  void beginOver(Pending& next);
+  std::vector<plan::Ring> ringsLeft() const;
+  void useRings(uint64_t version, uint64_t first, std::vector<plan::Ring> rings);
 
   // Mismatches (link_group_mismatch.cc).
   void remember(uint64_t number, const CollectiveRequest& request);
@@ -81,13 +99,18 @@ class LinkGroup final : public Group {
   // Guarded by mutex_.
   uint64_t called_ = 0;
   CallHistory history_;
-  std::deque<Exchanged> exchanged_;  // lately
-  std::deque<Pending> submitted_;    // that the reactor thread has not taken yet
-  ScheduleCache schedules_;
+  std::deque<Exchanged> exchanged_;       // lately
+  std::deque<Pending> submitted_;         // that the reactor thread has not taken yet
+  std::map<uint64_t, Version> versions_;  // 0 are the planned rings; others while they are used
   std::set<std::tuple<CallName, Algorithm, int>> logged_;  // with the size class
 
   // Reactor thread only.
-  std::deque<Pending> queue_;  // the first one runs, if running_
+  std::deque<Pending> queue_;          // the first one runs, if running_
+  uint64_t next_ = 0;                  // number of the first collective that has not begun
+  std::vector<RingCounters> carried_;  // over rings that were used before
+  uint64_t over_version_ = 0;          // of the rings that operation_ counts for
+  std::vector<plan::Ring> proposed_;   // by the first member, the last ones
+  RingAgreement agreement_;
   Operation operation_;
   Scratch scratch_;
   uint8_t barrier_byte_ = 0;  // what barriers reduce

@@ -55,8 +55,8 @@ void LinkGroup::onStandstill() {
 uint64_t LinkGroup::expectedFrom(int rank, uint64_t number) const {
   if (!running_) return kNotSaid;
   const Pending& pending = queue_.front();
-  if (pending.number != number || pending.expected.empty()) return kNotSaid;
-  return pending.expected[memberOf(rank)];
+  if (pending.number != number || pending.shape.received.empty()) return kNotSaid;
+  return pending.shape.received[memberOf(rank)];
 }
 
 void LinkGroup::sendCall(int rank, uint64_t number, const Called& called, uint64_t expected_bytes) {
@@ -69,6 +69,7 @@ void LinkGroup::sendCall(int rank, uint64_t number, const Called& called, uint64
 }
 
 void LinkGroup::onControl(const FrameHeader& header, const std::string& payload) {
+  if (agreement_.onControl(header, payload)) return;
   if (header.type != FrameType::kCall) {
     if (header.type == FrameType::kStateAsk) asked_ = Reactor::Clock::now();
     return Group::onControl(header, payload);

@@ -56,6 +56,8 @@ class Operation {
   std::pair<uint64_t, size_t> progress() const;
 
   const std::vector<PartCounters>& counters() const { return counters_; }
+  // The same, which then begin anew: for operations over another layout.
+  std::vector<PartCounters> takeCounters() { return std::exchange(counters_, {}); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -81,4 +81,11 @@ std::string SharedMemoryGroup::ownFailure(const std::string& why) const {
   return "rank " + std::to_string(config_.ranks[config_.rank]) + " failed: " + why;
 }
 
+// What goes through memory is not counted.
+std::vector<RingCounters> SharedMemoryGroup::counters() {
+  std::vector<RingCounters> list;
+  addCounters(list, layout_, {});
+  return list;
+}
+
 }  // namespace topoopt

@@ -23,13 +23,12 @@ class SharedMemoryGroup final : public Group {
   SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
   uint64_t sequenceNumber() const override { return turns_.count(); }
+  std::vector<RingCounters> counters() override;
   void shutdown() override;
 
  private:
   void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
   void endCollectives(std::exception_ptr error, Notify notify) override;
-  const GroupLayout& layout() const override { return layout_; }
-  std::vector<PartCounters> partCounters() override { return {}; }
   std::optional<std::pair<Called, uint64_t>> current() override;
   void onUnmatched(int, uint32_t) override {}  // collectives send nothing
 

@@ -21,6 +21,8 @@ struct Link {
 struct Ring {
   std::vector<int> servers;
   double share = 1.0;
+
+  bool operator==(const Ring&) const = default;
 };
 
 // The servers of one AllReduce, and the rings that carry it. Shares sum to 1.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -32,6 +33,7 @@ CableGraph::CableGraph(int rank, int size, std::vector<CableEnds> cables,
     : rank_(rank),
       size_(size),
       cables_(std::move(cables)),
+      servers_(servers),
       hops_from_(static_cast<size_t>(size)),
       hops_to_(static_cast<size_t>(size)),
       members_(static_cast<size_t>(size)),
@@ -55,6 +57,10 @@ CableGraph::CableGraph(int rank, int size, std::vector<CableEnds> cables,
     hops_from_[cable.b].push_back({cable.a, number});
     hops_to_[cable.a].push_back({cable.b, number});
   }
+  if (servers_.empty()) {
+    servers_.resize(static_cast<size_t>(size));
+    std::iota(servers_.begin(), servers_.end(), 0);
+  }
   std::map<int, std::vector<int>> of_server;
   for (size_t r = 0; r < servers.size(); ++r) of_server[servers[r]].push_back(static_cast<int>(r));
   for (const auto& [server, ranks] : of_server) {
@@ -67,14 +73,29 @@ CableGraph::CableGraph(int rank, int size, std::vector<CableEnds> cables,
   findWays();
 }
 
+// The end of the cable at the rank, nullptr if there is none.
+CableGraph::End* CableGraph::endOf(int cable, int rank) {
+  if (cable < 0 || static_cast<size_t>(cable) >= cables_.size()) return nullptr;
+  const CableEnds& ends = cables_[cable];
+  if (rank != ends.a && rank != ends.b) return nullptr;
+  return &ends_[2 * cable + (rank == ends.a ? 0 : 1)];
+}
+
+bool CableGraph::takeSpeed(const CableSpeed& report) {
+  End* const end = endOf(report.cable, report.end);
+  if (end == nullptr || report.number <= end->speed_number) return false;
+  if (!(report.speed > 0 && report.speed <= 1)) return false;
+  end->speed_number = report.number;
+  end->speed = report.speed;
+  return true;
+}
+
 bool CableGraph::take(const CableReport& report) {
-  if (report.cable < 0 || static_cast<size_t>(report.cable) >= cables_.size()) return false;
-  const CableEnds& cable = cables_[report.cable];
-  if (report.end != cable.a && report.end != cable.b) return false;
-  End& end = ends_[2 * report.cable + (report.end == cable.a ? 0 : 1)];
-  if (report.number() <= end.number) return false;
+  End* const end = endOf(report.cable, report.end);
+  if (end == nullptr || report.number() <= end->number) return false;
   const bool before = up(report.cable);
-  end = {report.number(), report.loss};
+  end->number = report.number();
+  end->loss = report.loss;
   const bool after = up(report.cable);
   if (before != after) {
     down_ += after ? -1 : 1;
@@ -86,13 +107,51 @@ bool CableGraph::take(const CableReport& report) {
 std::vector<CableReport> CableGraph::reports() const {
   std::vector<CableReport> list;
   for (size_t i = 0; i < ends_.size(); ++i) {
-    const auto& [number, loss] = ends_[i];
+    const End& end = ends_[i];
     const CableEnds& cable = cables_[i / 2];
-    if (number == 2) continue;
-    list.push_back({static_cast<int>(i / 2), i % 2 == 0 ? cable.a : cable.b, number / 2,
-                    number % 2 == 0, loss});
+    if (end.number == 2) continue;
+    list.push_back({static_cast<int>(i / 2), i % 2 == 0 ? cable.a : cable.b, end.number / 2,
+                    end.number % 2 == 0, end.loss});
   }
   return list;
+}
+
+std::vector<CableSpeed> CableGraph::speeds() const {
+  std::vector<CableSpeed> list;
+  for (size_t i = 0; i < ends_.size(); ++i) {
+    const End& end = ends_[i];
+    const CableEnds& cable = cables_[i / 2];
+    if (end.speed_number == 0) continue;
+    list.push_back(
+        {static_cast<int>(i / 2), i % 2 == 0 ? cable.a : cable.b, end.speed_number, end.speed});
+  }
+  return list;
+}
+
+bool CableGraph::intact() const {
+  return allUp() &&
+         std::all_of(ends_.begin(), ends_.end(), [](const End& end) { return end.speed == 1.0; });
+}
+
+std::vector<LinkLeft> CableGraph::linksLeft() const {
+  std::map<std::pair<int, int>, LinkLeft> links;
+  for (size_t i = 0; i < cables_.size(); ++i) {
+    const CableEnds& cable = cables_[i];
+    for (const bool from_a : {true, false}) {
+      if (!from_a && !cable.duplex) continue;
+      const int source = servers_[from_a ? cable.a : cable.b];
+      const int target = servers_[from_a ? cable.b : cable.a];
+      LinkLeft& link =
+          links.try_emplace({source, target}, LinkLeft{source, target, 0, 0}).first->second;
+      link.planned_rate += cable.rate;
+      if (up(static_cast<int>(i))) link.rate += cable.rate * ends_[2 * i + (from_a ? 0 : 1)].speed;
+    }
+  }
+  std::vector<LinkLeft> left;
+  for (const auto& [ends, link] : links) {
+    if (link.rate > 0) left.push_back(link);
+  }
+  return left;
 }
 
 bool CableGraph::up(int cable) const {

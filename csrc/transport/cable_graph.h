@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/remaining_rings.h"
 #include "transport/link.h"
 
 namespace topoopt {
@@ -20,6 +21,9 @@ struct CableEnds {
   int a = 0;
   int b = 0;
   bool duplex = true;  // else only `a` sends
+  // Of each direction, in any unit, the same for all cables; 0 for a connection over cables of
+  // others.
+  double rate = 1.0;
 };
 
 // What the end at rank `end` says of a cable.
@@ -34,6 +38,14 @@ struct CableReport {
   uint64_t number() const { return 2 * generation + (up ? 0 : 1); }
 };
 
+// What the end at rank `end` has measured: the part of the usual rate that its direction carries.
+struct CableSpeed {
+  int cable = 0;
+  int end = 0;
+  uint64_t number = 0;  // of one end, later reports have larger numbers
+  double speed = 1.0;   // in 0..1, not 0
+};
+
 class CableGraph {
  public:
   // `servers` names the server of each rank, whose ranks reach each other directly; empty if all
@@ -44,11 +56,19 @@ class CableGraph {
 
   // False if it is not newer than what was known, or not possible.
   bool take(const CableReport& report);
+  bool takeSpeed(const CableSpeed& report);
   // All that is known beyond the beginning.
   std::vector<CableReport> reports() const;
+  std::vector<CableSpeed> speeds() const;
 
   bool up(int cable) const;
   bool allUp() const { return down_ == 0; }
+  // All are up and none is slow.
+  bool intact() const;
+  // Between servers, over cables that are up, at the rates that were measured.
+  std::vector<LinkLeft> linksLeft() const;
+  // A name of the rank's server for linksLeft().
+  int serverOf(int rank) const { return servers_[rank]; }
   // Whether bytes can go from one rank to the next one directly.
   bool linked(int source, int target) const;
 
@@ -70,6 +90,8 @@ class CableGraph {
   struct End {
     uint64_t number = 2;
     Loss loss = Loss::kClosed;
+    uint64_t speed_number = 0;
+    double speed = 1.0;
   };
   struct Hop {
     int rank;
@@ -78,10 +100,12 @@ class CableGraph {
 
   std::vector<int> distances(const std::vector<std::vector<Hop>>& hops) const;
   void findWays();
+  End* endOf(int cable, int rank);
 
   const int rank_;
   const int size_;
   const std::vector<CableEnds> cables_;
+  std::vector<int> servers_;
   std::vector<std::vector<Hop>> hops_from_;
   std::vector<std::vector<Hop>> hops_to_;
   std::vector<std::vector<int>> members_;  // of each rank's server, without it

@@ -395,6 +395,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
   }
   if (header.type == FrameType::kHeartbeat) return;
   if (graph_ && header.type == FrameType::kCableState) return onCableState(link, header);
+  if (graph_ && header.type == FrameType::kCableSpeed) return onCableSpeed(link, header);
   if (graph_ && header.type == FrameType::kLinkHello) return onLinkHello(link, header);
   if (header.target != config_.rank) return relay(header, std::move(payload));
   if (graph_ && header.type == FrameType::kLinkLost) return onLinkLost(header);
@@ -408,6 +409,9 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kCall:
     case FrameType::kStateAsk:
     case FrameType::kState:
+    case FrameType::kRings:
+    case FrameType::kRingsAnswer:
+    case FrameType::kRingsStart:
       return onControl(header, {reinterpret_cast<const char*>(payload.data()), payload.size()});
     case FrameType::kRequestToSend:
       return onRequestToSend(header);

@@ -61,10 +61,12 @@ struct MessageMismatch : MismatchError {
 struct ChannelEvents {
   // Another rank fails the channel, or a link is lost.
   std::function<void(std::exception_ptr)> failed;
-  // A frame of type kCall, kStateAsk or kState came.
+  // A frame between members of the group came: of type kCall, kStateAsk, kState or kRings... .
   std::function<void(const FrameHeader& header, const std::string& payload)> control{};
   // `peer` has sent a message of collective `number`, which is over here and had no receive for it.
   std::function<void(int peer, uint32_t number)> unmatched{};
+  // Cables were lost, came back or have another rate, a short time ago; see cables().
+  std::function<void()> links_changed{};
 };
 
 struct EndpointConfig {
@@ -121,6 +123,9 @@ class Endpoint final : private Link::Observer {
   // `from` is called with the peer as soon as it is known.
   void receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream, void* data,
                   size_t bytes, uint64_t fingerprint, std::function<void(int)> from, Done done);
+
+  // Loop. What all cables are known to be; nullptr if links are not cables.
+  const CableGraph* cables() const { return graph_.get(); }
 
   // Loop.
   void openChannel(uint32_t channel, ChannelEvents events);
@@ -353,6 +358,9 @@ class Endpoint final : private Link::Observer {
   void settle(OwnCable& cable, uint64_t received);
   void joinCable(int number, int fd);
   void graphChanged();
+  void onCableSpeed(Link& link, const FrameHeader& header);
+  void reportSpeed(const CableSpeed& report, const Link* except);
+  void announceChange();
   void judgeReach();
   void failUnreachable(const CableGraph::Cut& cut);
   void carrierLost(int interface);
@@ -385,6 +393,8 @@ class Endpoint final : private Link::Observer {
   std::map<uint32_t, std::string>
       closed_channels_;  // why; the last ones, as closed_order_ has them
   std::deque<uint32_t> closed_order_;
+  // For channels that are not open yet.
+  std::deque<std::pair<FrameHeader, std::string>> early_controls_;
   std::set<int> left_;
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
   std::string failure_;                               // of the whole endpoint; empty while it lives
@@ -394,6 +404,7 @@ class Endpoint final : private Link::Observer {
   std::vector<OutFrame> stranded_;                       // that have no way at the moment
   std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached
   std::optional<Reactor::TimerId> cut_timer_;
+  bool change_announced_ = false;
   Descriptor cables_event_;
   std::unique_ptr<CarrierWatch> carriers_;
   std::atomic<uint64_t> iteration_{0};

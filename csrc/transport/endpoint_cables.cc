@@ -27,6 +27,9 @@ constexpr int kMostUnansweredTicks = 3;
 // In which a report reaches all ranks that it can reach.
 constexpr std::chrono::milliseconds kReportTime{100};
 constexpr int kMostJoiningTicks = 25;
+// From the first report of a change until groups are notified of it.
+constexpr std::chrono::milliseconds kSettlingTime{50};
+constexpr uint32_t kSpeedUnits = 1'000'000;  // that are 1
 
 FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t received,
                       uint64_t received_before) {
@@ -49,10 +52,26 @@ FrameHeader headerOf(const CableReport& report) {
   return header;
 }
 
+FrameHeader headerOf(const CableSpeed& report) {
+  FrameHeader header;
+  header.type = FrameType::kCableSpeed;
+  header.source = static_cast<uint16_t>(report.end);
+  header.stream = static_cast<uint64_t>(report.cable);
+  header.message = report.number;
+  header.offset = static_cast<uint64_t>(report.speed * kSpeedUnits);
+  return header;
+}
+
 std::string listOf(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
   return text;
+}
+
+void sendHeader(Link& link, const FrameHeader& header) {
+  OutFrame frame;
+  frame.header = header;
+  link.sendControl(std::move(frame));
 }
 
 }  // namespace
@@ -215,7 +234,34 @@ void Endpoint::graphChanged() {
     }
   }
   for (OutFrame& frame : std::exchange(stranded_, {})) dispatch(std::move(frame));
+  announceChange();
   judgeReach();
+}
+
+// Once for all reports that come together: both ends report, and a switch may lose many cables.
+void Endpoint::announceChange() {
+  if (std::exchange(change_announced_, true)) return;
+  reactor_.after(kSettlingTime, [this] {
+    change_announced_ = false;
+    if (!failure_.empty()) return;
+    const auto channels = channels_;  // owners may close theirs
+    for (const auto& [number, channel] : channels) {
+      if (channel.events.links_changed) channel.events.links_changed();
+    }
+  });
+}
+
+void Endpoint::reportSpeed(const CableSpeed& report, const Link* except) {
+  if (!graph_->takeSpeed(report)) return;
+  flood(headerOf(report), "", except);
+  announceChange();
+}
+
+void Endpoint::onCableSpeed(Link& link, const FrameHeader& header) {
+  if (header.stream >= graph_->cables().size() || header.offset > uint64_t{kSpeedUnits}) return;
+  reportSpeed({static_cast<int>(header.stream), header.source, header.message,
+               static_cast<double>(header.offset) / kSpeedUnits},
+              &link);
 }
 
 // Ranks whose connections were all closed by their systems are gone, as soon as reports that are on
@@ -323,22 +369,18 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
   reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
   // What was flooded while the two ends were apart.
-  for (const CableReport& report : graph_->reports()) {
-    OutFrame frame;
-    frame.header = headerOf(report);
-    link.sendControl(std::move(frame));
-  }
+  for (const CableReport& report : graph_->reports()) sendHeader(link, headerOf(report));
+  for (const CableSpeed& report : graph_->speeds()) sendHeader(link, headerOf(report));
   for (const int rank : left_) {
-    OutFrame frame;
-    frame.header.type = FrameType::kLeave;
-    frame.header.source = static_cast<uint16_t>(rank);
-    link.sendControl(std::move(frame));
+    FrameHeader header;
+    header.type = FrameType::kLeave;
+    header.source = static_cast<uint16_t>(rank);
+    sendHeader(link, header);
   }
   graphChanged();
 }
 
-// ---- carriers and silence
-// -----------------------------------------------------------------------------------
+// ---- carriers and silence ----------------------------------------------------------------------
 
 void Endpoint::carrierLost(int interface) {
   for (auto& [number, cable] : cables_) {
@@ -376,9 +418,9 @@ void Endpoint::tickCable(OwnCable& cable) {
   }
   link.lookForAcknowledgements();
   if (!link.takeWrote()) {
-    OutFrame frame;
-    frame.header.type = FrameType::kHeartbeat;
-    link.sendControl(std::move(frame));
+    FrameHeader header;
+    header.type = FrameType::kHeartbeat;
+    sendHeader(link, header);
   }
 }
 

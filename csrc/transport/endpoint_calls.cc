@@ -8,6 +8,9 @@
 namespace topoopt {
 namespace {
 
+// Kept for groups that this rank has not created yet.
+constexpr size_t kMostEarlyControls = 256;
+
 uint64_t callKey(uint32_t channel, uint32_t number) {
   return static_cast<uint64_t>(channel) << 32 | number;
 }
@@ -92,14 +95,24 @@ void Endpoint::onControl(const FrameHeader& header, const std::string& payload) 
     if (control) control(header, payload);
     return;
   }
-  if (header.type != FrameType::kStateAsk) return;
-  FrameHeader answer;
-  answer.type = FrameType::kState;
-  answer.channel = header.channel;
   const auto closed = closed_channels_.find(header.channel);
-  sendControl(header.source, answer,
-              closed == closed_channels_.end() ? "has not created the group"
-                                               : "has ended the group: " + closed->second);
+  FrameHeader answer;
+  answer.channel = header.channel;
+  if (header.type == FrameType::kStateAsk) {
+    answer.type = FrameType::kState;
+    return sendControl(header.source, answer,
+                       closed == closed_channels_.end() ? "has not created the group"
+                                                        : "has ended the group: " + closed->second);
+  }
+  if (header.type != FrameType::kRings && header.type != FrameType::kRingsStart) return;
+  if (closed == closed_channels_.end()) {
+    early_controls_.emplace_back(header, payload);
+    if (early_controls_.size() > kMostEarlyControls) early_controls_.pop_front();
+  } else if (header.type == FrameType::kRings) {  // any collective may be the first one
+    answer.type = FrameType::kRingsAnswer;
+    answer.message = header.message;
+    sendControl(header.source, answer, "");
+  }
 }
 
 }  // namespace topoopt

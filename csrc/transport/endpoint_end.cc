@@ -30,6 +30,10 @@ void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
     return events.failed(peerLost(closed->second));
   }
   channels_[channel] = {std::move(events)};
+  if (graph_ && !graph_->intact()) announceChange();
+  for (const auto& [header, payload] : std::exchange(early_controls_, {})) {
+    onControl(header, payload);
+  }
 }
 
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {

@@ -28,6 +28,12 @@ enum class FrameType : uint8_t {
   kLinkHello = 7,   // the first frame of a connection that takes the place of a lost one
   kLinkLost = 8,    // to the rank at the other end, over whatever links are left
   kCableState = 9,  // flooded: cable `stream` at the end of rank `source`, see CableReport
+  // flooded: cable `stream` at the end of rank `source`, see CableSpeed; offset: millionths
+  kCableSpeed = 10,
+  // Between members of a group, for its channel: see ring_agreement.h.
+  kRings = 11,
+  kRingsAnswer = 12,
+  kRingsStart = 13,
   // The sender waits until the receive of `message` is posted; a kAck says so.
   kRequestToSend = 16,
   // Between members of a group, for its channel (see ChannelEvents::control).
@@ -38,7 +44,8 @@ enum class FrameType : uint8_t {
 
 // Passed on by every rank over all its links, and recognised when it comes again.
 inline bool isFlooded(FrameType type) {
-  return type == FrameType::kLeave || type == FrameType::kFailure || type == FrameType::kCableState;
+  return type == FrameType::kLeave || type == FrameType::kFailure ||
+         type == FrameType::kCableState || type == FrameType::kCableSpeed;
 }
 // From one end of a link to the other, about the link itself.
 inline bool isForOneLink(FrameType type) {

@@ -203,12 +203,20 @@ def cable_ends(extension: Any, plan: Plan, wiring: Wiring, layout: RankLayout) -
     """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones."""
     duplex = plan.cluster.ports == "duplex"
     leaders = layout.leaders
+    rates = wiring.planned_rates(plan)
+    known = all(link in rates for link in plan.network.links)
     ends = [
-        extension.CableEnds(link, leaders[link.source], leaders[link.target], duplex)
+        extension.CableEnds(
+            link,
+            leaders[link.source],
+            leaders[link.target],
+            duplex,
+            rates[link] if known else 1.0,
+        )
         for link in connections(plan)
     ]
-    for a, b in _forwarded_pairs(plan, wiring, layout):
-        ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True))
+    for a, b in _forwarded_pairs(plan, wiring, layout):  # which use the cables of others
+        ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True, 0.0))
     return ends
 
 
