@@ -9,8 +9,9 @@ final weights must be equal bit for bit. Floating-point sums depend on the order
 the shares of rings on the cables that are left, so both runs use --algorithm, tree by default: its
 order of additions is that of the plan, whatever is cut.
 
-Printed are the steps, both digests of the weights, and how much the memory of its own of the rank
-that grew most did: the median of the last fifth of the samples against that of the second.
+Printed are the steps, both digests of the weights, and the memory of its own of the rank that grew
+most: the median of each fifth of the time. What ranks remember of their last steps grows to its
+limits at first (20 000 iterations), and then no more.
 
 The exit code is 0 if both runs ended well and the weights are equal.
 """
@@ -37,19 +38,24 @@ if TYPE_CHECKING:
     from faulted_job import Outcome
 
 _SPARE_S = 300.0  # for start and end, on a busy machine
-_SHARE = 5  # samples of memory are compared in parts of so many
+_PARTS = 5  # of the samples of memory
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of the run with faults: `grown_bytes` is the growth of the rank that grew most."""
+    """Of both runs; `memory_bytes` is that of the rank that grew most, in parts of the time."""
 
     exit_codes: tuple[int, ...]
     faults: int
     steps: int
     digests: tuple[str, ...]
-    grown_bytes: int
+    memory_bytes: list[float]
+
+    @property
+    def grown_bytes(self) -> float:
+        """Since the second part; 0 for a run that was too short to say."""
+        return self.memory_bytes[-1] - self.memory_bytes[1] if self.memory_bytes else 0.0
 
     @property
     def passed(self) -> bool:
@@ -88,10 +94,10 @@ def soak(
     outcome = faulted_job.run(
         job, limit_s=seconds + _SPARE_S, every_s=every_s, seed=seed, kinds=KINDS, log=log
     )
-    grown = growth_bytes(outcome)
+    memory = most_grown(outcome)
     log(f"exit code {outcome.exit_code} after {outcome.faults} faults")
     if outcome.exit_code != 0:
-        return Result((outcome.exit_code,), outcome.faults, 0, (), grown)
+        return Result((outcome.exit_code,), outcome.faults, 0, (), memory)
     steps, digest = _result(faulty)
     whole = folder / "whole"
     # Nothing limits its links, so it is done in less time.
@@ -107,7 +113,7 @@ def soak(
     code = faulted_job.run(reference, limit_s=seconds + _SPARE_S).exit_code
     log(f"exit code {code} of {steps} steps without faults")
     digests = (digest, _result(whole)[1]) if code == 0 else (digest,)
-    return Result((0, code), outcome.faults, steps, digests, grown)
+    return Result((0, code), outcome.faults, steps, digests, memory)
 
 
 def _result(folder: Path) -> tuple[int, str]:
@@ -115,24 +121,23 @@ def _result(folder: Path) -> tuple[int, str]:
     return document["steps"], document["digest"]
 
 
-def growth_bytes(outcome: Outcome) -> int:
-    """Of the rank that grew most; 0 where there are too few samples."""
-    grown = [0]
+def most_grown(outcome: Outcome) -> list[float]:
+    """Bytes of the rank that grew most, in parts of the time; empty if there are few samples."""
+    ranks = []
     for samples in outcome.memory.values():
-        part = len(samples) // _SHARE
-        if part > 0:
+        if (length := len(samples) // _PARTS) > 0:
             sizes = [size for _, size in samples]
-            grown.append(
-                int(statistics.median(sizes[-part:]) - statistics.median(sizes[part : 2 * part]))
-            )
-    return max(grown)
+            parts = [sizes[part * length : (part + 1) * length] for part in range(_PARTS)]
+            ranks.append([statistics.median(part) for part in parts])
+    return max(ranks, key=lambda parts: parts[-1] - parts[1], default=[])
 
 
 def describe(result: Result) -> None:
     print(f"exit codes {result.exit_codes}, {result.faults} faults, {result.steps} steps")
     equal = len(result.digests) == 2 and len(set(result.digests)) == 1
     print(f"weights {'equal' if equal else 'NOT equal'}: {', '.join(result.digests)}")
-    print(f"memory grown by {result.grown_bytes / _MIB:.2f} MiB")
+    parts = ", ".join(f"{size / _MIB:.2f}" for size in result.memory_bytes)
+    print(f"memory of the rank that grew most, in fifths of the time: {parts} MiB")
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:

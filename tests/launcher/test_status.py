@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.backend.ranks import make_plan
 from support.dumps import link, save_statuses, status
+from support.launcher import LIMIT_S
+from support.limits import limit_s
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.main import main
 from torch_topoopt.supervision import job_files
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
+    from support.launcher import Launcher
+
+# All ranks end after the same all_reduce.
+TRAIN = """\
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("topoopt")
+over = torch.zeros(1000)
+while not over[0]:
+    over[:] = float(os.path.exists("over"))
+    dist.all_reduce(over, dist.ReduceOp.MAX)
+    time.sleep(0.01)
+dist.destroy_process_group()
+"""
 
 WAITS = {
     "name": "all_reduce",
@@ -92,3 +108,39 @@ def test_a_job_that_does_not_run_is_one_line(
     error = capsys.readouterr().err
     assert "no rank of it runs; `topoopt inspect` looks at dumps" in error
     assert error.count("\n") == 1
+
+
+def test_a_job_of_topoopt_run_is_shown_while_it_runs_and_goes_on(
+    launcher: Launcher,
+    tmp_path: Path,
+    until: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    run = tmp_path / "run"
+    started = ("run", "--servers", "2", "--model", "none", "--run-dir", run, "train.py")
+    process = launcher.start(*started)
+
+    def figures() -> dict[str, Any]:
+        if not run.is_dir() or main(["status", str(run), "--json"]) != 0:
+            return {"ranks": [], "links": []}  # they have not started
+        return json.loads(capsys.readouterr().out)
+
+    def called() -> list[int]:
+        return sorted(rank["called"] for rank in figures()["ranks"])
+
+    try:
+        until(lambda: len(called()) == 2 and min(called()) > 0, "a status of both ranks")
+        before = called()
+        until(lambda: called()[0] > before[1], "more operations on both ranks")
+        shown = figures()
+        assert shown["world_size"] == 2
+        assert {link["state"] for link in shown["links"]} == {"up"}
+        assert main(["status", str(run), "--once"]) == 0
+        assert "2 of 2 ranks" in capsys.readouterr().out
+    finally:
+        (tmp_path / "over").touch()
+        out, err = process.communicate(timeout=limit_s(LIMIT_S))
+    assert process.returncode == 0, out + err
+    assert main(["status", str(run), "--once"]) == 2
+    assert "no rank of it runs" in capsys.readouterr().err
