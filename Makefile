@@ -31,6 +31,9 @@ endif
 BIN := $(VENV)/bin
 # Tests wait more than they compute: several run at once, also on few cores.
 WORKERS ?= 4
+# Tests start processes by the hundred, which compile what they import: it is kept, also where the
+# environment says otherwise.
+test test-all test-clients: export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 CXX ?= c++
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

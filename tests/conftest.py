@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with tests that need the machine alone come last: the others would wait for them.
 
-    Whole files, for the tests of one go to one process in their order.
+    Those with slow tests come first, so that in the end no process works at one alone. Whole files,
+    for the tests of one go to one process in their order.
     """
     last = {item.path for item in items if _alone(item)}
-    items.sort(key=lambda item: item.path in last)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path in last, item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
