@@ -285,6 +285,8 @@ class Endpoint final : private Link::Observer {
     int quiet_ticks = 0;       // nothing has arrived
     int unanswered_ticks = 0;  // nothing has been acknowledged
     int joining_ticks = 0;     // the other end has not greeted
+    RateWatch rate{};
+    uint64_t speed_reports = 0;
   };
   struct Leaving {
     bool announced = false;
@@ -366,6 +368,7 @@ class Endpoint final : private Link::Observer {
   void carrierLost(int interface);
   void tick();
   void tickCable(OwnCable& cable);
+  void watchRate(OwnCable& cable);
   void signalCables();
   void continueLeaving();
   void resolveLeaving(const std::string& result);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 #include <utility>
 
@@ -65,6 +66,12 @@ FrameHeader headerOf(const CableSpeed& report) {
 std::string listOf(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::string megabits(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", rate);
   return text;
 }
 
@@ -366,6 +373,7 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   cable.lost = false;
   cable.quiet_ticks = cable.unanswered_ticks = 0;
   link.establish();
+  cable.rate.restart();
   logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
   reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
   // What was flooded while the two ends were apart.
@@ -417,11 +425,26 @@ void Endpoint::tickCable(OwnCable& cable) {
                    true);
   }
   link.lookForAcknowledgements();
+  watchRate(cable);
   if (!link.takeWrote()) {
     FrameHeader header;
     header.type = FrameType::kHeartbeat;
     sendHeader(link, header);
   }
+}
+
+// A slow cable is reported to all ranks, whose groups change their rings.
+void Endpoint::watchRate(OwnCable& cable) {
+  if (!cable.spec.sends) return;
+  const auto speed = cable.rate.look(cable.link->sendProgress(), Reactor::Clock::now());
+  if (!speed) return;
+  const double usual = cable.rate.bestBytesPerSecond() * 8e-6;
+  logLine(*speed < 1 ? LogLevel::kWarning : LogLevel::kInfo,
+          "the link " + textOf(cable.link->name()) +
+              (*speed < 1 ? " is slow: it carries " + megabits(usual * *speed) + " of " +
+                                megabits(usual) + " Mb/s"
+                          : " is tried at its usual rate"));
+  reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, *speed}, nullptr);
 }
 
 }  // namespace topoopt

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "transport/frame_queue.h"
 #include "transport/frame_reader.h"
 #include "transport/payload_buffer.h"
+#include "transport/rate_watch.h"
 #include "transport/reactor.h"
 
 namespace topoopt {
@@ -135,6 +137,8 @@ class Link : public Reactor::Handler {
   void lookForAcknowledgements();
   // Whether the neighbour's transport has answered since the last call, or had nothing to answer.
   virtual bool answers() { return true; }
+  // What the system has counted of this connection; nullopt where it does not.
+  virtual std::optional<SendProgressCounters> sendProgress() { return std::nullopt; }
   // Something has arrived since the last call.
   bool takeReceived() { return std::exchange(received_, false); }
   // Something has been written since the last call, or waits to be.

@@ -107,6 +107,10 @@ bool SocketLink::answers() {
   return std::chrono::milliseconds(info.tcpi_last_ack_recv) < since;
 }
 
+std::optional<SendProgressCounters> SocketLink::sendProgress() {
+  return sendProgressOf(socket_.get());
+}
+
 void SocketLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }
 
 bool SocketLink::delivered() const {

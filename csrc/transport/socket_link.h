@@ -16,6 +16,7 @@ class SocketLink final : public Link {
   bool delivered() const override;
   void onReady(uint32_t events) override;
   bool answers() override;
+  std::optional<SendProgressCounters> sendProgress() override;
 
  private:
   void take(int fd);

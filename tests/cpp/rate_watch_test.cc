@@ -1,0 +1,114 @@
+// A connection is slow where its system says that the network is what is waited for, and only
+// there.
+
+#include "transport/rate_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace topoopt {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{200};
+
+// A connection whose counters move from look to look.
+class Connection {
+ public:
+  // In the next 200 ms: bytes are acknowledged at `rate` (per second) for the `busy` part of the
+  // time.
+  std::optional<double> look(double rate, double busy = 1.0, double blocked = 0.0,
+                             bool idle_lately = false) {
+    now_ += kLook;
+    const auto part = [](double share) {
+      return std::chrono::duration_cast<microseconds>(share * kLook);
+    };
+    counters_.busy += part(busy);
+    counters_.blocked += part(blocked);
+    counters_.acknowledged_bytes += static_cast<uint64_t>(rate * busy * 0.2);
+    counters_.idle_lately = idle_lately;
+    return watch.look(counters_, now_);
+  }
+
+  // The first speed that is reported in so many looks.
+  std::optional<double> lookOften(int times, double rate, double busy = 1.0, double blocked = 0.0,
+                                  bool idle_lately = false) {
+    for (int i = 0; i < times; ++i) {
+      if (const auto speed = look(rate, busy, blocked, idle_lately)) return speed;
+    }
+    return std::nullopt;
+  }
+
+  void replace() {
+    counters_ = {};
+    watch.restart();
+  }
+
+  RateWatch watch;
+
+ private:
+  SendProgressCounters counters_;
+  RateWatch::Clock::time_point now_{};
+};
+
+TEST(RateWatch, ATenthOfTheRateIsNoticedWithinASecond) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+  const auto speed = connection.lookOften(4, 1e5);
+  ASSERT_TRUE(speed);
+  EXPECT_NEAR(*speed, 0.1, 1e-6);
+}
+
+TEST(RateWatch, FluctuationsAreNotSlow) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(5, 1e6), std::nullopt);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(connection.lookOften(3, 2e5), std::nullopt);
+    EXPECT_EQ(connection.look(3e5), std::nullopt);
+  }
+}
+
+TEST(RateWatch, SmallMessagesPausesAndSlowNeighboursAreNoEvidence) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(5, 1e6), std::nullopt);
+  EXPECT_EQ(connection.lookOften(50, 1e4, 0.8), std::nullopt) << "not busy all the time";
+  EXPECT_EQ(connection.lookOften(50, 1e4, 0.0), std::nullopt);
+  EXPECT_EQ(connection.lookOften(50, 1e4, 1.0, 0.5), std::nullopt) << "the neighbour has no room";
+  EXPECT_EQ(connection.lookOften(50, 1e4, 1.0, 0.0, true), std::nullopt) << "small messages";
+}
+
+TEST(RateWatch, AShortBurstIsNoRate) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(20, 1e7, 0.1), std::nullopt);
+  EXPECT_EQ(connection.lookOften(20, 1e6), std::nullopt) << "a tenth of the burst's rate";
+}
+
+TEST(RateWatch, ASlowConnectionIsTriedAnewEverLater) {
+  Connection connection;
+  connection.lookOften(5, 1e6);
+  int before = 0;
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    ASSERT_NE(connection.lookOften(10, 1e5), std::nullopt);
+    int looks = 0;
+    std::optional<double> speed;
+    while (!speed && looks < 10000) {
+      speed = connection.look(1e5, 0.2);
+      ++looks;
+    }
+    EXPECT_EQ(speed, 1.0);
+    EXPECT_GT(looks, before);
+    before = looks;
+  }
+  EXPECT_EQ(connection.lookOften(50, 9e5), std::nullopt) << "it is as it was";
+}
+
+TEST(RateWatch, ANewConnectionOfTheCableIsComparedWithTheOldOne) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+  connection.replace();
+  EXPECT_NE(connection.lookOften(6, 1e5), std::nullopt);
+}
+
+}  // namespace
+}  // namespace topoopt
