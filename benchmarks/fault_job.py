@@ -112,14 +112,18 @@ class Job:
         self.ranks: list[RankProcess] = []
         self._store: dist.TCPStore | None = None
 
-    def start(self) -> None:
-        """Starts the ranks and measures a step; raises RuntimeError if they do not communicate."""
+    def start(self, beside: Callable[[], None] = lambda: None) -> None:
+        """Starts the ranks and measures a step; raises RuntimeError if they do not communicate.
+
+        `beside` is called before the ranks meet.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             for rank in range(self.setting.ranks):
                 self.ranks.append(self._fork(rank))
-            # After the forks, for it has threads.
+            # After the forks, for these have threads.
+            beside()
             self._store = dist.TCPStore(
                 self._address, self._port, is_master=True, wait_for_workers=False
             )

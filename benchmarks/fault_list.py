@@ -21,7 +21,7 @@ from fault_cables import (
     reset_a_connection,
     some_that_may_fail,
 )
-from fault_strangers import BEHAVIOURS, Strangers
+from fault_strangers import BEHAVIOURS, Strangers, StrangersAtTheStart
 
 if TYPE_CHECKING:
     import random
@@ -101,7 +101,8 @@ class Fault:
     """`ends`: the job ends with an error on all ranks; otherwise it goes on.
 
     `notice` is a regular expression for the first line, or error, that must say so; {victim} stands
-    for the rank. `limit_s`: the timeout of the collectives of a job of its own.
+    for the rank. `limit_s`: the timeout of the collectives of a job of its own. `at_start`: it
+    happens while a job starts, not to one that runs.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Fault:
     ends: bool = False
     notice: str = ""
     limit_s: float | None = None
+    at_start: Callable[[list[str]], StrangersAtTheStart] | None = None  # of namespaces
 
 
 # ---- cables ----
@@ -382,5 +384,10 @@ FAULTS: dict[str, Fault] = {
             )
         ),
         *(Fault(f"strangers: {behaviour}", _strangers(behaviour)) for behaviour in BEHAVIOURS),
+        Fault(
+            "strangers of all kinds while the job starts",
+            lambda scene: None,
+            at_start=StrangersAtTheStart,
+        ),
     )
 }

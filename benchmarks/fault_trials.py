@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import random
 
     from fault_list import Undo
+    from fault_strangers import StrangersAtTheStart
     from settings import Setting
 
 GOES_ON, ENDS, STALLS, HANGS = "goes on", "error", "stalls until repair", "hangs"
@@ -78,10 +79,37 @@ class Trials:
 
     def run(self, fault: Fault, backend: str) -> Trial:
         """Raises UnavailableError, and RuntimeError where the fault could not be injected."""
+        if fault.at_start is not None:
+            return self._run_at_start(fault, backend)
         limit_s = _GLOO_END_LIMIT_S if backend == "gloo" and fault.ends else _LIMIT_S
         job = self._job_of(backend, min(limit_s, fault.limit_s or limit_s))
         job.pause(self._chance.uniform(0.0, _MOST_WAIT_S))
         trial = _Watched(fault, Scene(job, self._chance)).trial()
+        return self._count(trial, job)
+
+    def _run_at_start(self, fault: Fault, backend: str) -> Trial:
+        """The fault is there from before the ranks meet until the job runs."""
+        begin = fault.at_start
+        assert begin is not None
+        self._drop()
+        at = time.monotonic()
+        self._job = job = self._new_job(backend, _LIMIT_S)
+        strangers: list[StrangersAtTheStart] = []
+        try:
+            job.start(lambda: strangers.append(begin(sorted(self._namespaces))))
+        except RuntimeError as error:
+            trial = Trial(ENDS, detail=str(error))
+        else:
+            trial = Trial(GOES_ON, over_s=time.monotonic() - at, wrong=job.wrong)
+        finally:
+            for one in strangers:
+                one.repair()
+        if not all(one.visited for one in strangers):
+            raise RuntimeError("no listener was found while the job started")
+        return self._count(trial, job)
+
+    def _count(self, trial: Trial, job: Job) -> Trial:
+        """What is left behind."""
         if job.any_ended or trial.outcome == HANGS:
             self._drop()
         trial.processes = self._left_processes(job)
@@ -93,11 +121,13 @@ class Trials:
         if self._job is not None and (self._job.backend, self._job.limit_s) != (backend, limit_s):
             self._drop()
         if self._job is None:
-            port = _FIRST_PORT + self._jobs % _PORTS
-            self._jobs += 1
-            self._job = Job(self._setting, backend, limit_s, port)
+            self._job = self._new_job(backend, limit_s)
             self._job.start()
         return self._job
+
+    def _new_job(self, backend: str, limit_s: float) -> Job:
+        self._jobs += 1
+        return Job(self._setting, backend, limit_s, _FIRST_PORT + self._jobs % _PORTS)
 
     def _drop(self) -> None:
         if self._job is not None:

@@ -20,6 +20,7 @@ a random cable, a random rank, or what a rank calls; strangers come. Per fault a
 and then what the ranks said first. A job that survives is used for the next fault. TOPOOPT_SILENCE_
 LIMIT_S is 5; collectives time out after 60 s, those of gloo after 3 s
 where the job should end (30 minutes, if not set).
+Faults that begin with "run" are those of `topoopt run` of examples/checkpoint.py.
 gloo reaches all hosts over addresses that the kernels forward. Where packets are corrupted, nft
 changes their bytes and the kernels verify TCP's checksums. Exit code 1: topoopt broke a promise.
 """
@@ -28,16 +29,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import statistics
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fault_list import FAULTS, UnavailableError
+from fault_list import FAULTS, Fault, UnavailableError
+from fault_runs import RUN_FAULTS, RunFault
 from fault_trials import ENDS, GOES_ON, HANGS, Trial, Trials
 from rank_processes import exit_code_of
 from rich.console import Console
@@ -47,10 +51,10 @@ from settings import direct_fabric
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.plan.units import parse_gbps
 
-if TYPE_CHECKING:
-    from fault_list import Fault
-
 _PEERS = ("gloo",)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _REPETITIONS = 20
 _MOST_GROWTH_BYTES = {1: 16 << 20}  # by the number of repetitions; the first ones fill buffers
 _MOST_MEDIAN_GROWTH_BYTES = 1 << 20
@@ -62,7 +66,7 @@ _NAME_WIDTH = 42
 class Row:
     """All repetitions of one fault with one backend."""
 
-    fault: Fault
+    fault: Fault | RunFault
     backend: str
     trials: list[Trial] = field(default_factory=list)
     cannot: str = ""  # why it was not run
@@ -105,7 +109,7 @@ class Row:
                 found.append(f"{trial.outcome} instead of {wanted}: {trial.detail or trial.said}")
             elif trial.detail:
                 found.append(trial.detail)
-            elif (self.fault.ends or self.fault.notice) and trial.detected_s is None:
+            elif self.fault.notice and trial.detected_s is None:
                 found.append(f"nobody said {self.fault.notice!r}")
         found += [
             f"{self.sum_of(name)} {what}"
@@ -186,7 +190,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--repetitions: {options.repetitions} is not at least 1")
     options.faults = [
         fault
-        for name, fault in FAULTS.items()
+        for name, fault in (FAULTS | RUN_FAULTS).items()
         if not options.only or any(text in name for text in options.only)
     ]
     if not options.faults:
@@ -196,30 +200,51 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def measure(trials: Trials, row: Row, repetitions: int, progress: Any) -> None:
-    """All repetitions of a row; what cannot be done here is its only word."""
-    for _ in range(repetitions):
-        try:
-            row.trials.append(trials.run(row.fault, row.backend))
-        except UnavailableError as reason:
-            row.cannot = f"this machine lacks {reason}"
-            return
-        finally:
-            progress()
+class Table:
+    """Prints the rows as they come, shows how far it is, and keeps them for the JSON file."""
+
+    def __init__(
+        self, options: argparse.Namespace, setting: str, bar: Progress, total: int
+    ) -> None:
+        self._options = options
+        self._setting = setting
+        self._bar = bar
+        self._task = bar.add_task("", total=total)
+        self.rows: list[Row] = []
+
+    def head(self) -> None:
+        print(f"# {self._setting}")
+        print(f"# {self._options.repetitions} repetitions, seed {self._options.seed}\n{HEAD}")
+
+    def add(self, row: Row, trial: Callable[[], Trial]) -> None:
+        """Runs all repetitions of a row."""
+        self._bar.update(self._task, description=f"{row.backend}: {row.fault.name}", refresh=True)
+        for _ in range(self._options.repetitions):
+            if not row.cannot:
+                try:
+                    row.trials.append(trial())
+                except UnavailableError as reason:
+                    row.cannot = f"this machine lacks {reason}"
+                except RuntimeError as error:
+                    row.trials.append(Trial("not injected", detail=str(error)))
+            self._bar.update(self._task, advance=1, refresh=True)
+        self.rows.append(row)
+        print(line(row), flush=True)
+        if self._options.json:
+            self._save()
+
+    def _save(self) -> None:
+        document = {
+            "version": 1,
+            "setting": self._setting,
+            "seed": self._options.seed,
+            "repetitions": self._options.repetitions,
+            "results": [row.as_dict() for row in self.rows],
+        }
+        Path(self._options.json).write_text(json.dumps(document, indent=1) + "\n")
 
 
-def save(path: str, setting: str, options: argparse.Namespace, rows: list[Row]) -> None:
-    document = {
-        "version": 1,
-        "setting": setting,
-        "seed": options.seed,
-        "repetitions": options.repetitions,
-        "results": [row.as_dict() for row in rows],
-    }
-    Path(path).write_text(json.dumps(document, indent=1) + "\n")
-
-
-def _progress(total: int) -> Progress:
+def _progress() -> Progress:
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
@@ -236,43 +261,32 @@ def _progress(total: int) -> Progress:
 
 def benchmark(options: argparse.Namespace) -> list[Row]:
     """Prints the table; all its rows."""
-    before = _namespaces()
     gbps = parse_gbps(options.bandwidth)
-    rows: list[Row] = []
-    backends = ("topoopt", "gloo")[slice(None) if options.peers == "gloo" else slice(1)]
+    backends = ("topoopt", "gloo") if options.peers == "gloo" else ("topoopt",)
+    chance = random.Random(options.seed)
+    of_jobs = [fault for fault in options.faults if isinstance(fault, Fault)]
+    of_runs = [fault for fault in options.faults if isinstance(fault, RunFault)]
+    total = options.repetitions * (len(of_jobs) * len(backends) + len(of_runs))
     with (
-        tempfile.TemporaryDirectory(prefix="topoopt-faults-") as cache,
-        direct_fabric(options.ranks, options.degree, gbps, 1500) as setting,
+        tempfile.TemporaryDirectory(prefix="topoopt-faults-") as folder,
+        _progress() as bar,
     ):
-        setting.environment["XDG_CACHE_HOME"] = cache
-        print(f"# {setting.description}")
-        print(f"# {options.repetitions} repetitions, seed {options.seed}\n{HEAD}", flush=True)
-        with _progress(len(options.faults) * len(backends) * options.repetitions) as bar:
-            task = bar.add_task("")
-            bar.update(task, total=len(options.faults) * len(backends) * options.repetitions)
-            for backend in backends:
-                with Trials(setting, random.Random(options.seed)) as trials:
-                    for fault in options.faults:
-                        bar.update(task, description=f"{backend}: {fault.name}", refresh=True)
-                        row = Row(fault, backend)
-                        rows.append(row)
-                        measure(
-                            trials,
-                            row,
-                            options.repetitions,
-                            lambda: bar.update(task, advance=1, refresh=True),
-                        )
-                        print(line(row), flush=True)
-                        if options.json:
-                            save(options.json, setting.description, options, rows)
-    if left := _namespaces() - before:
-        print(f"# namespaces left: {', '.join(sorted(left))}")
-    return rows
-
-
-def _namespaces() -> set[str]:
-    """Those of benchmarks: other programs have theirs."""
-    return {path.name for path in netns_kernel.NAMESPACES.glob("topoopt-bench-*")}
+        with direct_fabric(options.ranks, options.degree, gbps, 1500) as setting:
+            setting.environment["XDG_CACHE_HOME"] = folder
+            table = Table(options, setting.description, bar, total)
+            table.head()
+            for backend in backends if of_jobs else ():
+                with Trials(setting, chance) as trials:
+                    for fault in of_jobs:
+                        table.add(Row(fault, backend), partial(trials.run, fault, backend))
+        for run_fault in of_runs:
+            table.add(
+                Row(run_fault, "topoopt"),
+                partial(run_fault.trial, options, chance, Path(folder)),
+            )
+    if left := netns_kernel.of_fabric(f"bench-{os.getpid()}"):
+        print(f"# namespaces left: {', '.join(left)}")
+    return table.rows
 
 
 def report(rows: list[Row]) -> int:
@@ -295,7 +309,7 @@ def _end_in_good_order(number: int, frame: object) -> None:
 def main(argv: list[str] | None = None) -> int:
     options = parse_arguments(argv)
     if options.list:
-        print("\n".join(FAULTS))
+        print("\n".join(FAULTS | RUN_FAULTS))
         return 0
     signal.signal(signal.SIGTERM, _end_in_good_order)
     broken: list[int] = []
