@@ -14,6 +14,7 @@ import os
 import re
 import selectors
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -99,7 +100,7 @@ class Job:
     `limit_s` is the timeout of the group's collectives.
     """
 
-    def __init__(self, setting: Setting, backend_name: str, limit_s: float, port: int) -> None:
+    def __init__(self, setting: Setting, backend_name: str, limit_s: float) -> None:
         self.setting = setting
         self.backend = backend_name
         self.limit_s = limit_s
@@ -108,7 +109,8 @@ class Job:
         memory = mmap.mmap(-1, ctypes.sizeof(_Board))
         self._board = _Board.from_buffer(memory)
         self._selector = selectors.DefaultSelector()
-        self._port = port
+        with socket.create_server(("", 0)) as free:
+            self._port = free.getsockname()[1]
         self.ranks: list[RankProcess] = []
         self._store: dist.TCPStore | None = None
 

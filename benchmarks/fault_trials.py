@@ -30,7 +30,6 @@ _LEFT_S = 7.0  # for connections and processes that are about to end
 _MOST_WAIT_S = 0.4  # before a fault
 _SLOW_STEPS = 6
 _UNHARMED_STEPS = 6  # after these, an error will not come
-_FIRST_PORT, _PORTS = 29600, 300
 
 
 @dataclass
@@ -65,7 +64,6 @@ class Trials:
         self._setting = setting
         self._chance = chance
         self._job: Job | None = None
-        self._jobs = 0
         assert setting.fabric is not None, "a fabric"
         self._fabric = setting.fabric.layout.name
         self._namespaces = set(netns_kernel.of_fabric(self._fabric))
@@ -93,7 +91,7 @@ class Trials:
         assert begin is not None
         self._drop()
         at = time.monotonic()
-        self._job = job = self._new_job(backend, _LIMIT_S)
+        self._job = job = Job(self._setting, backend, _LIMIT_S)
         strangers: list[StrangersAtTheStart] = []
         try:
             job.start(lambda: strangers.append(begin(sorted(self._namespaces))))
@@ -121,13 +119,9 @@ class Trials:
         if self._job is not None and (self._job.backend, self._job.limit_s) != (backend, limit_s):
             self._drop()
         if self._job is None:
-            self._job = self._new_job(backend, limit_s)
+            self._job = Job(self._setting, backend, limit_s)
             self._job.start()
         return self._job
-
-    def _new_job(self, backend: str, limit_s: float) -> Job:
-        self._jobs += 1
-        return Job(self._setting, backend, limit_s, _FIRST_PORT + self._jobs % _PORTS)
 
     def _drop(self) -> None:
         if self._job is not None:
