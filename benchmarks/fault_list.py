@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fault_cables import (
+from broken_cables import (
     Cable,
     CheckedSums,
     Down,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from fault_job import Job
+    from checked_job import CheckedJob
 
 SILENCE_LIMIT_S = 5.0  # TOPOOPT_SILENCE_LIMIT_S of the jobs
 _SHORT_STOP_S = 1.5
@@ -55,7 +55,7 @@ class Undo(Protocol):
 class Scene:
     """Where a fault happens: the job, its cables, and chance."""
 
-    job: Job
+    job: CheckedJob
     chance: random.Random
     cables: list[Cable] = field(init=False)
     victim: int = field(init=False)
@@ -110,6 +110,7 @@ class Fault:
     ends: bool = False
     notice: str = ""
     limit_s: float | None = None
+    settles_s: float = 0.0  # before "slower" is measured
     at_start: Callable[[list[str]], StrangersAtTheStart] | None = None  # of namespaces
 
 
@@ -315,7 +316,7 @@ FAULTS: dict[str, Fault] = {
         Fault("every packet corrupted", _corrupted(_CORRUPT_ALL), notice=_SILENT),
         Fault("1 % of the packets lost", _rules(slice(2), "IN numgen random mod 100 < 1 drop")),
         Fault("10 % of the packets lost", _rules(slice(2), "IN numgen random mod 100 < 10 drop")),
-        Fault("link at a tenth of its rate", _slow),
+        Fault("link at a tenth of its rate", _slow, notice="is slow: ", settles_s=2.0),
         Fault(
             "server cut off, by carrier",
             _isolated(silently=False),

@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fault_cables import listeners
+from broken_cables import listeners
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fault_cables import Listener
+    from broken_cables import Listener
 
 _CROWD = 500
 _SCANS = 50

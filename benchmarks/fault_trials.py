@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from fault_job import Job
+from checked_job import CheckedJob
 from fault_list import SILENCE_LIMIT_S, Fault, Scene
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -63,7 +63,7 @@ class Trials:
     def __init__(self, setting: Setting, chance: random.Random) -> None:
         self._setting = setting
         self._chance = chance
-        self._job: Job | None = None
+        self._job: CheckedJob | None = None
         assert setting.fabric is not None, "a fabric"
         self._fabric = setting.fabric.layout.name
         self._namespaces = set(netns_kernel.of_fabric(self._fabric))
@@ -91,7 +91,7 @@ class Trials:
         assert begin is not None
         self._drop()
         at = time.monotonic()
-        self._job = job = Job(self._setting, backend, _LIMIT_S)
+        self._job = job = CheckedJob(self._setting, backend, _LIMIT_S)
         strangers: list[StrangersAtTheStart] = []
         try:
             job.start(lambda: strangers.append(begin(sorted(self._namespaces))))
@@ -106,7 +106,7 @@ class Trials:
             raise RuntimeError("no listener was found while the job started")
         return self._count(trial, job)
 
-    def _count(self, trial: Trial, job: Job) -> Trial:
+    def _count(self, trial: Trial, job: CheckedJob) -> Trial:
         """What is left behind."""
         if job.any_ended or trial.outcome == HANGS:
             self._drop()
@@ -115,11 +115,11 @@ class Trials:
         trial.namespaces = len(present ^ self._namespaces)
         return trial
 
-    def _job_of(self, backend: str, limit_s: float) -> Job:
+    def _job_of(self, backend: str, limit_s: float) -> CheckedJob:
         if self._job is not None and (self._job.backend, self._job.limit_s) != (backend, limit_s):
             self._drop()
         if self._job is None:
-            self._job = Job(self._setting, backend, limit_s)
+            self._job = CheckedJob(self._setting, backend, limit_s)
             self._job.start()
         return self._job
 
@@ -131,7 +131,7 @@ class Trials:
                 self._job.stop()
             self._job = None
 
-    def _left_processes(self, job: Job) -> int:
+    def _left_processes(self, job: CheckedJob) -> int:
         """Those in the namespaces that are no ranks of the job."""
         ranks = {process.pid for process in job.running}
         deadline = time.monotonic() + _LEFT_S
@@ -177,6 +177,7 @@ class _Watched:
         self._say(trial)
         if job.steps_done(2, _ON_S[job.backend]):
             trial.over_s = time.monotonic() - self._at
+            job.pause(self._fault.settles_s)
             step_s = job.measure_steps(_SLOW_STEPS, _NOTICE_S)
             trial.slower = None if step_s is None else step_s / job.step_s
         elif not job.any_ended:

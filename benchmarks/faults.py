@@ -303,6 +303,8 @@ def report(rows: list[Row]) -> int:
 
 
 def _end_in_good_order(number: int, frame: object) -> None:
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)  # what is left to do is to clean up
     raise KeyboardInterrupt
 
 
@@ -311,7 +313,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.list:
         print("\n".join(FAULTS | RUN_FAULTS))
         return 0
-    signal.signal(signal.SIGTERM, _end_in_good_order)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_in_good_order)
     broken: list[int] = []
     code = exit_code_of("faults", lambda: broken.append(report(benchmark(options))), RuntimeError)
     return code or int(any(broken))

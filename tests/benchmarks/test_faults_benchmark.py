@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fault_cables
+import broken_cables
 import faults
 import pytest
 from fault_list import FAULTS
@@ -69,11 +69,11 @@ def test_a_line_has_medians_and_worst_values_under_their_names() -> None:
 
 
 def test_faults_leave_the_servers_connected_where_they_should() -> None:
-    end = fault_cables.End("", "", "")
-    ring = [fault_cables.Cable(Link(i, 0, (i + 1) % 4, 1), (end, end)) for i in range(4)]
-    assert fault_cables.is_connected(ring[1:], 4)
-    assert not fault_cables.is_connected(ring[2:], 4)
-    assert len(fault_cables.some_that_may_fail(ring, 4, 1, random.Random(1))) == 1
+    end = broken_cables.End("", "")
+    ring = [broken_cables.Cable(Link(i, 0, (i + 1) % 4, 1), (end, end)) for i in range(4)]
+    assert broken_cables.is_connected(ring[1:], 4)
+    assert not broken_cables.is_connected(ring[2:], 4)
+    assert len(broken_cables.some_that_may_fail(ring, 4, 1, random.Random(1))) == 1
     assert len(FAULTS) >= 25
 
 

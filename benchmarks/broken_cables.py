@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import itertools
 import socket
 import struct
 import subprocess
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _COMMAND_LIMIT_S = 10.0
 _MTU = 1500
-_TABLE = "inet faults"
+_tables = itertools.count()
 _IP_LEVEL_HOOK = "type filter hook prerouting priority -300"
 # <linux/ethtool.h>, <linux/sockios.h>
 _ETHTOOL_STXCSUM, _SIOCETHTOOL = 0x17, 0x8946
@@ -37,7 +38,6 @@ class End:
 
     namespace: str
     interface: str
-    address: str
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,16 @@ class Cable:
 
 def cables_of(fabric: NetnsFabric, plan: Plan) -> list[Cable]:
     layout = fabric.layout
-    links = list(connections(plan))
-    addresses = layout.port_addresses(links)
 
     def end(server: int, port: int) -> End:
-        return End(layout.namespace(server), port_interface(port), addresses[server, port])
+        return End(layout.namespace(server), port_interface(port))
 
     return [
         Cable(
             link,
             (end(link.source, link.source_port), end(link.target, link.target_port)),
         )
-        for link in links
+        for link in connections(plan)
     ]
 
 
@@ -147,14 +145,18 @@ class Rules:
 
     def __init__(self, ends: list[End], *rules: str, hook: str = _IP_LEVEL_HOOK) -> None:
         self._namespaces: list[str] = []
+        self._table = f"inet faults{next(_tables)}"
         interfaces: dict[str, list[str]] = {}
         for end in ends:
             interfaces.setdefault(end.namespace, []).append(end.interface)
         try:
             for namespace, names in interfaces.items():
                 chosen = f"iifname {{ {', '.join(names)} }}"
-                text = f"add table {_TABLE}; add chain {_TABLE} in {{ {hook}; }}; " + "; ".join(
-                    f"add rule {_TABLE} in {rule.replace('IN', chosen)}" for rule in rules
+                text = (
+                    f"add table {self._table}; add chain {self._table} in {{ {hook}; }}; "
+                    + "; ".join(
+                        f"add rule {self._table} in {rule.replace('IN', chosen)}" for rule in rules
+                    )
                 )
                 self._namespaces.append(namespace)
                 _inside(namespace, "nft", text)
@@ -165,7 +167,7 @@ class Rules:
 
     def repair(self) -> None:
         for namespace in self._namespaces:
-            _inside(namespace, "nft", f"delete table {_TABLE}")
+            _inside(namespace, "nft", f"delete table {self._table}")
 
 
 def reset_a_connection(namespace: str, management_network: str, chance: random.Random) -> None:

@@ -94,7 +94,7 @@ class Usage:
     memory_bytes: dict[int, int]
 
 
-class Job:
+class CheckedJob:
     """`setting.ranks` ranks of one process group; a context, after which none of them is left.
 
     `limit_s` is the timeout of the group's collectives.
@@ -363,7 +363,7 @@ def communicate(
     return bool(summed[-1]) and not has_done_deed, wrong
 
 
-def _become_rank(job: Job, rank: int, parent: int) -> None:
+def _become_rank(job: CheckedJob, rank: int, parent: int) -> None:
     """Ends this process as the interpreter would."""
     code = 1
     try:
