@@ -111,6 +111,7 @@ class Fault:
     notice: str = ""
     limit_s: float | None = None
     settles_s: float = 0.0  # before "slower" is measured
+    leaves_no_trace: bool = True  # after the repair: the job is as new
     at_start: Callable[[list[str]], StrangersAtTheStart] | None = None  # of namespaces
 
 
@@ -316,7 +317,13 @@ FAULTS: dict[str, Fault] = {
         Fault("every packet corrupted", _corrupted(_CORRUPT_ALL), notice=_SILENT),
         Fault("1 % of the packets lost", _rules(slice(2), "IN numgen random mod 100 < 1 drop")),
         Fault("10 % of the packets lost", _rules(slice(2), "IN numgen random mod 100 < 10 drop")),
-        Fault("link at a tenth of its rate", _slow, notice="is slow: ", settles_s=2.0),
+        Fault(
+            "link at a tenth of its rate",
+            _slow,
+            notice="is slow: ",
+            settles_s=2.0,
+            leaves_no_trace=False,  # rings load the link less for some time
+        ),
         Fault(
             "server cut off, by carrier",
             _isolated(silently=False),

@@ -83,7 +83,7 @@ class Trials:
         job = self._job_of(backend, min(limit_s, fault.limit_s or limit_s))
         job.pause(self._chance.uniform(0.0, _MOST_WAIT_S))
         trial = _Watched(fault, Scene(job, self._chance)).trial()
-        return self._count(trial, job)
+        return self._count(fault, trial, job)
 
     def _run_at_start(self, fault: Fault, backend: str) -> Trial:
         """The fault is there from before the ranks meet until the job runs."""
@@ -104,11 +104,11 @@ class Trials:
                 one.repair()
         if not all(one.visited for one in strangers):
             raise RuntimeError("no listener was found while the job started")
-        return self._count(trial, job)
+        return self._count(fault, trial, job)
 
-    def _count(self, trial: Trial, job: CheckedJob) -> Trial:
+    def _count(self, fault: Fault, trial: Trial, job: CheckedJob) -> Trial:
         """What is left behind."""
-        if job.any_ended or trial.outcome == HANGS:
+        if job.any_ended or trial.outcome == HANGS or not fault.leaves_no_trace:
             self._drop()
         trial.processes = self._left_processes(job)
         present = set(netns_kernel.of_fabric(self._fabric))
