@@ -108,6 +108,7 @@ SMALLER = (
 
 ELSEWHERE = (
     Elsewhere(r"benchmarks/planner\.py --gaps", "tests/benchmarks/test_exhaustive_optimum.py"),
+    Elsewhere(r"benchmarks/faults\.py", "tests/benchmarks/test_faults_benchmark.py"),
     Elsewhere(r"benchmarks/published_graphs\.py", "tests/benchmarks/test_published_graphs.py"),
     Elsewhere(r"--ssh box0|run --cluster", f"{HERE}::test_the_readme_on_four_machines"),
     Elsewhere(r"discover --agent|--hostfile", "tests/launcher/test_discover.py"),
