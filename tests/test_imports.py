@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import pytest
 import rooms
+from support.limits import limit_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,6 +165,10 @@ assert "torch" not in sys.modules, "torch was imported"
 assert "pyroute2" not in sys.modules, "pyroute2 was imported"
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        check=False,
     )
     assert done.returncode == 0, done.stderr

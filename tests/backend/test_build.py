@@ -7,6 +7,8 @@ import subprocess
 import sys
 import warnings
 
+from support.limits import limit_s
+
 from torch_topoopt.runtime import autoload, backend
 
 
@@ -32,7 +34,10 @@ print(json.dumps("torch" in sys.modules))
 
 def test_planner_simulator_and_report_work_without_the_extension():
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTENSION], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_EXTENSION],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) is True  # profiling needs torch itself

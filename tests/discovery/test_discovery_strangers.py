@@ -14,6 +14,7 @@ from support.limits import limit_s
 from torch_topoopt.discovery import probe as probes
 from torch_topoopt.discovery.agent import Channel, meet, serve_tcp
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
+from torch_topoopt.fabric import strangers as log_of_strangers
 from torch_topoopt.fabric.credentials import Password
 from torch_topoopt.fabric.links import listen
 
@@ -30,7 +31,10 @@ def dialler(listener: socket.socket) -> Callable[[], socket.socket]:
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_an_agent_serves_its_survey(behaviour: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_agent_serves_its_survey(
+    behaviour: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_of_strangers, "_LINES_PER_S", 0.0)  # however long this takes
     with listen("127.0.0.1", 0) as listener:
         dial = dialler(listener)
         serving = threading.Thread(target=serve_tcp, args=(listener, Password("right"), LIMIT_S))
@@ -52,6 +56,7 @@ def test_an_agent_serves_its_survey(behaviour: str, caplog: pytest.LogCaptureFix
 def test_probes_are_answered(
     behaviour: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_of_strangers, "_LINES_PER_S", 0.0)
     monkeypatch.setattr(probes, "STRANGER_S", 0.2)
     monkeypatch.setattr(probes, "_LOOK_S", 0.1)
     with listen("127.0.0.1", 0) as listener:

@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
+from support.limits import limit_s
 from support.plain_namespaces import End, Namespaces, ip, up
 
 from torch_topoopt.discovery.neighbours import Neighbours
@@ -59,7 +60,7 @@ def test_both_ends_of_a_cable_receive_each_other_and_no_other_job(kind: str) -> 
         ]
         senders = [json.loads(process.stdout.readline()) for process in processes]
         for process in processes:
-            process.communicate(timeout=60)
+            process.communicate(timeout=limit_s(60))
             assert process.returncode == 0
         assert senders == [{"p0": [["h1", "p1"]]}, {"p1": [["h0", "p0"]]}]
 

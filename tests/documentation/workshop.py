@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pages import ROOT, blocks
+from support.limits import limit_s
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _SERVER = Path(__file__).with_name("command_server.py")
 _START_LIMIT_S = 120
-COMMAND_LIMIT_S = 240
+COMMAND_LIMIT_S = 240  # where nothing else runs
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Workshop:
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=COMMAND_LIMIT_S)
+            output, _ = process.communicate(timeout=limit_s(COMMAND_LIMIT_S))
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

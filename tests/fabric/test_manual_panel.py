@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fabric.switch_contract import Bench, SwitchContract
+from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence, duplex_circuit
@@ -237,7 +238,7 @@ configure(panel, cables, Fence(frozenset("1234")), timeout_s=1)
             assert character, shown
             shown += character
         process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=30)
+        _, rest = process.communicate(timeout=limit_s(30))
     finally:
         process.kill()
         process.wait()

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -242,7 +243,7 @@ def test_a_signal_ends_a_host_that_waits_for_a_silent_service(launcher: Launcher
         with probe, meeting:
             assert meeting.recv(1)
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=limit_s(30))
     assert process.returncode == 128 + signal.SIGTERM
     assert err.splitlines()[-1] == "topoopt: stopped by SIGTERM"
     assert "frame #" not in out + err

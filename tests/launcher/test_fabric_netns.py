@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import goodput as netns_goodput
@@ -176,7 +177,7 @@ def test_ranks_run_in_the_namespaces_of_their_servers(
     job: Callable[[str], Any], tmp_path: Path
 ) -> None:
     process = job("0")
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=limit_s(100))
     assert process.returncode == 0, out + err
     assert "2 links on netns, each verified from both ends" in out
     said = ranks_said(tmp_path)
@@ -201,7 +202,7 @@ def test_nothing_is_left_of_a_job_that_is_ended(
     assert netns_state.describe(fabric)[0] == "in use"
     outside = socket.if_nametoindex(record.layout.launcher_interface)
     process.send_signal(signum)
-    process.communicate(timeout=60)
+    process.communicate(timeout=limit_s(60))
     if signum == signal.SIGINT:
         assert process.returncode == 130
     else:

@@ -102,14 +102,15 @@ SCRIPT = """\
 import time
 from datetime import timedelta
 import torch, torch.distributed as dist
-dist.init_process_group(timeout=timedelta(seconds=4))
+dist.init_process_group()
+impatient = dist.new_group(timeout=timedelta(seconds=4))
 for step in range(3):
     dist.all_reduce(torch.ones(8))
 if dist.get_rank() == 1:
     def load_the_next_batch():
         time.sleep(60)
     load_the_next_batch()
-dist.all_reduce(torch.ones(8))
+dist.all_reduce(torch.ones(8), group=impatient)
 """
 
 

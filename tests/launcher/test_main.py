@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.launcher.main import VERBS, main
 
@@ -74,7 +75,11 @@ main(["--help"]), main(["--version"]), main(["-V"]), main(["rnu"])
 assert "torch" not in sys.modules
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -89,6 +94,10 @@ for verb in VERBS:
     assert "torch" not in sys.modules, verb
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(100),
+        check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from listening import Listener, listeners
+from support.limits import limit_s
 from torch.distributed import TCPStore
 
 from torch_topoopt.fabric.driver import FabricError
@@ -67,7 +68,7 @@ def _listeners_of_a_run(
         found.update(listeners(launcher.mark))
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=limit_s(60))
     assert launcher.leftovers() == []
     assert found, "the ranks meet somewhere"
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.limits import limit_s
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -248,7 +249,7 @@ def test_ctrl_c_in_the_middle_of_a_restart(launcher: Any, folder: Path, until: A
     until(lambda: marker.exists() or process.poll() is not None, "the plan for fewer servers")
     assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=limit_s(60))
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "topoopt: stopped by SIGINT"
     assert launcher.leftovers() == []

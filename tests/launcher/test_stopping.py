@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.plan import Plan
 
@@ -49,9 +50,9 @@ if __name__ == "__main__":
 """
 
 
-def _finish(process: subprocess.Popen[str], limit_s: float = 60) -> tuple[int, str]:
+def _finish(process: subprocess.Popen[str], within_s: float | None = None) -> tuple[int, str]:
     try:
-        _, err = process.communicate(timeout=limit_s)
+        _, err = process.communicate(timeout=within_s or limit_s(60))
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
@@ -137,7 +138,7 @@ def test_ctrl_c_inside_the_search_of_a_topology_keeps_the_best_network(
     until(lambda: marker.exists() or process.poll() is not None, "a first network")
     assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=limit_s(60))
     kept = "topoopt: warning: stopped by SIGINT: this is the best network until then\n"
     assert (process.returncode, err) == (130, kept)
     assert len(json.loads(out)["links"]) == 16 * 4
@@ -189,7 +190,7 @@ def test_a_trace_ends_with_a_launcher_that_is_killed(
     until(lambda: len(list(tmp_path.glob("started-*"))) == 1, "the start of the traced rank")
     assert process.poll() is None
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=limit_s(60))
     until(lambda: launcher.leftovers() == [], "the end of the trace", 60)
 
 
@@ -200,6 +201,6 @@ def test_ranks_die_with_a_launcher_that_is_killed(
     process = launcher.start("run", "--plan", plan_file, "--run-dir", "here", "stubborn.py")
     until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the start of both ranks")
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=limit_s(60))
     until(lambda: launcher.leftovers() == [], "the end of the ranks", 60)
     _check_files(tmp_path / "here")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.profile.profiling import load_model, profile
 
@@ -19,7 +20,7 @@ def train(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     command += ["--nproc-per-node", str(ranks), str(EXAMPLE), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # other tests may use the other cores
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, env=environment
+        command, capture_output=True, text=True, timeout=limit_s(100), check=False, env=environment
     )
 
 

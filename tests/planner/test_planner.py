@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from support.limits import limit_s
 from support.small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
@@ -183,7 +184,7 @@ def started(evaluations: int, hash_seed: str) -> subprocess.Popen[str]:
 def test_another_process_makes_the_same_plan_byte_for_byte() -> None:
     here = plan(embeddings(6), small(), PlanningOptions(seed=5, evaluations=300)).to_json()
     for hash_seed in ("1", "2"):
-        out, err = started(300, hash_seed).communicate(timeout=60)
+        out, err = started(300, hash_seed).communicate(timeout=limit_s(60))
         assert out == here, err
 
 
@@ -192,7 +193,7 @@ def test_ctrl_c_ends_a_search_at_once() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "searching\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=limit_s(30))
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in err
 

@@ -20,6 +20,7 @@ from report_runs import (
     make_plan,
     write_run,
 )
+from support.limits import limit_s
 
 from torch_topoopt.report import write_report
 from torch_topoopt.report.svg import THEME
@@ -51,11 +52,11 @@ def browse(page: Path, *options: str) -> tuple[str, str, list[str]]:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        output, log = process.communicate(timeout=60)
+        output, log = process.communicate(timeout=limit_s(60))
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=60)
+            process.communicate(timeout=limit_s(60))
     assert process.returncode == 0, log
     events = [event.get("params", {}) for event in json.loads(requests.read_text())["events"]]
     asked = [
