@@ -71,14 +71,15 @@ def _run(command: list[str], **variables: str) -> str:
     return done.stdout
 
 
-# Under the thread sanitizer every suite runs, with a part of its random messages and calls.
+# Every suite runs under each, with a part of its random messages and calls.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sanitizer", "share"),
     [
-        ("address,undefined", 1.0),
+        ("address,undefined", 0.5),
         ("thread", 0.15),
+        pytest.param("address,undefined", 1.0, marks=pytest.mark.exhaustive),
         pytest.param("thread", 1.0, marks=pytest.mark.exhaustive),
     ],
 )
