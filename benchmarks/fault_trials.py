@@ -203,9 +203,8 @@ class _Watched:
         job.wait(lambda: max(self._descriptors()) <= 0, _LEFT_S)
         trial.descriptors = max(0, *self._descriptors())
         after = job.usage().memory_bytes
-        trial.memory_bytes = max(
-            after[rank] - before for rank, before in self._before.memory_bytes.items()
-        )
+        before = self._before.memory_bytes
+        trial.memory_bytes = (sum(after.values()) - sum(before.values())) // len(before)
 
     def _descriptors(self) -> list[int]:
         now = self._job.usage().descriptors

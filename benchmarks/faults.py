@@ -1,6 +1,7 @@
 """What a job does when something fails: one row per fault, topoopt beside gloo.
 
     sudo python benchmarks/faults.py --quick
+    sudo python benchmarks/faults.py --repetitions 5 -J faults.json
     sudo python benchmarks/faults.py --only "cable down" --repetitions 50 --peers none
 
 A job of 8 ranks on 8 emulated hosts (network namespaces, four cables each) does all_reduce,
@@ -15,7 +16,7 @@ a random cable, a random rank, or what a rank calls; strangers come. Per fault a
   wrong      results that were wrong
   hangs      repetitions in which a rank neither went on nor raised within the limits
   proc ns fd MiB   left behind: processes, namespaces, descriptors of a rank, and the growth of the
-             resident memory of the rank that grew most (median)
+             resident memory of a rank (mean over the ranks; median)
 
 and then what the ranks said first. A job that survives is used for the next fault. TOPOOPT_SILENCE_
 LIMIT_S is 5; collectives time out after 60 s, those of gloo after 3 s
@@ -176,8 +177,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--only", metavar="TEXT", action="append", help="faults with TEXT in their name"
     )
     parser.add_argument("--repetitions", type=int, help=f"of each fault (default: {_REPETITIONS})")
-    parser.add_argument("--quick", action="store_true", help="one repetition of each")
-    parser.add_argument("--peers", choices=("gloo", "none"), default="gloo")
+    parser.add_argument(
+        "--quick", action="store_true", help="one repetition of each, without gloo if not asked for"
+    )
+    parser.add_argument("--peers", choices=("gloo", "none"), help="beside topoopt (default: gloo)")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--degree", type=int, default=4, help="cables of a host")
     parser.add_argument("--bandwidth", default="25Mbps", help="of a link and direction")
@@ -186,6 +189,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.repetitions is None:
         options.repetitions = 1 if options.quick else _REPETITIONS
+    if options.peers is None:
+        options.peers = "none" if options.quick else "gloo"
     if options.repetitions < 1:
         parser.error(f"--repetitions: {options.repetitions} is not at least 1")
     options.faults = [
