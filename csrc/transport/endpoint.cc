@@ -57,6 +57,7 @@ Endpoint::Endpoint(EndpointConfig config)
     reactor_.run([this] {
       for (auto& link : links_) link->start();
       if (graph_) watchCables();
+      watchNeighbours();
     });
   } catch (...) {
     reactor_.stop();  // before the links go

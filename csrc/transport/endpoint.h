@@ -84,6 +84,8 @@ struct EndpointConfig {
   std::vector<int> servers = {};  // of each rank; empty if all are different
   // How long a rank may say nothing, or not be reachable, before that fails the endpoint.
   std::chrono::milliseconds silence_limit{20'000};
+  // How often cables are asked what is acknowledged, and whether anything is.
+  std::chrono::milliseconds cable_tick{200};
 };
 
 // What an endpoint holds for other ranks.
@@ -288,6 +290,12 @@ class Endpoint final : private Link::Observer {
     RateWatch rate{};
     uint64_t speed_reports = 0;
   };
+  // The other end of a link that is no cable: inside a server, or over hosts that forward.
+  struct Neighbour {
+    Link* link;
+    int rank;
+    int quiet_looks = 0;  // nothing has arrived
+  };
   struct Leaving {
     bool announced = false;
     bool closing = false;
@@ -370,6 +378,8 @@ class Endpoint final : private Link::Observer {
   void tickCable(OwnCable& cable);
   void watchRate(OwnCable& cable);
   void signalCables();
+  void watchNeighbours();
+  void lookAtNeighbours();
   void continueLeaving();
   void resolveLeaving(const std::string& result);
 
@@ -404,6 +414,7 @@ class Endpoint final : private Link::Observer {
   std::unique_ptr<Leaving> leaving_;
   std::unique_ptr<CableGraph> graph_;  // if there are cables
   std::map<int, OwnCable> cables_;
+  std::vector<Neighbour> neighbours_;
   std::vector<OutFrame> stranded_;                       // that have no way at the moment
   std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached
   std::optional<Reactor::TimerId> cut_timer_;

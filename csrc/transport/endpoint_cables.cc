@@ -23,14 +23,28 @@
 namespace topoopt {
 namespace {
 
-constexpr std::chrono::milliseconds kTick{200};
 constexpr int kMostUnansweredTicks = 3;
+constexpr int kMostQuietLooks = 8;  // in the silence limit
 // In which a report reaches all ranks that it can reach.
 constexpr std::chrono::milliseconds kReportTime{100};
 constexpr int kMostJoiningTicks = 25;
 // From the first report of a change until groups are notified of it.
 constexpr std::chrono::milliseconds kSettlingTime{50};
 constexpr uint32_t kSpeedUnits = 1'000'000;  // that are 1
+
+constexpr const char* kNoAnswer = "nothing is acknowledged";
+
+std::string stoppedText(int rank, std::chrono::milliseconds limit) {
+  return "rank " + std::to_string(rank) +
+         " is stopped: its host acknowledges, but the process has sent nothing for " +
+         std::to_string(limit.count() / 1000) + " s";
+}
+
+FrameHeader heartbeat() {
+  FrameHeader header;
+  header.type = FrameType::kHeartbeat;
+  return header;
+}
 
 FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t received,
                       uint64_t received_before) {
@@ -401,7 +415,7 @@ void Endpoint::tick() {
     tickCable(cable);
     if (!failure_.empty()) return;
   }
-  reactor_.after(kTick, [this] { tick(); });
+  reactor_.after(config_.cable_tick, [this] { tick(); });
 }
 
 // What is sent must be acknowledged by the neighbour's system, however slowly the cable carries it;
@@ -415,22 +429,44 @@ void Endpoint::tickCable(OwnCable& cable) {
   }
   cable.unanswered_ticks = link.answers() ? 0 : cable.unanswered_ticks + 1;
   if (cable.unanswered_ticks >= kMostUnansweredTicks) {
-    return link.drop(Loss::kSilent, "nothing is acknowledged");
+    return link.drop(Loss::kSilent, kNoAnswer);
   }
   cable.quiet_ticks = link.takeReceived() ? 0 : cable.quiet_ticks + 1;
-  if (cable.quiet_ticks * kTick >= config_.silence_limit) {
-    return failAll("rank " + std::to_string(cable.spec.peerRank()) +
-                       " is stopped: its host acknowledges, but the process has sent nothing for " +
-                       std::to_string(config_.silence_limit.count() / 1000) + " s",
-                   true);
+  if (cable.quiet_ticks * config_.cable_tick >= config_.silence_limit) {
+    return failAll(stoppedText(cable.spec.peerRank(), config_.silence_limit), true);
   }
   link.lookForAcknowledgements();
   watchRate(cable);
-  if (!link.takeWrote()) {
-    FrameHeader header;
-    header.type = FrameType::kHeartbeat;
-    sendHeader(link, header);
+  if (!link.takeWrote()) sendHeader(link, heartbeat());
+}
+
+// A neighbour whose link is no cable cannot be reached another way: it is silent for whatever
+// reason, and fails all.
+void Endpoint::watchNeighbours() {
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    // In the memory of one process all ends stop together.
+    if (spec.cable == kNoCable && spec.kind != LinkKind::kMemory) {
+      neighbours_.push_back({links_[i].get(), spec.peerRank()});
+    }
   }
+  if (!neighbours_.empty()) lookAtNeighbours();
+}
+
+void Endpoint::lookAtNeighbours() {
+  if (!failure_.empty()) return;
+  for (Neighbour& of : neighbours_) {
+    if (of.link->dead()) continue;
+    of.quiet_looks = of.link->takeReceived() ? 0 : of.quiet_looks + 1;
+    if (of.quiet_looks > kMostQuietLooks) {
+      return failAll(of.link->answers()
+                         ? stoppedText(of.rank, config_.silence_limit)
+                         : "rank " + std::to_string(of.rank) + " is unreachable: " + kNoAnswer,
+                     true);
+    }
+    if (!of.link->takeWrote()) sendHeader(*of.link, heartbeat());
+  }
+  reactor_.after(config_.silence_limit / kMostQuietLooks, [this] { lookAtNeighbours(); });
 }
 
 // A slow cable is reported to all ranks, whose groups change their rings.

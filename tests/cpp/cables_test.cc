@@ -141,6 +141,20 @@ TEST(Cables, AProcessThatStandsStillIsNotALostCable) {
   EXPECT_NE(why.find("rank 1 is stopped"), std::string::npos) << why;
 }
 
+TEST(Cables, AProcessThatStandsStillIsNamedWhereLinksAreNoCables) {
+  TestRandom random(607);
+  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kSharedMemory}) {
+    std::vector<Cable> cables = ringOf(3);
+    for (Cable& cable : cables) cable.kind = kind;
+    Network network({.size = 3, .cables = cables, .silence_limit = std::chrono::milliseconds(1000)},
+                    random);
+    Channel channel(network, 1);
+    std::string why;
+    network.on(1, [&](Endpoint&) { why = channel.failure(0); });
+    EXPECT_NE(why.find("rank 1 is stopped"), std::string::npos) << why;
+  }
+}
+
 // ---- the graph ---------------------------------------------------------------------------------
 
 TEST(CableGraph, TheNewestReportOfAnEndCounts) {

@@ -52,6 +52,33 @@ TEST(Groups, RandomSequencesOfAllOperationsGiveTheRightResults) {
   }
 }
 
+// Cables keep what they have sent until it is acknowledged, which nobody asks for here.
+TEST(Groups, NoCollectiveWaitsUntilAcknowledgementsAreLookedAt) {
+  TestRandom random(407);
+  for (const auto& [size, cables] :
+       std::vector<std::pair<int, std::vector<Cable>>>{{4, ringOf(4)}, {5, completeOf(5)}}) {
+    Steps steps(size, partOf(40), 60000, random);
+    std::vector<std::vector<float>> data(static_cast<size_t>(size), std::vector<float>(8 << 10));
+    Network network({.size = size,
+                     .cables = cables,
+                     .recovers = true,
+                     .silence_limit = std::chrono::hours(10),
+                     .cable_tick = std::chrono::hours(1)},
+                    random);
+    Members members(network, 1, allRanks(size), 2, random);
+    steps.start(members);
+    ASSERT_NO_FATAL_FAILURE(steps.check());
+    for (size_t repeat = 0; repeat < partOf(20); ++repeat) {
+      std::vector<Outcome> outcomes(data.size());
+      for (int member = 0; member < size; ++member) {
+        members[member].allReduce(data[member].data(), data[member].size(), DataType::kFloat32,
+                                  ReduceOp::kSum, kNoHurry, outcomes[member].done());
+      }
+      for (Outcome& outcome : outcomes) ASSERT_EQ(outcome.wait("all_reduce of 32 KiB"), "");
+    }
+  }
+}
+
 TEST(Groups, OnDifferentMembersWorkAtTheSameTime) {
   TestRandom random(402);
   for (const auto& cables : {ringOf(6), starOf(6), lineOf(6), simplexRingOf(6)}) {

@@ -211,6 +211,7 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
     config.window_bytes = options.window_bytes;
     config.cables = ends;
     config.silence_limit = options.silence_limit;
+    config.cable_tick = options.cable_tick;
     endpoints_.push_back(std::make_shared<Endpoint>(std::move(config)));
   }
 }

@@ -72,6 +72,7 @@ struct NetworkOptions {
   size_t wire_bytes = 64 << 10;  // of a cable in memory, each way
   bool recovers = false;         // cables are TCP connections, and may be lost and replaced
   std::chrono::milliseconds silence_limit = kWaitLimit;
+  std::chrono::milliseconds cable_tick = EndpointConfig{}.cable_tick;
 };
 
 // What can become of a cable that recovers.
