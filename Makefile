@@ -31,9 +31,6 @@ endif
 BIN := $(VENV)/bin
 # Tests wait more than they compute: several run at once, also on few cores.
 WORKERS ?= 4
-# Tests start processes by the hundred, which compile what they import: it is kept, also where the
-# environment says otherwise.
-test test-all test-clients: export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 CXX ?= c++
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -95,7 +92,10 @@ endif
 demo: setup
 	@$(BIN)/topoopt run --servers 4 --degree 2 --bandwidth 150Mbps examples/digits.py
 
+# Tests start processes by the hundred: what they import is compiled once, also where the environment
+# (PYTHONDONTWRITEBYTECODE) keeps them from keeping it.
 test: setup-dev lint
+	@$(BIN)/python -m compileall -q torch_topoopt launcher models tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: setup-dev lint
