@@ -5,9 +5,8 @@
 
 Emulated hosts train for --minutes, and every --fault-every seconds a random cable is cut and others
 are repaired (see endurance.py). Then as many steps are trained on the same plan without faults. The
-final weights must be equal bit for bit. Floating-point sums depend on the order of additions, and
-the shares of rings on the cables that are left, so both runs use --algorithm, tree by default: its
-order of additions is that of the plan, whatever is cut.
+final weights must be equal bit for bit: soak_rank.py rounds gradients to whole numbers, whose sums
+do not depend on the order of additions, so any --algorithm will do.
 
 Printed are the steps, both digests of the weights, and the memory of its own of the rank that grew
 most: the median of each fifth of the time. What ranks remember of their last steps grows to its
@@ -68,7 +67,7 @@ def soak(
     seconds: float,
     every_s: float,
     seed: int,
-    algorithm: str = "tree",
+    algorithm: str = "auto",
     servers: int = 8,
     degree: int = 4,
     bandwidth: str = "25Mbps",
@@ -146,7 +145,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--fault-every", type=float, default=10.0, metavar="SECONDS")
-    parser.add_argument("--algorithm", default="tree", help="of both runs (default: tree)")
+    parser.add_argument("--algorithm", default="auto", help="of both runs (default: auto)")
     parser.add_argument("--servers", type=int, default=8)
     parser.add_argument("--degree", type=int, default=4)
     parser.add_argument("--bandwidth", default="25Mbps")
