@@ -1,6 +1,8 @@
 // Which rings a group's collectives use: those of the plan, or what is left of them.
 
 #include <cmath>
+#include <cstddef>
+#include <iterator>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +13,11 @@
 #include "plan/remaining_rings.h"
 
 namespace topoopt {
+namespace {
+
+constexpr std::ptrdiff_t kMostFormerRings = 64;  // of which is counted what they have carried
+
+}  // namespace
 
 // Of the collective's rings; under the lock.
 uint64_t LinkGroup::versionOf(uint64_t number) const {
@@ -26,6 +33,13 @@ void LinkGroup::beginOver(Pending& next) {
   if (version != next.version) prepare(next);
   if (version == over_version_) return;
   addCounters(carried_, versions_.at(over_version_).schedules->layout(), operation_.takeCounters());
+  // Former rings are many after many failures; the oldest of those that the plan does not have go.
+  const auto planned =
+      static_cast<std::ptrdiff_t>(partsOf(versions_.at(0).schedules->layout()).count);
+  if (const auto known = std::ssize(carried_); known > planned + kMostFormerRings) {
+    carried_.erase(carried_.begin() + planned,
+                   carried_.begin() + planned + (known - planned - kMostFormerRings));
+  }
   over_version_ = version;
   versions_.erase(versions_.upper_bound(0), versions_.find(version));
 }
@@ -89,9 +103,9 @@ void LinkGroup::useRings(uint64_t version, uint64_t first, std::vector<plan::Rin
     schedules = planned;
   } else {
     try {
-      schedules = std::make_shared<ScheduleCache>(
-          GroupLayout(size(), std::move(rings), config_.servers, config_.hops), config_.rank,
-          config_.cost, algorithmNamed(config_.algorithm));
+      schedules =
+          std::make_shared<ScheduleCache>(planned->layout().over(std::move(rings)), config_.rank,
+                                          config_.cost, algorithmNamed(config_.algorithm));
     } catch (const std::invalid_argument& wrong) {
       const std::string why = "rank " + std::to_string(config_.ranks.front()) +
                               " proposes rings that cannot be: " + wrong.what();

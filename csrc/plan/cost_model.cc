@@ -193,7 +193,7 @@ double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t byt
 }
 
 double CostEstimate::doublingSeconds(size_t bytes) const {
-  const std::vector<int>& order = layout_.rings()[0].servers;
+  const std::vector<int>& order = layout_.plannedRings()[0].servers;
   const size_t core = size_t{1} << doublingRounds(order.size());
   double total = core < order.size() ? 2 * messageSeconds(ring_hops_, bytes) : 0.0;
   for (size_t distance = 1; distance < core; distance *= 2) {
@@ -207,7 +207,7 @@ double CostEstimate::doublingSeconds(size_t bytes) const {
 }
 
 double CostEstimate::disseminationSeconds() const {
-  const std::vector<int>& order = layout_.rings()[0].servers;
+  const std::vector<int>& order = layout_.plannedRings()[0].servers;
   double total = 0;
   for (size_t distance = 1; distance < order.size(); distance *= 2) {
     int hops = 0;

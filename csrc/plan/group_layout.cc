@@ -33,6 +33,14 @@ GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<in
   for (const auto& others : others_of_) most_others_ = std::max(most_others_, others.size());
   if (rings_.empty() && leaders_.size() == 1) rings_.push_back({leaders_, 1.0});
   checkRings();
+  planned_ = rings_;
+}
+
+GroupLayout GroupLayout::over(std::vector<plan::Ring> rings) const {
+  GroupLayout layout = *this;
+  layout.rings_ = std::move(rings);
+  layout.checkRings();
+  return layout;
 }
 
 void GroupLayout::checkServers() const {

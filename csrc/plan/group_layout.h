@@ -21,8 +21,14 @@ class GroupLayout {
   GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers = {},
               std::shared_ptr<const HopTable> hops = nullptr);
 
+  // The same group over other rings. Throws as the constructor does.
+  GroupLayout over(std::vector<plan::Ring> rings) const;
+
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
+  // Those that the group was made with. The orders of what goes over no ring follow these, so that
+  // its sums have the same bits whatever becomes of cables.
+  const std::vector<plan::Ring>& plannedRings() const { return planned_; }
 
   // The first member of each server, ascending.
   const std::vector<int>& leaders() const { return leaders_; }
@@ -45,6 +51,7 @@ class GroupLayout {
 
   const int size_;
   std::vector<plan::Ring> rings_;
+  std::vector<plan::Ring> planned_;
   std::vector<int> servers_;
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;

@@ -87,7 +87,7 @@ std::shared_ptr<const PreparedSchedule> ScheduleCache::build(const ScheduleKey& 
 
 Schedule ScheduleCache::scheduleFor(const ScheduleKey& key, Algorithm algorithm) const {
   const Rings rings = algorithm == Algorithm::kRing ? Rings::kFirst : Rings::kAll;
-  const std::vector<int>& order = layout_.rings()[0].servers;
+  const std::vector<int>& order = layout_.plannedRings()[0].servers;
   const Request request = requestOf(key);
   const int direct = partsOf(layout_).direct;
   switch (key.collective) {

@@ -148,7 +148,7 @@ std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout) {
   const std::vector<size_t> strides = triedStrides(count);
   Numberings best;
   std::pair<int, int> least{INT32_MAX, INT32_MAX};
-  for (const plan::Ring& ring : layout.rings()) {
+  for (const plan::Ring& ring : layout.plannedRings()) {
     for (const size_t stride : strides) {
       Numberings pair = numberings(ring.servers, stride);
       const auto one = linksOf(layout, parent, pair[0]);

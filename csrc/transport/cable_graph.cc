@@ -87,6 +87,7 @@ bool CableGraph::takeSpeed(const CableSpeed& report) {
   if (!(report.speed > 0 && report.speed <= 1)) return false;
   end->speed_number = report.number;
   end->speed = report.speed;
+  findWays();
   return true;
 }
 
@@ -144,7 +145,9 @@ std::vector<LinkLeft> CableGraph::linksLeft() const {
       LinkLeft& link =
           links.try_emplace({source, target}, LinkLeft{source, target, 0, 0}).first->second;
       link.planned_rate += cable.rate;
-      if (up(static_cast<int>(i))) link.rate += cable.rate * ends_[2 * i + (from_a ? 0 : 1)].speed;
+      if (carries(static_cast<int>(i), from_a ? cable.a : cable.b)) {
+        link.rate += cable.rate * ends_[2 * i + (from_a ? 0 : 1)].speed;
+      }
     }
   }
   std::vector<LinkLeft> left;
@@ -160,15 +163,21 @@ bool CableGraph::up(int cable) const {
   return a.number == b.number && a.number % 2 == 0;
 }
 
+bool CableGraph::carries(int cable, int sender) const {
+  const End& end = ends_[2 * cable + (sender == cables_[cable].a ? 0 : 1)];
+  return up(cable) && (!avoids_slow_ || end.speed == 1.0);
+}
+
 bool CableGraph::linked(int source, int target) const {
   const auto& members = members_[source];
   return std::find(members.begin(), members.end(), target) != members.end() ||
-         std::any_of(hops_from_[source].begin(), hops_from_[source].end(),
-                     [&](const Hop& hop) { return hop.rank == target && up(hop.cable); });
+         std::any_of(hops_from_[source].begin(), hops_from_[source].end(), [&](const Hop& hop) {
+           return hop.rank == target && carries(hop.cable, source);
+         });
 }
 
 // Hops from this rank, or to it; -1 where there is no way.
-std::vector<int> CableGraph::distances(const std::vector<std::vector<Hop>>& hops) const {
+std::vector<int> CableGraph::distances(bool from_here) const {
   std::vector<int> distance(static_cast<size_t>(size_), -1);
   std::vector<int> found{rank_};
   distance[rank_] = 0;
@@ -180,21 +189,36 @@ std::vector<int> CableGraph::distances(const std::vector<std::vector<Hop>>& hops
       found.push_back(there);
     };
     for (const int member : members_[here]) reach(member);
-    for (const Hop& hop : hops[here]) {
-      if (up(hop.cable)) reach(hop.rank);
+    for (const Hop& hop : (from_here ? hops_from_ : hops_to_)[here]) {
+      if (carries(hop.cable, from_here ? here : hop.rank)) reach(hop.rank);
     }
   }
   return distance;
 }
 
 void CableGraph::findWays() {
-  const std::vector<int> from = distances(hops_from_);
-  const std::vector<int> to = distances(hops_to_);
+  const auto is_slow = [](const End& end) { return end.speed < 1.0; };
+  avoids_slow_ = std::any_of(ends_.begin(), ends_.end(), is_slow);
+  std::vector<int> from = distances(true);
+  std::vector<int> to = distances(false);
+  const auto missing = [](const std::vector<int>& list) {
+    return std::find(list.begin(), list.end(), -1) != list.end();
+  };
+  // All ranks reach all others if they reach this one and are reached from it, so all decide alike.
+  if (avoids_slow_ && (missing(from) || missing(to))) {
+    avoids_slow_ = false;
+    from = distances(true);
+    to = distances(false);
+  }
   unreachable_.clear();
   for (int rank = 0; rank < size_; ++rank) {
     if (from[rank] < 0 || to[rank] < 0) unreachable_.push_back(rank);
   }
-  // From every rank back to this one, along ranks that are one hop nearer.
+  findNextHops(from);
+}
+
+// From every rank back to this one, along ranks that are one hop nearer.
+void CableGraph::findNextHops(const std::vector<int>& from) {
   std::fill(next_hop_.begin(), next_hop_.end(), -1);
   std::vector<int> order;
   for (int rank = 0; rank < size_; ++rank) {
@@ -208,8 +232,9 @@ void CableGraph::findWays() {
     }
     const auto nearer = [&](int before) { return from[before] == from[rank] - 1; };
     const auto member = std::find_if(members_[rank].begin(), members_[rank].end(), nearer);
-    const auto hop = std::find_if(hops_to_[rank].begin(), hops_to_[rank].end(),
-                                  [&](const Hop& h) { return nearer(h.rank) && up(h.cable); });
+    const auto hop = std::find_if(hops_to_[rank].begin(), hops_to_[rank].end(), [&](const Hop& h) {
+      return nearer(h.rank) && carries(h.cable, h.rank);
+    });
     next_hop_[rank] = next_hop_[member != members_[rank].end() ? *member : hop->rank];
   }
 }

@@ -1,7 +1,8 @@
 // The cables between all ranks, what their ends say of them, and the shortest ways over those that
-// are up. Every end counts the connections that its cable has had: in generation g it reports that
-// the cable is up, and once that it is lost. The newest report of an end counts, whatever way it
-// came; so all ranks see the same in the end.
+// are up. Slow directions of cables are left out as long as others join all ranks. Every end counts
+// the connections that its cable has had: in generation g it reports that the cable is up, and once
+// that it is lost. The newest report of an end counts, whatever way it came; so all ranks see the
+// same in the end.
 
 #pragma once
 
@@ -62,14 +63,16 @@ class CableGraph {
   std::vector<CableSpeed> speeds() const;
 
   bool up(int cable) const;
+  // Whether ways lead over what rank `sender` sends on the cable.
+  bool carries(int cable, int sender) const;
   bool allUp() const { return down_ == 0; }
   // All are up and none is slow.
   bool intact() const;
-  // Between servers, over cables that are up, at the rates that were measured.
+  // Between servers, over what ways lead over, at the rates that were measured.
   std::vector<LinkLeft> linksLeft() const;
   // A name of the rank's server for linksLeft().
   int serverOf(int rank) const { return servers_[rank]; }
-  // Whether bytes can go from one rank to the next one directly.
+  // Whether a way can lead from one rank to the next one directly.
   bool linked(int source, int target) const;
 
   // The rank after this one on a shortest way to `target`, -1 if there is none.
@@ -98,8 +101,9 @@ class CableGraph {
     int cable;  // kNoCable inside a server
   };
 
-  std::vector<int> distances(const std::vector<std::vector<Hop>>& hops) const;
+  std::vector<int> distances(bool from_here) const;
   void findWays();
+  void findNextHops(const std::vector<int>& from);
   End* endOf(int cable, int rank);
 
   const int rank_;
@@ -111,6 +115,7 @@ class CableGraph {
   std::vector<std::vector<int>> members_;  // of each rank's server, without it
   std::vector<End> ends_;                  // two per cable
   size_t down_ = 0;
+  bool avoids_slow_ = false;
   std::vector<int> next_hop_;
   std::vector<int> unreachable_;
 };

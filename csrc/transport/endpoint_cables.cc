@@ -197,7 +197,8 @@ void Endpoint::settle(OwnCable& cable, uint64_t received) {
 Link* Endpoint::usableLinkTo(int neighbour) const {
   for (size_t i = 0; i < links_.size(); ++i) {
     const LinkSpec& spec = config_.links[i];
-    if (spec.sends && spec.peerRank() == neighbour && links_[i]->usable()) return links_[i].get();
+    if (!spec.sends || spec.peerRank() != neighbour || !links_[i]->usable()) continue;
+    if (spec.cable == kNoCable || graph_->carries(spec.cable, config_.rank)) return links_[i].get();
   }
   return nullptr;
 }
@@ -246,7 +247,10 @@ void Endpoint::onCableState(Link& link, const FrameHeader& header) {
 void Endpoint::graphChanged() {
   for (auto& [pair, hops] : hops_) {
     for (Hop& hop : hops) {
-      hop.whole = hop.link == nullptr || hop.link->usable();
+      const int cable = hop.link == nullptr ? kNoCable : hop.link->cable();
+      hop.whole =
+          hop.link == nullptr ||
+          (hop.link->usable() && (cable == kNoCable || graph_->carries(cable, config_.rank)));
       if (pair.first != config_.rank || hop.route == nullptr) continue;
       const std::vector<int>& ranks = hop.route->servers;
       for (size_t i = 1; i < ranks.size(); ++i) {
@@ -275,7 +279,7 @@ void Endpoint::announceChange() {
 void Endpoint::reportSpeed(const CableSpeed& report, const Link* except) {
   if (!graph_->takeSpeed(report)) return;
   flood(headerOf(report), "", except);
-  announceChange();
+  graphChanged();
 }
 
 void Endpoint::onCableSpeed(Link& link, const FrameHeader& header) {

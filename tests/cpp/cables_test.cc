@@ -173,6 +173,28 @@ TEST(CableGraph, TheNewestReportOfAnEndCounts) {
   EXPECT_EQ(graph.nextHop(1), 1);
 }
 
+TEST(CableGraph, WaysLeaveOutSlowDirectionsIfTheyCan) {
+  CableGraph graph(0, 3, {{{}, 0, 1}, {{}, 1, 2}, {{}, 2, 0}}, {});
+  EXPECT_TRUE(graph.takeSpeed({0, 0, 1, 0.1}));
+  EXPECT_FALSE(graph.takeSpeed({0, 0, 1, 1.0})) << "not newer";
+  EXPECT_FALSE(graph.takeSpeed({0, 2, 2, 0.1})) << "not an end of the cable";
+  EXPECT_FALSE(graph.takeSpeed({0, 1, 1, 0.0})) << "not possible";
+  EXPECT_FALSE(graph.intact());
+  EXPECT_EQ(graph.nextHop(1), 2);
+  EXPECT_FALSE(graph.linked(0, 1));
+  EXPECT_TRUE(graph.linked(1, 0));
+  EXPECT_EQ(graph.linksLeft().size(), 5u);
+  // Without another way it is used, at what it carries.
+  graph.take({2, 2, 1, false, Loss::kClosed});
+  EXPECT_EQ(graph.nextHop(1), 1);
+  EXPECT_TRUE(graph.unreachable().empty());
+  const std::vector<LinkLeft> left = graph.linksLeft();
+  ASSERT_EQ(left.size(), 4u);
+  EXPECT_NEAR(left[0].rate, 0.1, 1e-9);
+  EXPECT_TRUE(graph.takeSpeed({0, 0, 2, 1.0}));
+  EXPECT_EQ(graph.linksLeft()[0].rate, 1.0);
+}
+
 TEST(CableGraph, ReportsThatCannotBeAreNotTaken) {
   CableGraph graph(0, 3, {{{}, 0, 1}, {{}, 1, 2}}, {});
   EXPECT_FALSE(graph.take({-1, 0, 2, false}));

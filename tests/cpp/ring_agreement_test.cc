@@ -57,14 +57,14 @@ void eventually(const char* what, const Condition& condition) {
 
 using Groups = std::vector<std::shared_ptr<Group>>;
 
-// Of all ranks, opened on some of them; all_reduce always takes the rings.
+// Of all ranks, opened on some of them; all_reduce takes the rings, if nothing else is said.
 Groups openGroups(Network& network, const std::vector<plan::Ring>& rings,
-                  const std::vector<int>& on) {
+                  const std::vector<int>& on, const std::string& algorithm = "multi_ring") {
   Groups groups;
   for (const int rank : on) {
     GroupConfig config{.channel = 1, .rank = rank, .ranks = upTo(network.size()), .rings = rings};
     config.name = "test";
-    config.algorithm = "multi_ring";
+    config.algorithm = algorithm;
     groups.push_back(Group::open(network.at(rank), config));
   }
   return groups;
@@ -149,6 +149,41 @@ TEST(RingAgreement, CollectivesLeaveALostCableAndComeBackToIt) {
     });
   }
   end(network, groups);
+}
+
+// Sums of numbers of very different sizes, whose bits depend on the order of additions.
+std::vector<float> sumOfFractions(const Groups& groups) {
+  constexpr size_t kCount = 1000;
+  std::vector<std::vector<float>> data(groups.size());
+  std::vector<Outcome> outcomes(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    TestRandom random(static_cast<uint32_t>(900 + i));
+    for (size_t k = 0; k < kCount; ++k) {
+      data[i].push_back(static_cast<float>(random.between(1, 1'000'000)) / 7.0f);
+    }
+    groups[i]->allReduce(data[i].data(), kCount, DataType::kFloat32, ReduceOp::kSum, kNoHurry,
+                         outcomes[i].done());
+  }
+  for (Outcome& outcome : outcomes) EXPECT_EQ(outcome.wait("all_reduce"), "");
+  for (const auto& other : data) EXPECT_EQ(other, data[0]);
+  return data[0];
+}
+
+TEST(RingAgreement, TreesAndDoublingKeepTheirBits) {
+  for (const std::string algorithm : {"tree", "doubling"}) {
+    TestRandom random(815);
+    Network network({.size = 8, .cables = twoRingsOfEight(), .recovers = true}, random);
+    const Groups groups = openGroups(network, ringsOfEight(), upTo(8), algorithm);
+    const std::vector<float> intact = sumOfFractions(groups);
+    network.hurt(0, Fault::kClosed);
+    eventually("other rings are used", [&] {
+      EXPECT_EQ(sumOfFractions(groups), intact);
+      size_t rings = 0;
+      for (const RingCounters& ring : groups[0]->counters()) rings += ring.kind == "ring";
+      return rings > ringsOfEight().size();
+    });
+    end(network, groups);
+  }
 }
 
 TEST(RingAgreement, AnyCollectivesMayBeUnderWay) {
