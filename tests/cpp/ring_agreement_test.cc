@@ -62,8 +62,8 @@ Groups openGroups(Network& network, const std::vector<plan::Ring>& rings,
                   const std::vector<int>& on, const std::string& algorithm = "multi_ring") {
   Groups groups;
   for (const int rank : on) {
-    GroupConfig config{.channel = 1, .rank = rank, .ranks = upTo(network.size()), .rings = rings};
-    config.name = "test";
+    GroupConfig config{
+        .name = "test", .channel = 1, .rank = rank, .ranks = upTo(network.size()), .rings = rings};
     config.algorithm = algorithm;
     groups.push_back(Group::open(network.at(rank), config));
   }
