@@ -223,7 +223,11 @@ class Endpoint final : private Link::Observer {
   };
   struct Channel {
     ChannelEvents events;
-    uint32_t calls_over = 0;  // collectives that have made all their receives
+    uint64_t next_call = 0;  // collectives before this number have made all their receives
+  };
+  struct ClosedChannel {
+    std::string why;
+    uint64_t next_call = 0;  // number of the first collective that has not been made here
   };
   struct Early {  // frames that came before their receive
     size_t message_bytes = 0;
@@ -403,8 +407,7 @@ class Endpoint final : private Link::Observer {
   std::map<uint32_t, Channel> channels_;
   // Messages of lanes that are here before their receive, by channel and number of the collective.
   std::unordered_map<uint64_t, uint32_t> early_calls_;
-  std::map<uint32_t, std::string>
-      closed_channels_;  // why; the last ones, as closed_order_ has them
+  std::map<uint32_t, ClosedChannel> closed_channels_;  // the last ones, as closed_order_ has them
   std::deque<uint32_t> closed_order_;
   // For channels that are not open yet.
   std::deque<std::pair<FrameHeader, std::string>> early_controls_;

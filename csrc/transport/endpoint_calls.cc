@@ -52,7 +52,9 @@ void Endpoint::countEarly(const FrameHeader& header) {
 void Endpoint::reportIfOver(const FrameHeader& header) {
   const uint32_t number = callNumberOf(header.fingerprint);
   const auto channel = channels_.find(header.channel);
-  if (channel == channels_.end() || !isBefore(number, channel->second.calls_over)) return;
+  if (channel == channels_.end() ||
+      !isBefore(number, static_cast<uint32_t>(channel->second.next_call)))
+    return;
   reportUnmatched(header.channel, header.source, number);
 }
 
@@ -66,7 +68,7 @@ void Endpoint::finishCall(uint32_t channel, uint64_t number) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;
   const auto over = static_cast<uint32_t>(number);
-  found->second.calls_over = over + 1;
+  found->second.next_call = number + 1;
   if (early_calls_.empty() || !early_calls_.contains(callKey(channel, over))) return;
   for (const auto& [id, flow] : in_) {
     if (id.channel != channel || id.stream >= kFirstMessageStream) continue;
@@ -101,15 +103,17 @@ void Endpoint::onControl(const FrameHeader& header, const std::string& payload) 
   if (header.type == FrameType::kStateAsk) {
     answer.type = FrameType::kState;
     return sendControl(header.source, answer,
-                       closed == closed_channels_.end() ? "has not created the group"
-                                                        : "has ended the group: " + closed->second);
+                       closed == closed_channels_.end()
+                           ? "has not created the group"
+                           : "has ended the group: " + closed->second.why);
   }
   if (header.type != FrameType::kRings && header.type != FrameType::kRingsStart) return;
   if (closed == closed_channels_.end()) {
     early_controls_.emplace_back(header, payload);
     if (early_controls_.size() > kMostEarlyControls) early_controls_.pop_front();
-  } else if (header.type == FrameType::kRings) {  // any collective may be the first one
+  } else if (header.type == FrameType::kRings) {
     answer.type = FrameType::kRingsAnswer;
+    answer.offset = closed->second.next_call;
     answer.message = header.message;
     sendControl(header.source, answer, "");
   }

@@ -27,7 +27,7 @@ std::string Endpoint::leftText(int rank) {
 void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
   if (!failure_.empty()) return events.failed(peerLost(failure_));
   if (const auto closed = closed_channels_.find(channel); closed != closed_channels_.end()) {
-    return events.failed(peerLost(closed->second));
+    return events.failed(peerLost(closed->second.why));
   }
   channels_[channel] = {std::move(events)};
   if (graph_ && !graph_->intact()) announceChange();
@@ -37,7 +37,9 @@ void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
 }
 
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
-  if (!closed_channels_.emplace(channel, why).second) return;
+  const auto open = channels_.find(channel);
+  const uint64_t next_call = open == channels_.end() ? 0 : open->second.next_call;
+  if (!closed_channels_.try_emplace(channel, ClosedChannel{why, next_call}).second) return;
   closed_order_.push_back(channel);
   if (closed_order_.size() > kRememberedChannels) forgetChannel(closed_order_.front());
   channels_.erase(channel);

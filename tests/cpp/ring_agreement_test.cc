@@ -59,11 +59,15 @@ using Groups = std::vector<std::shared_ptr<Group>>;
 
 // Of all ranks, opened on some of them; all_reduce takes the rings, if nothing else is said.
 Groups openGroups(Network& network, const std::vector<plan::Ring>& rings,
-                  const std::vector<int>& on, const std::string& algorithm = "multi_ring") {
+                  const std::vector<int>& on, const std::string& algorithm = "multi_ring",
+                  uint32_t channel = 1) {
   Groups groups;
   for (const int rank : on) {
-    GroupConfig config{
-        .name = "test", .channel = 1, .rank = rank, .ranks = upTo(network.size()), .rings = rings};
+    GroupConfig config{.name = "test",
+                       .channel = channel,
+                       .rank = rank,
+                       .ranks = upTo(network.size()),
+                       .rings = rings};
     config.algorithm = algorithm;
     groups.push_back(Group::open(network.at(rank), config));
   }
@@ -231,7 +235,15 @@ TEST(RingAgreement, AMemberThatComesLateOrLeavesEarlyKeepsNobodyWaiting) {
   eventually("the cable is lost", [&] { return network.lost(0); });
   // Opened one after the other, while the first member proposes.
   const Groups groups = openGroups(network, ringsOfEight(), upTo(8));
-  sumOnes(groups);
+  const Groups others = openGroups(network, ringsOfEight(), upTo(8), "multi_ring", 2);
+  CarriedBytes carried(*others[0]);
+  eventually("rings avoid the cable", [&] {
+    sumOnes(groups);
+    sumOnes(others);
+    const auto rings = carried.take();
+    return std::none_of(rings.begin(), rings.end(),
+                        [&](const auto& ring) { return passes(ring.first, 0, 1); });
+  });
   // The root of a broadcast is done before the others, and may be gone when they change rings.
   std::vector<std::vector<int32_t>> data(8, std::vector<int32_t>(1000, 7));
   std::vector<Outcome> outcomes(8);
@@ -239,11 +251,21 @@ TEST(RingAgreement, AMemberThatComesLateOrLeavesEarlyKeepsNobodyWaiting) {
   ASSERT_EQ(outcomes[3].wait("broadcast"), "");
   groups[3]->shutdown();
   network.replace(0);
-  eventually("the cable is back", [&] { return network.up(0); });
+  // The other group changes at the same time as this one, whose others have not begun the
+  // broadcast.
+  eventually("the planned rings are back", [&] {
+    sumOnes(others);
+    const auto rings = carried.take();
+    const std::vector<plan::Ring> planned = ringsOfEight();
+    return network.up(0) && std::all_of(planned.begin(), planned.end(), [&](const auto& ring) {
+             return rings.contains(ring.servers);
+           });
+  });
   for (const int i : {0, 1, 2, 4, 5, 6, 7}) {
     groups[i]->broadcast(data[i].data(), 4000, 3, kNoHurry, outcomes[i].done());
   }
   for (const int i : {0, 1, 2, 4, 5, 6, 7}) EXPECT_EQ(outcomes[i].wait("broadcast"), "");
+  for (const auto& group : others) group->shutdown();
   end(network, groups);
 }
 
