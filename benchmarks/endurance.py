@@ -25,7 +25,6 @@ import json
 import random
 import statistics
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import faulted_job
 from cable_faults import KINDS
-from faulted_job import Job
+from faulted_job import Job, in_folder
 from rank_processes import exit_code_of
 
 if TYPE_CHECKING:
@@ -160,11 +159,7 @@ def benchmark(options: argparse.Namespace, passed: list[bool]) -> None:
         bandwidth=options.bandwidth,
         kinds=options.kinds.split(","),
     )
-    if options.folder is not None:
-        result = run(options.folder)
-    else:
-        with tempfile.TemporaryDirectory(prefix="topoopt-endurance-") as folder:
-            result = run(Path(folder))
+    result = in_folder(options.folder, "endurance", run)
     describe(result)
     passed.append(result.passed)
 

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cable_faults import KINDS, CableFaults
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from cable_faults import Turn
 
     from torch_topoopt.fabric.netns.layout import NetnsLayout
+
+Result = TypeVar("Result")
 
 _HERE = Path(__file__).resolve().parent
 _START_LIMIT_S = 300.0
@@ -121,6 +124,14 @@ def run(
         finally:
             _end(process)
     return outcome
+
+
+def in_folder(folder: Path | None, name: str, run: Callable[[Path], Result]) -> Result:
+    """What `run` returns of a folder that is kept, or of one that goes with the benchmark."""
+    if folder is not None:
+        return run(folder)
+    with tempfile.TemporaryDirectory(prefix=f"topoopt-{name}-") as temporary:
+        return run(Path(temporary))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

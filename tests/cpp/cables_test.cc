@@ -16,16 +16,6 @@ namespace {
 
 constexpr Fault kFaults[] = {Fault::kClosed, Fault::kHalf, Fault::kSilent, Fault::kOneWay};
 
-// Fails unless it comes true in time.
-template <typename Condition>
-void eventually(const char* what, const Condition& condition) {
-  const auto limit = std::chrono::steady_clock::now() + kWaitLimit;
-  while (!condition()) {
-    ASSERT_LT(std::chrono::steady_clock::now(), limit) << what;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 NetworkOptions thatRecovers(const Shape& shape) {
   return {.size = shape.size, .cables = shape.cables, .routes = 2, .recovers = true};
 }

@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "seed.h"
@@ -39,6 +40,16 @@ class Outcome {
 
 // "PeerLostError: ..." and so on; "" for no error.
 std::string describe(std::exception_ptr error);
+
+// Fails unless it comes true in time.
+template <typename Condition>
+void eventually(const char* what, const Condition& condition) {
+  const auto limit = std::chrono::steady_clock::now() + kWaitLimit;
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << what;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 struct Cable {
   int a;

@@ -46,15 +46,6 @@ std::vector<plan::Ring> ringsOfEight() {
   return rings;
 }
 
-template <typename Condition>
-void eventually(const char* what, const Condition& condition) {
-  const auto limit = std::chrono::steady_clock::now() + kWaitLimit;
-  while (!condition()) {
-    ASSERT_LT(std::chrono::steady_clock::now(), limit) << what;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 using Groups = std::vector<std::shared_ptr<Group>>;
 
 // Of all ranks, opened on some of them; all_reduce takes the rings, if nothing else is said.

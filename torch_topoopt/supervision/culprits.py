@@ -168,9 +168,9 @@ class _AllDumps:
         gone = tuple(rank for rank in range(size) if rank not in self.dumps)
         if not gone:
             return []
-        left = "left no dump: its process was killed, or its host is down"
+        left = "left no dump: its process has ended, or its host is down"
         if len(gone) > 1:
-            left = "left no dumps: their processes were killed, or their hosts are down"
+            left = "left no dumps: their processes have ended, or their hosts are down"
         said = Counter(
             dump.why for dump in self.dumps.values() if any(f"rank {r}" in dump.why for r in gone)
         )
