@@ -1,8 +1,8 @@
 #include "backend/completion_pool.h"
 
-#include <signal.h>
-
 #include <utility>
+
+#include "common/thread.h"
 
 namespace topoopt {
 
@@ -34,13 +34,7 @@ void CompletionPool::run(std::function<void()> function) {
   }
   waiting_.push_back(std::move(function));
   if (idle_ < waiting_.size()) {
-    // Signals belong to the interpreter's main thread.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    threads_.emplace_back([this] { loop(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    threads_.push_back(quietThread([this] { loop(); }));
   }
   changed_.notify_one();
 }

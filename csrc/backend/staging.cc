@@ -4,11 +4,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <signal.h>
 
 #include <algorithm>
 
 #include "common/errors.h"
+#include "common/thread.h"
 
 namespace topoopt {
 namespace {
@@ -65,13 +65,7 @@ StagingOperation::StagingOperation(c10::Device device, Order order)
 Staging::Staging(std::function<void(const std::string&)> abort,
                  std::function<std::exception_ptr()> error)
     : abort_(std::move(abort)), group_error_(std::move(error)) {
-  // Signals belong to the interpreter's main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = quietThread([this] { loop(); });
 }
 
 Staging::~Staging() { stop(); }

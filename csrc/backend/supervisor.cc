@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/thread.h"
 
 namespace topoopt {
 namespace {
@@ -129,13 +129,7 @@ Supervisor::Supervisor(SupervisorConfig config, std::shared_ptr<FlightRecorder> 
       wake_fd_(openEvent()),
       takes_signal_(recorder_ && !config_.dump_path.empty() && takeSignal(wake_fd_)),
       request_changed_ns_(changedAt(config_.request_path)) {
-  // Signals belong to the interpreter's main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = quietThread([this] { loop(); });
 }
 
 Supervisor::~Supervisor() {

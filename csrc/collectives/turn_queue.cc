@@ -1,9 +1,10 @@
 #include "collectives/turn_queue.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <optional>
+
+#include "common/thread.h"
 
 namespace topoopt {
 
@@ -29,13 +30,7 @@ void TurnQueue::submit(Turn turn, bool synchronous) {
   }
   waiting_.emplace_back(number, std::move(turn));
   if (!thread_.joinable()) {
-    // Signals belong to the interpreter's main thread.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { loop(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = quietThread([this] { loop(); });
   }
   changed_.notify_all();
 }

@@ -132,8 +132,6 @@ class Link : public Reactor::Handler {
   void reopen(const LinkSpec& spec);
   void establish() { established_ = true; }
   bool usable() const { return !dead_ && established_; }
-  // Frames are kept that a look at the transport may find acknowledged.
-  bool keeps() const { return !queue_.keepsNothing(); }
   void lookForAcknowledgements();
   // Whether the neighbour's transport has answered since the last call, or had nothing to answer.
   virtual bool answers() { return true; }

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -14,6 +13,8 @@
 #include <stdexcept>
 #include <system_error>
 #include <utility>
+
+#include "common/thread.h"
 
 namespace topoopt {
 namespace {
@@ -41,15 +42,9 @@ Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
     throwErrno("eventfd");
   }
   watch(wake_fd_, EPOLLIN | EPOLLET, nullptr);  // never read: every write is a change
-  // Signals belong to the interpreter's main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop(); });
+  thread_ = quietThread([this] { loop(); });
   loop_thread_ = thread_.get_id();
   pthread_setname_np(thread_.native_handle(), "topoopt");  // for ps and debuggers
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Reactor::~Reactor() {

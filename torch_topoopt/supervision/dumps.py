@@ -158,7 +158,7 @@ def read_dump(path: Path) -> Dump:
         calls=tuple(_call(entry) for entry in fields.each("entries")),
         members=_members(fields),
         called=_called(fields),
-        links=tuple(_link(entry) for entry in own.each("links")),
+        links=tuple(_count(entry) for entry in own.each("links")),
         where=_where(path.with_name(f"stacks-{own.take('rank', int)}.json")),
     )
 
@@ -186,6 +186,10 @@ class PlainFields:
         """The dicts of a list."""
         for i, values in enumerate(self.take(name, list)):
             yield PlainFields(self.path, f"{self.where}{name}[{i}].", values)
+
+    def link(self) -> Link:
+        ends = ("source", "source_port", "target", "target_port")
+        return Link(*(self.take(name, int) for name in ends))
 
     def error(self, name: str, what: str) -> DocumentError:
         return DocumentError(f"{self.path}: {self.where}{name}: {what}")
@@ -266,10 +270,9 @@ def _called(fields: PlainFields) -> dict[str, int]:
     }
 
 
-def _link(entry: PlainFields) -> LinkCount:
-    ends = ("source", "source_port", "target", "target_port")
+def _count(entry: PlainFields) -> LinkCount:
     return LinkCount(
-        Link(*(entry.take(name, int) for name in ends)),
+        entry.link(),
         entry.take("sends", bool),
         entry.take("up", bool),
         entry.take("sent_bytes", int),

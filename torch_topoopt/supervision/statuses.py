@@ -8,13 +8,13 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.supervision.dumps import PlainFields, read_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch_topoopt.plan import Link
     from torch_topoopt.supervision.job_files import JobFolder
 
 _VERSION = 1
@@ -137,7 +137,7 @@ def read_status(path: Path) -> Status:
         called=fields.take("operations_called", int),
         unfinished=fields.take("operations_unfinished", int),
         calls=tuple(_call(entry) for entry in fields.each("operations")),
-        links=tuple(_link(e) for e in fields.each("links") if e.take("sends", bool)),
+        links=tuple(_rate(e) for e in fields.each("links") if e.take("sends", bool)),
     )
 
 
@@ -152,10 +152,9 @@ def _call(entry: PlainFields) -> RunningCall:
     )
 
 
-def _link(entry: PlainFields) -> LinkRate:
-    ends = ("source", "source_port", "target", "target_port")
+def _rate(entry: PlainFields) -> LinkRate:
     return LinkRate(
-        link=Link(*(entry.take(name, int) for name in ends)),
+        link=entry.link(),
         up=entry.take("up", bool),
         gbps=entry.take("gbps", float),
         busy=entry.take("busy", float),

@@ -1,0 +1,30 @@
+// Threads beside those of the interpreter.
+
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <thread>
+#include <utility>
+
+namespace topoopt {
+
+// Runs `function` on a thread that takes no signals: they belong to the interpreter's main thread.
+// Throws std::system_error.
+template <typename Function>
+std::thread quietThread(Function function) {
+  // A thread inherits its mask, which is the caller's again when this returns or throws.
+  struct Mask {
+    sigset_t before;
+    Mask() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~Mask() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  } mask;
+  return std::thread(std::move(function));
+}
+
+}  // namespace topoopt
