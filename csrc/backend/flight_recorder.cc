@@ -13,23 +13,43 @@ uint64_t RecordedGroup::nextInFlow(bool sends, int peer, int tag) {
 }
 
 void RecordedTensors::clear() {
+  count_ = 0;
   words_.clear();
-  types_.clear();
 }
 
 void RecordedTensors::add(const char* type, const int64_t* sizes, size_t dimensions) {
-  types_.push_back(type);
-  words_.push_back(static_cast<int64_t>(dimensions));
-  words_.insert(words_.end(), sizes, sizes + dimensions);
+  if (count_ == 0 && dimensions <= kFewDimensions) {
+    first_type_ = type;
+    first_dimensions_ = static_cast<uint32_t>(dimensions);
+    std::copy_n(sizes, dimensions, first_sizes_.begin());
+  } else {
+    if (count_ == 0) first_type_ = nullptr;
+    words_.push_back(reinterpret_cast<intptr_t>(type));
+    words_.push_back(static_cast<int64_t>(dimensions));
+    words_.insert(words_.end(), sizes, sizes + dimensions);
+  }
+  ++count_;
 }
 
 std::vector<std::vector<int64_t>> RecordedTensors::sizes() const {
   std::vector<std::vector<int64_t>> list;
+  if (count_ > 0 && first_type_ != nullptr) {
+    list.emplace_back(first_sizes_.begin(), first_sizes_.begin() + first_dimensions_);
+  }
   for (auto word = words_.begin(); word != words_.end();) {
-    const auto first = word + 1;
-    const auto last = first + *word;
+    const auto first = word + 2;
+    const auto last = first + word[1];
     list.emplace_back(first, last);
     word = last;
+  }
+  return list;
+}
+
+std::vector<const char*> RecordedTensors::types() const {
+  std::vector<const char*> list;
+  if (count_ > 0 && first_type_ != nullptr) list.push_back(first_type_);
+  for (auto word = words_.begin(); word != words_.end(); word += 2 + word[1]) {
+    list.push_back(reinterpret_cast<const char*>(static_cast<intptr_t>(*word)));
   }
   return list;
 }
@@ -70,14 +90,14 @@ std::vector<std::shared_ptr<RecordedGroup>> FlightRecorder::groups() const {
 
 void FlightRecorder::drop(uint64_t id) {
   Entry& entry = entries_[id % entries_.size()];
-  std::lock_guard lock(entry.mutex);
+  std::lock_guard lock(entry.lock);
   if (entry.operation.id == id) entry.used = false;
 }
 
 void FlightRecorder::end(uint64_t id, bool failed) {
   Entry& entry = entries_[id % entries_.size()];
   const int64_t ended_ns = now();
-  std::lock_guard lock(entry.mutex);
+  std::lock_guard lock(entry.lock);
   if (entry.operation.id != id || !entry.used) return;
   entry.operation.ended_ns = ended_ns;
   entry.operation.state =
@@ -86,7 +106,7 @@ void FlightRecorder::end(uint64_t id, bool failed) {
 
 void FlightRecorder::setSender(uint64_t id, int sender) {
   Entry& entry = entries_[id % entries_.size()];
-  std::lock_guard lock(entry.mutex);
+  std::lock_guard lock(entry.lock);
   if (entry.operation.id == id && entry.used) entry.operation.sender = sender;
 }
 
@@ -94,8 +114,10 @@ template <typename Wanted>
 std::vector<RecordedOperation> FlightRecorder::select(Wanted wanted) const {
   std::vector<RecordedOperation> list;
   for (const Entry& entry : entries_) {
-    std::lock_guard lock(entry.mutex);
-    if (entry.used && wanted(entry.operation)) list.push_back(entry.operation);
+    std::lock_guard lock(entry.lock);
+    if (!entry.used || !wanted(entry.operation)) continue;
+    list.push_back(entry.operation);
+    if (list.back().in_place) list.back().outputs = list.back().inputs;
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   return list;

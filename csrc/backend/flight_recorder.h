@@ -2,10 +2,12 @@
 //
 // A ring of entries of a fixed number. Every entry has a lock of its own, which only its writers
 // and a reader of the whole ring ever take, so that callers and the reactor thread do not wait for
-// each other. An entry keeps its memory when it is used again.
+// each other. Every operation pays for its entry, so that is small, and mostly plain memory: what
+// an operation with one tensor touches of it fits in four cache lines.
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -53,7 +56,7 @@ class RecordedGroup {
   std::map<std::tuple<bool, int, int>, uint64_t> by_flow_;  // guarded by mutex_
 };
 
-// Shapes and types of tensors, one after the other: number of dimensions, sizes.
+// Shapes and types of tensors.
 class RecordedTensors {
  public:
   void clear();
@@ -62,11 +65,19 @@ class RecordedTensors {
 
   // The sizes of each tensor.
   std::vector<std::vector<int64_t>> sizes() const;
-  const std::vector<const char*>& types() const { return types_; }
+  std::vector<const char*> types() const;
 
  private:
+  static constexpr size_t kFewDimensions = 4;
+
+  // The first tensor, mostly the only one.
+  const char* first_type_ = nullptr;
+  std::array<int64_t, kFewDimensions> first_sizes_{};
+  uint32_t first_dimensions_ = 0;
+  uint32_t count_ = 0;
+  // The others, or all if the first has more dimensions than that, one after the other: the address
+  // of the type, the number of dimensions, the sizes.
   std::vector<int64_t> words_;
-  std::vector<const char*> types_;
 };
 
 // One call of an operation.
@@ -89,6 +100,7 @@ struct RecordedOperation {
   int64_t called_ns = 0;  // of the steady clock
   int64_t ended_ns = 0;   // 0: it has not
   State state = State::kCalled;
+  bool in_place = false;  // in the ring, `outputs` is not set then: they are the inputs
   RecordedTensors inputs;
   RecordedTensors outputs;
 };
@@ -117,13 +129,11 @@ class FlightRecorder {
     const uint64_t id = next_.fetch_add(1, std::memory_order_relaxed);
     Entry& entry = entries_[id % entries_.size()];
     const int64_t called_ns = now();
-    std::lock_guard lock(entry.mutex);
+    std::lock_guard lock(entry.lock);
     entry.operation.id = id;
     entry.operation.state = RecordedOperation::State::kCalled;
     entry.operation.called_ns = called_ns;
     entry.operation.ended_ns = 0;
-    entry.operation.inputs.clear();
-    entry.operation.outputs.clear();
     entry.used = true;
     fill(entry.operation);
     return id;
@@ -144,8 +154,19 @@ class FlightRecorder {
   std::vector<RecordedOperation> unfinished() const;
 
  private:
+  // Held for as long as an entry is written or copied, so it is next to never taken already.
+  class EntryLock {
+   public:
+    void lock() {
+      while (taken_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+    }
+    void unlock() { taken_.store(false, std::memory_order_release); }
+
+   private:
+    std::atomic<bool> taken_{false};
+  };
   struct Entry {
-    mutable std::mutex mutex;
+    mutable EntryLock lock;
     bool used = false;
     RecordedOperation operation;
   };

@@ -140,8 +140,9 @@ const char* recordedName(const ProcessGroupTopoopt::CallKind& kind) {
 // are recorded as one tensor with a dimension more, others as one of all elements.
 size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
   size_t bytes = 0;
+  to.clear();
   for (const at::Tensor& tensor : tensors) {
-    bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
+    bytes += tensor.nbytes();
     if (each || tensors.size() == 1) {
       to.add(toString(tensor.scalar_type()), tensor.sizes().data(), tensor.sizes().size());
     }
@@ -235,11 +236,13 @@ void ProcessGroupTopoopt::Call::record(const Tensors& inputs, const Tensors& out
       if (kind_.peer >= 0) operation.in_flow = group.nextInFlow(sends, kind_.peer, kind_.tag);
     }
     const bool several = coalesced(kind_.type);
-    size_t in = 0;
-    size_t out = 0;
-    if (!message || sends) in = recordTensors(inputs, several, operation.inputs);
-    if (!sends) out = recordTensors(outputs, several, operation.outputs);
-    operation.bytes = std::max(in, out);
+    operation.in_place = &inputs == &outputs && !message;
+    static const Tensors none;
+    const Tensors& read = message && !sends ? none : inputs;
+    operation.bytes = recordTensors(read, several, operation.inputs);
+    if (operation.in_place) return;
+    const size_t out = recordTensors(sends ? none : outputs, several, operation.outputs);
+    operation.bytes = std::max<uint64_t>(operation.bytes, out);
   });
   work_->recorded(supervisor, record_);
 }

@@ -47,8 +47,7 @@ void LocalTeam::begin(const CollectiveCall& call) {
   if (segment_->failed()) throw PeerLostError(segment_->failure());
   call_ = &call;
   agreed_ = false;
-  deadline_.reset();
-  if (call.limit.count() > 0) deadline_ = TeamSegment::Clock::now() + call.limit;
+  limit_ = TeamSegment::TimeLimit(call.limit);
   segment_->fingerprint(member_, writing()) = fingerprintOf(call);
   segment_->setCall(member_, writing(), {call.called, call.number});
 }
@@ -56,7 +55,7 @@ void LocalTeam::begin(const CollectiveCall& call) {
 void LocalTeam::endPhase() {
   ++phase_;
   segment_->arrive(member_, phase_);
-  const TeamSegment::Waited waited = segment_->waitAll(member_, phase_, deadline_);
+  const TeamSegment::Waited waited = segment_->waitAll(member_, phase_, limit_);
   if (waited != TeamSegment::Waited::kAllArrived) raise(waited);
   if (!std::exchange(agreed_, true)) checkAgreement();
 }

@@ -107,7 +107,7 @@ class LocalTeam {
   uint32_t phase_ = 0;
   const CollectiveCall* call_ = nullptr;
   bool agreed_ = false;  // all members are in this call
-  std::optional<TeamSegment::Clock::time_point> deadline_;
+  TeamSegment::TimeLimit limit_;
 };
 
 }  // namespace topoopt

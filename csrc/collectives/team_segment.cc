@@ -229,19 +229,18 @@ void TeamSegment::look(uint32_t phase) const {
   } while (!allArrived(phase) && Clock::now() < end);
 }
 
-TeamSegment::Waited TeamSegment::waitAll(int member, uint32_t phase,
-                                         std::optional<Clock::time_point> deadline) {
+TeamSegment::Waited TeamSegment::waitAll(int member, uint32_t phase, TimeLimit& limit) {
   if (allArrived(phase)) return Waited::kAllArrived;
   look(phase);
   if (allArrived(phase)) return Waited::kAllArrived;
   header().sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const Waited waited = sleep(member, phase, deadline);
+  const Waited waited = sleep(member, phase, limit);
   header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return waited;
 }
 
-TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase,
-                                       std::optional<Clock::time_point> deadline) {
+TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase, TimeLimit& limit) {
+  const std::optional<Clock::time_point> deadline = limit.deadline();
   for (;;) {
     const uint32_t seen = header().wakes.load(std::memory_order_seq_cst);
     if (const auto waited = state(member, phase)) return *waited;

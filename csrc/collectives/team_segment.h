@@ -64,10 +64,27 @@ class TeamSegment {
   void arrive(int member, uint32_t phase);
   bool arrived(int member, uint32_t phase) const;
 
+  // How long an operation may take. It is counted from when its member first has to sleep, so that
+  // one that never does reads no clock.
+  class TimeLimit {
+   public:
+    TimeLimit() = default;
+    explicit TimeLimit(std::chrono::milliseconds limit) : limit_(limit) {}  // 0: for ever
+
+    std::optional<Clock::time_point> deadline() {
+      if (!deadline_ && limit_.count() > 0) deadline_ = Clock::now() + limit_;
+      return deadline_;
+    }
+
+   private:
+    std::chrono::milliseconds limit_{0};
+    std::optional<Clock::time_point> deadline_;
+  };
+
   enum class Waited { kAllArrived, kDeadline, kFailed, kMemberLeft };
   // Member `member` waits until all have arrived at the end of `phase`, or cannot (itself
   // included).
-  Waited waitAll(int member, uint32_t phase, std::optional<Clock::time_point> deadline);
+  Waited waitAll(int member, uint32_t phase, TimeLimit& limit);
 
   // This member will arrive no more. Others that wait for it stop waiting.
   void leave(int member);
@@ -89,7 +106,7 @@ class TeamSegment {
   std::optional<Waited> state(int member, uint32_t phase) const;
   bool onCoreOfMissing(uint32_t phase) const;
   void look(uint32_t phase) const;
-  Waited sleep(int member, uint32_t phase, std::optional<Clock::time_point> deadline);
+  Waited sleep(int member, uint32_t phase, TimeLimit& limit);
   void wakeSleepers();
 
   const int size_;
