@@ -189,6 +189,10 @@ class Session:
         """
     def release(self, limit: datetime.timedelta) -> None: ...
     def release_aborted(self, why: str) -> None: ...
+    def remembered_entries(self) -> int:
+        """
+        Flows and channels of which something is remembered.
+        """
     def replace_cable(self, cable: int, fd: int) -> None:
         """
         Goes on with a cable over a verified connection, which the session takes over.

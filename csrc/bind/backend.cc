@@ -293,6 +293,10 @@ PYBIND11_MODULE(_backend, module) {
       .def("held_memory", &topoopt::heldMemory, no_gil,
            "Bytes that this rank holds for others, now and at most: relay, early, buffer.")
       .def(
+          "remembered_entries",
+          [](Session& session) { return session.endpoint()->rememberedEntries(); }, no_gil,
+          "Flows and channels of which something is remembered.")
+      .def(
           "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
           "What is sent from now on belongs to the next iteration; returns its number.")
       .def("iteration_bytes", &topoopt::iterationBytes, py::arg("first"), py::arg("count"), no_gil,

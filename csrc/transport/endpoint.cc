@@ -156,7 +156,9 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
   }
   const auto iteration = static_cast<uint16_t>(iteration_.load());
   if (flow.channel < kFirstProbeChannel) own_iterations_.add(iteration, bytes);
-  OutFlow& out = out_[flow];
+  const auto [entry, begins] = out_.try_emplace(flow);
+  OutFlow& out = entry->second;
+  if (begins) out.generation = peers_[flow.peer].generation;
   out.relayed = std::any_of(hops.begin(), hops.end(), [](const Hop& hop) {
     return hop.payload_bytes == kRelayedPayloadBytes;
   });
@@ -223,6 +225,7 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     frame.header.message_bytes = message.bytes;
     frame.header.offset = message.framed;
     frame.header.payload_bytes = static_cast<uint32_t>(payload);
+    frame.header.generation = flow.generation;
     frame.header.fingerprint = message.fingerprint;
     frame.payload = message.data + message.framed;
     frame.message = message.progress;
@@ -373,7 +376,7 @@ std::string Endpoint::wrongEnds(const FrameHeader& header) const {
 std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
   if (header.type != FrameType::kData || header.target != config_.rank) return nullptr;
   const auto flow = in_.find(flowOf(header));
-  if (flow == in_.end()) return nullptr;
+  if (flow == in_.end() || !isCurrent(flow->second, header.generation)) return nullptr;
   const Posted* posted = postedFor(flow->second, header.message);
   if (!posted || posted->bytes != header.message_bytes ||
       posted->fingerprint != header.fingerprint || !fitsItsMessage(header)) {
@@ -416,6 +419,8 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
       return onControl(header, {reinterpret_cast<const char*>(payload.data()), payload.size()});
     case FrameType::kRequestToSend:
       return onRequestToSend(header);
+    case FrameType::kForget:
+      return onForget(header, payload);
     default:
       return failAll("link " + textOf(link.name()) + " carried a frame of unknown type", true);
   }
@@ -423,16 +428,23 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
 
 void Endpoint::onAckRequest(const FrameHeader& header) {
   const FlowId id = flowOf(header);
-  if (closed_channels_.contains(id.channel)) return acknowledge(id, kEverything, 0);
+  if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
   InFlow& flow = in_[id];
+  if (!isCurrent(flow, header.generation)) return;  // its answer has come by other ways
   flow.ack_at_once = true;
   acknowledge(id, flow);
 }
 
 void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool placed) {
-  if (closed_channels_.contains(header.channel)) return acknowledge(flowOf(header), kEverything, 0);
   const FlowId id = flowOf(header);
+  if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
   InFlow& flow = in_[id];
+  if (!isCurrent(flow, header.generation)) {
+    return failAll("rank " + std::to_string(id.peer) +
+                       " has sent a frame of a flow that it had "
+                       "forgotten",
+                   true);
+  }
   Posted* posted = postedFor(flow, header.message);
   if (posted) {
     if (!placed) {
@@ -466,6 +478,7 @@ void Endpoint::relay(const FrameHeader& header, PayloadBuffer payload) {
                        std::to_string(header.source) + " to rank " + std::to_string(header.target),
                    true);
   }
+  if (header.type == FrameType::kData && !mayRelay(header)) return;
   OutFrame frame;
   frame.header = header;
   frame.owned = std::move(payload);

@@ -42,6 +42,8 @@
 namespace topoopt {
 
 inline constexpr uint32_t kAllChannels = 0xffffffff;
+// Flows to one rank that are forgotten together.
+inline constexpr size_t kForgottenFlows = 256;
 
 // A message and the receive that it came to do not fit.
 struct MessageMismatch : MismatchError {
@@ -212,6 +214,13 @@ class Endpoint final : private Link::Observer {
     bool relayed = false;  // over relays, on some route at least
     bool waits_early = false;
     bool waits_relayed = false;
+    bool listed = false;      // in Peer::idle
+    uint32_t generation = 0;  // Peer::generation when it began
+    uint32_t requests = 0;    // kRequestToSend sent
+    uint32_t answered = 0;    // of which the receiver has answered so many
+
+    // Nothing of it is on its way, in either direction.
+    bool idle() const { return pending.empty() && sent == acked && requests == answered; }
   };
   struct Posted {
     std::byte* data;
@@ -243,7 +252,10 @@ class Endpoint final : private Link::Observer {
     uint64_t acked = 0;
     uint64_t requested = 0;  // the sender has asked for the receives before this number
     bool ack_at_once = false;
-    bool listed = false;  // in Peer::unacked
+    bool listed = false;      // in Peer::unacked
+    bool begun = false;       // something has come, so `generation` is known
+    uint32_t generation = 0;  // as its sender has it
+    uint32_t requests = 0;    // kRequestToSend received
 
     // A message is here, or on its way, that no receive is posted for.
     bool hasNext() const {
@@ -256,6 +268,8 @@ class Endpoint final : private Link::Observer {
     uint64_t in_early = 0;       // the same of what is kept here
     uint64_t unacked_bytes = 0;  // consumed since it was notified last
     std::vector<FlowId> unacked{};
+    uint32_t generation = 0;     // of flows to it that begin now
+    std::vector<FlowId> idle{};  // flows to it that may be forgotten
   };
   struct AnyReceive {
     std::vector<int> peers;
@@ -344,11 +358,17 @@ class Endpoint final : private Link::Observer {
   void release(const FlowId& id, OutFlow& flow);
   void resumeWaiting();
   void onRequestToSend(const FrameHeader& header);
+  void noteIdle(const FlowId& id, OutFlow& flow);
+  void forgetIdle(int peer);
+  void onForget(const FrameHeader& header, const PayloadBuffer& payload);
+  static void beginAnew(InFlow& flow);
+  static bool isCurrent(InFlow& flow, uint32_t generation);
   bool keepEarly(const FlowId& id, InFlow& flow, const FrameHeader& header, PayloadBuffer payload);
   void forgetEarly(int source, size_t cost);
+  bool mayRelay(const FrameHeader& header);
   void consumed(const FlowId& id, InFlow& flow, size_t cost);
   void acknowledge(const FlowId& id, InFlow& flow);
-  void acknowledge(const FlowId& id, uint64_t consumed, uint64_t posted);
+  void acknowledgeEverything(const FlowId& id, uint32_t generation);
   void completeFront(const FlowId& id);
   bool matches(const FlowId& id, size_t bytes, uint64_t fingerprint, size_t message_bytes,
                uint64_t message_fingerprint, const Done& done);

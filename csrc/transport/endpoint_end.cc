@@ -63,7 +63,7 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
       for (auto& link : links_) link->redirect(posted.data, posted.data + posted.bytes);
     }
     if (flow.consumed != flow.acked || !flow.early.empty() || flow.requested > flow.base) {
-      acknowledge(id, kEverything, 0);
+      acknowledgeEverything(id, flow.generation);
     }
     for (const auto& [number, early] : flow.early) forgetEarly(id.peer, early.cost);
   }

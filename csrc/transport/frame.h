@@ -16,7 +16,8 @@ namespace topoopt {
 
 enum class FrameType : uint8_t {
   kData = 1,
-  // message_bytes: bytes of the flow consumed so far; message: so many of its receives are posted
+  // message_bytes: bytes of the flow consumed so far; message: so many of its receives are posted;
+  // offset: so many kRequestToSend have come
   kAck = 2,
   kAckRequest = 3,  // the sender wants every byte acknowledged at once from now on
   kLeave = 4,       // flooded: rank `source` will start nothing new
@@ -36,6 +37,9 @@ enum class FrameType : uint8_t {
   kRingsStart = 13,
   // The sender waits until the receive of `message` is posted; a kAck says so.
   kRequestToSend = 16,
+  // The sender remembers nothing of the flows that the payload lists (FlowName), if they are older
+  // than `generation`: all that it has sent on them is consumed.
+  kForget = 17,
   // Between members of a group, for its channel (see ChannelEvents::control).
   kCall = 24,      // what `source` has called as its collective number `message`
   kStateAsk = 25,  // `source` asks what the group of `target` is in
@@ -68,7 +72,7 @@ struct FrameHeader {
   uint64_t message_bytes = 0;
   uint64_t offset = 0;  // of this payload in the message
   uint32_t payload_bytes = 0;
-  uint32_t reserved_word = 0;
+  uint32_t generation = 0;   // of the flow: see Endpoint::forgetIdle
   uint64_t fingerprint = 0;  // of the operation; both ends must agree
 };
 static_assert(sizeof(FrameHeader) == 64, "the header goes to the wire as it lies in memory");
@@ -97,6 +101,14 @@ inline constexpr uint32_t kFirstProbeChannel = 0xfffffff0;
 inline bool countsAsPayload(const FrameHeader& header) {
   return header.type == FrameType::kData && header.channel < kFirstProbeChannel;
 }
+
+// A flow from the source of a kForget to its target.
+struct FlowName {
+  uint64_t stream = 0;
+  uint32_t channel = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(FlowName) == 16, "goes to the wire as it lies in memory");
 
 // In a kAck: all frames of the flow are consumed, also those that are still on their way.
 inline constexpr uint64_t kEverything = UINT64_MAX;

@@ -65,7 +65,7 @@ void FrameQueue::push(OutFrame frame) {
   startBusy();
   if (relayed(frame.header)) {
     relay_bytes_ += frame.header.payload_bytes;
-    buffers_.relayed.add(frame.header.payload_bytes);
+    buffers_.addRelayed(frame.header);
     counters_.relay_peak_bytes = std::max(counters_.relay_peak_bytes, relay_bytes_);
   }
   auto& entry = *flows_.try_emplace(FlowKey::of(frame.header)).first;
@@ -159,11 +159,14 @@ void FrameQueue::account(const FrameHeader& header) {
   counters_.sent_bytes += payload ? header.payload_bytes : 0;
   if (payload) iterations_.add(header.iteration, header.payload_bytes);
   counters_.overhead_bytes += payload ? sizeof header : sizeOf(header);
-  if (header.type == FrameType::kData && relayed(header)) {
-    counters_.relayed_bytes += payload ? header.payload_bytes : 0;
-    relay_bytes_ -= header.payload_bytes;
-    buffers_.relayed.remove(header.payload_bytes);
-  }
+  if (payload && relayed(header)) counters_.relayed_bytes += header.payload_bytes;
+  waitsNoMore(header);
+}
+
+void FrameQueue::waitsNoMore(const FrameHeader& header) {
+  if (header.type != FrameType::kData || !relayed(header)) return;
+  relay_bytes_ -= header.payload_bytes;
+  buffers_.removeRelayed(header);
 }
 
 void FrameQueue::wrote(size_t bytes) {
@@ -237,6 +240,8 @@ void FrameQueue::unacknowledged(size_t bytes) {
     kept_bytes_ -= kept.frame.header.payload_bytes;
     if (const auto message = freed(kept.frame)) complete(*message);
   }
+  unacknowledged_frames_ = kept_.size();
+  unacknowledged_bytes_ = kept_bytes_;
 }
 
 void FrameQueue::hurry(uint32_t channel) {
@@ -282,6 +287,7 @@ FrameQueue::Kept FrameQueue::takeKept() {
   }
   kept_first_ = 0;
   kept_bytes_ = 0;
+  unacknowledged_frames_ = unacknowledged_bytes_ = 0;
   written_bytes_ = 0;
   for (const auto& message : free) complete(*message);
   return taken;
@@ -335,30 +341,28 @@ void FrameQueue::dropOwn(uint32_t channel, const std::function<void(const FrameH
 }
 
 void FrameQueue::dropData() {
+  for (const auto& [key, flow] : flows_) {
+    for (const OutFrame& frame : flow.frames) waitsNoMore(frame.header);
+  }
   fresh_.clear();
   turns_.clear();
   flows_.clear();
   waiting_ = 0;
   const auto first = ready_.begin() + (written_ > 0 ? 1 : 0);
+  std::for_each(first, ready_.end(), [this](const OutFrame& frame) { waitsNoMore(frame.header); });
   ready_.erase(
       std::remove_if(first, ready_.end(),
                      [](const OutFrame& frame) { return frame.header.type == FrameType::kData; }),
       ready_.end());
-  buffers_.relayed.remove(std::exchange(relay_bytes_, 0));
   ready_bytes_ = 0;
-  for (const OutFrame& frame : ready_) {
-    ready_bytes_ += sizeOf(frame.header);
-    if (frame.header.type == FrameType::kData && relayed(frame.header)) {
-      relay_bytes_ += frame.header.payload_bytes;
-      buffers_.relayed.add(frame.header.payload_bytes);
-    }
-  }
+  for (const OutFrame& frame : ready_) ready_bytes_ += sizeOf(frame.header);
   if (empty()) stopBusy();
 }
 
 void FrameQueue::clear() {
   written_ = 0;
   control_.clear();
+  for (const OutFrame& frame : ready_) waitsNoMore(frame.header);
   ready_.clear();
   dropData();
 }

@@ -94,8 +94,12 @@ class FrameQueue {
 
   // The neighbour's transport has all but the last `bytes` of what was written. As wrote().
   void unacknowledged(size_t bytes);
-  // So much is kept that it is time to ask what is acknowledged.
-  bool keepsMuch() const { return kept_.size() >= kManyFrames || kept_bytes_ >= kManyBytes; }
+  // So much is kept, beside what was not acknowledged when that was asked last, that it is time to
+  // ask again.
+  bool keepsMuch() const {
+    return kept_.size() >= unacknowledged_frames_ + kManyFrames ||
+           kept_bytes_ >= unacknowledged_bytes_ + kManyBytes;
+  }
   bool keepsNothing() const { return kept_.empty(); }
   bool keepsMessages() const { return kept_messages_ > 0; }
   // Copies what is kept of this rank's own messages on `channel`, and makes those prompt that are
@@ -128,7 +132,7 @@ class FrameQueue {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kManyFrames = 32;
-  static constexpr size_t kManyBytes = 128 << 10;
+  static constexpr size_t kManyBytes = 256 << 10;
   struct KeptFrame {
     OutFrame frame;
     uint64_t end;  // of its bytes in the connection
@@ -149,6 +153,7 @@ class FrameQueue {
   Flows::value_type* nextFlow();
   void retire(Flows::value_type* entry);
   void account(const FrameHeader& header);
+  void waitsNoMore(const FrameHeader& header);
   void finishFrame(OutFrame frame);
   void own(OutFrame& frame);
   static bool complete(SendProgress& message);
@@ -164,6 +169,8 @@ class FrameQueue {
   std::deque<KeptFrame> kept_;
   uint64_t kept_first_ = 0;  // the number of the first
   size_t kept_bytes_ = 0;
+  size_t unacknowledged_frames_ = 0;  // of kept_, when it was asked last
+  size_t unacknowledged_bytes_ = 0;
   size_t kept_messages_ = 0;  // frames in kept_ that still use a caller's memory
   std::vector<uint32_t> written_channels_;
   std::deque<OutFrame> control_;

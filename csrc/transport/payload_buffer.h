@@ -73,8 +73,24 @@ class BufferPool {
     return buffer;
   }
 
-  HeldBytes held;     // by all buffers
-  HeldBytes relayed;  // the payload of other ranks that waits for links: see FrameQueue
+  // The payload of other ranks that waits for links: see FrameQueue.
+  void addRelayed(const FrameHeader& header) {
+    relayed_.add(header.payload_bytes);
+    if (header.detour != 0) return;
+    if (relayed_of_.size() <= header.source) relayed_of_.resize(header.source + size_t{1});
+    relayed_of_[header.source] += header.payload_bytes;
+  }
+  void removeRelayed(const FrameHeader& header) {
+    relayed_.remove(header.payload_bytes);
+    if (header.detour == 0) relayed_of_[header.source] -= header.payload_bytes;
+  }
+  const HeldBytes& relayed() const { return relayed_; }
+  // The part of a source, on routes of the plan: those are what its limits are about.
+  uint64_t relayedOf(uint16_t source) const {
+    return source < relayed_of_.size() ? relayed_of_[source] : 0;
+  }
+
+  HeldBytes held;  // by all buffers
 
  private:
   friend class PayloadBuffer;
@@ -94,6 +110,8 @@ class BufferPool {
     if (free.size() < kMostFree) free.push_back(std::move(block));
   }
 
+  HeldBytes relayed_;
+  std::vector<uint64_t> relayed_of_;
   std::array<std::vector<std::unique_ptr<std::byte[]>>, kKinds> free_;
 };
 

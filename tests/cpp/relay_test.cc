@@ -1,9 +1,12 @@
 // Relays under adversarial mixes: for every order in which ranks receive their messages, no
-// relay holds more than one window per flow that crosses it, and everything arrives.
+// relay holds more than one window per flow that crosses it, and everything arrives; a source that
+// keeps to no limit fails.
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -158,6 +161,48 @@ TEST(Relays, AnAllToAllEndsInAnyOrderOfReceivesAndRelaysHoldAWindowPerFlow) {
       }
     }
   }
+}
+
+// A neighbour that keeps to no limits, and one that reads nothing.
+TEST(Relays, ASourceThatSendsMoreThanItsPartFailsAndLittleIsKept) {
+  int source[2];
+  int target[2];
+  for (int* pair : {source, target}) {
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  }
+  const Descriptor from(source[1]);
+  const Descriptor to(target[1]);
+  EndpointConfig config;
+  config.rank = 1;
+  config.size = 3;
+  config.links = {{.link = {1, 0, 0, 0}, .fd = source[0]}, {.link = {1, 1, 2, 0}, .fd = target[0]}};
+  config.routes = {{{0, 1, 2}, 1.0}};
+  config.memory_bytes = 1 << 20;
+  const FlowLimits limits = FlowLimits::of(3, config.window_bytes, config.memory_bytes);
+  const size_t most = 4 * (limits.early + limits.relayed);
+  Endpoint endpoint(std::move(config));
+  Outcome failed;
+  endpoint.reactor().run([&] { endpoint.openChannel(1, {failed.done()}); });
+  FrameHeader header;
+  header.source = 0;
+  header.target = 2;
+  header.channel = 1;
+  header.message_bytes = header.payload_bytes = kRelayedPayloadBytes;
+  std::vector<std::byte> bytes(costOf(header.payload_bytes));
+  // What the system takes for the target counts for nothing here.
+  for (size_t sent = 0; sent <= most + (4 << 20); sent += bytes.size()) {
+    std::memcpy(bytes.data(), &header, sizeof header);
+    for (size_t at = 0; at < bytes.size();) {
+      const ssize_t put = ::send(from.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      ASSERT_GT(put, 0);
+      at += static_cast<size_t>(put);
+    }
+    ++header.message;
+  }
+  const std::string why = failed.wait("the failure of the channel");
+  EXPECT_NE(why.find("rank 0 has sent more than"), std::string::npos) << why;
+  EXPECT_NE(why.find("that rank 1 has not passed on yet"), std::string::npos) << why;
+  EXPECT_LE(endpoint.heldMemory().relayed.peak, most);
 }
 
 }  // namespace

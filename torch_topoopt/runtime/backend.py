@@ -167,9 +167,10 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     config = job.group(ranks)
     config.name, config.cost = options.group_name, job.cost
     config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
-    config.channel = _channel(job, config.name)
     # A group that is created again after its end finds what its first life has left there.
-    life = f"life{job.life}.{job.lives[config.name]}"
+    number = store.add(f"lives/{job.life}/{config.name}/{config.rank}", 1)
+    life = f"life{job.life}.{number}"
+    config.channel = _channel(job, f"{config.name}/{number}")
     store = dist.PrefixStore(life, store)
     identity = job.identity.derived(f"segment {life} {config.name}")
     config.segment_fd = _open_segment(extension, config, store, identity)
@@ -180,7 +181,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     group = extension.ProcessGroupTopoopt(
         job.session, config, options, store, functools.partial(_split, weakref.ref(job), ranks)
     )
-    job.groups = [*(other for other in job.groups if not other.is_shut_down), group]
+    job.groups = {**_open_groups(job), config.channel: group}
     return group
 
 
@@ -239,19 +240,22 @@ def as_timedelta(timeout: timedelta | float) -> timedelta:
     return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
 
 
-def _channel(job: Job, group_name: str) -> int:
+def _channel(job: Job, unique_name: str) -> int:
     """The number that all ranks give to a group; its name is all that they have in common.
 
     PyTorch may give the name of a destroyed group to a new one; what is still on its way for the
-    old one must not reach it.
+    old one must not reach it, so the name has the group's life in it.
     """
-    life = job.lives[group_name] = job.lives.get(group_name, 0) + 1
-    unique_name = f"{group_name}/{life}"
     channel = zlib.crc32(unique_name.encode()) & 0x7FFFFFFF
-    other = job.channels.setdefault(channel, unique_name)
-    if other != unique_name:
-        raise RuntimeError(f"topoopt: groups {other!r} and {unique_name!r} have the same channel")
+    if (other := _open_groups(job).get(channel)) is not None:
+        raise RuntimeError(
+            f"topoopt: groups {other.group_name!r} and {unique_name!r} have the same channel"
+        )
     return channel
+
+
+def _open_groups(job: Job) -> dict[int, Any]:
+    return {number: group for number, group in job.groups.items() if not group.is_shut_down}
 
 
 def _held_memory(job: Job) -> dict[str, int]:
@@ -260,7 +264,7 @@ def _held_memory(job: Job) -> dict[str, int]:
         f"{kind}_{name}": number
         for kind, numbers in held.items()
         for name, number in zip(("bytes", "peak_bytes"), numbers, strict=True)
-    }
+    } | {"remembered_entries": job.session.remembered_entries()}
 
 
 def stats() -> dict[str, list[dict[str, Any]]]:
@@ -274,7 +278,8 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     sent_bytes, seconds (in which an operation had something to do there). One dict per job of what
     this rank holds for others now and held at most: relay_bytes, relay_peak_bytes (payload on its
     way to other ranks), early_bytes, early_peak_bytes (messages that no receive is posted for yet),
-    buffer_bytes, buffer_peak_bytes (the memory of all payload that waits).
+    buffer_bytes, buffer_peak_bytes (the memory of all payload that waits), remembered_entries
+    (flows and groups, open or ended lately, of which it remembers something).
     """
     rings = [
         {
@@ -282,8 +287,7 @@ def stats() -> dict[str, list[dict[str, Any]]]:
             **{name: getattr(counters, name) for name in _RING_COUNTERS},
         }
         for job in jobs
-        for group in job.groups
-        if not group.is_shut_down
+        for group in _open_groups(job).values()
         for counters in group.ring_counters()
     ]
     links = [asdict(link) for job in jobs for link in job.links()]

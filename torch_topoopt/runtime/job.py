@@ -75,9 +75,7 @@ class Job:
     session: Any  # _backend.Session
     identity: Identity  # what its ranks have proven to each other
     cost: CostModel | None = None  # known when the job is open
-    channels: dict[int, str] = field(default_factory=dict)
-    lives: dict[str, int] = field(default_factory=dict)  # how often a group of a name was created
-    groups: list[Any] = field(default_factory=list)
+    groups: dict[int, Any] = field(default_factory=dict)  # by channel: the open ones, at least
     held: bool = False
     meter: IterationMeter | None = None
     end_meter: Callable[[], None] | None = None
@@ -132,7 +130,7 @@ class Job:
 
     def leave(self) -> None:
         """Shuts all groups down, and waits until all ranks have done so."""
-        for group in self.groups:
+        for group in self.groups.values():
             group.shutdown()
         self.let_go(aborted=False)
 
@@ -162,7 +160,7 @@ def job_of(ranks: Sequence[int]) -> Job | None:
 
 def job_with(group: Any) -> Job:
     """The job that `group` was opened in."""
-    return next(job for job in jobs if any(other is group for other in job.groups))
+    return next(job for job in jobs if any(other is group for other in job.groups.values()))
 
 
 def let_go(aborted: bool) -> None:
