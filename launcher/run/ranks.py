@@ -200,15 +200,17 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
     """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause, nor
-    are those that only report what another rank's failure did to them."""
-    causes = {r: f for r, f in failures.items() if f.exitcode != -signal.SIGTERM} or failures
-    first = min(failure.timestamp for failure in causes.values())
-    found = [
-        RankFailure(rank, failure.exitcode, _recorded(failure))
-        for rank, failure in sorted(causes.items())
-        if failure.timestamp == first
-    ]
-    return causes_of(found)
+    are those that only report what another rank's failure did to them, be it noted first."""
+    found = [_described(rank, failure) for rank, failure in sorted(failures.items())]
+    causes = causes_of([f for f in found if f.exit_code != -signal.SIGTERM] or found)
+    first = min(failures[cause.rank].timestamp for cause in causes)
+    return [cause for cause in causes if failures[cause.rank].timestamp == first]
+
+
+def _described(rank: int, failure: Any) -> RankFailure:
+    """Python was ending, with exit code 1, where torch's SIGTERM met a rank that had raised."""
+    message, exit_code = _recorded(failure), int(failure.exitcode)
+    return RankFailure(rank, 1 if message and exit_code == -signal.SIGTERM else exit_code, message)
 
 
 def causes_of(failures: list[RankFailure]) -> list[RankFailure]:

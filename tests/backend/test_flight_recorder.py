@@ -33,26 +33,48 @@ from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.statuses import read_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-LIMIT_S = 2.0  # of an operation that is not to end
+SHORT_S = 1.0  # the limit of an operation that is not to end
 
 
 def begin() -> None:
-    dist.init_process_group("topoopt", timeout=timedelta(seconds=60))
+    dist.init_process_group("topoopt", timeout=timedelta(seconds=limit_s(60)))
     for _ in range(3):
         dist.all_reduce(torch.ones(10))
 
 
 def end_soon() -> None:
     """From here on operations have a short time limit."""
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=limit_s(LIMIT_S)))
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SHORT_S))
 
 
 def error_of(call: Callable[[], Any]) -> str:
     with pytest.raises(dist.DistBackendError) as raised:
         call()
     return str(raised.value)
+
+
+def announce(rank: int) -> None:
+    """This rank has made the call that fails."""
+    dist.distributed_c10d._get_default_store().set(f"called/{rank}", "")
+
+
+def wait_for_calls(*ranks: int) -> None:
+    """Until these have made the call that fails: a failure finds it in their dumps."""
+    store = dist.distributed_c10d._get_default_store()
+    store.wait([f"called/{rank}" for rank in ranks], timedelta(seconds=limit_s(60)))
+
+
+def time_out(rank: int, ranks: Sequence[int], call: Callable[[], dist.Work]) -> str:
+    """The error of a call that all of `ranks` make, and whose limit the last of them reaches."""
+    last = max(ranks)
+    if rank == last:
+        wait_for_calls(*(other for other in ranks if other != last))
+        end_soon()
+    work = call()
+    announce(rank)
+    return error_of(work.wait)
 
 
 def dumps_of(folder: Path) -> dict[int, Dump]:
@@ -114,8 +136,7 @@ def hang(rank: int, world: int) -> str:
         folder = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"])).dumps(0)
         wait_for((folder / "stacks-1.json").exists, "the failure of the others", 60)
         return ""
-    end_soon()
-    return error_of(lambda: dist.all_reduce(torch.ones(3, 4)))
+    return time_out(rank, (0, 2), lambda: dist.all_reduce(torch.ones(3, 4), async_op=True))
 
 
 @pytest.mark.parametrize("engine", ["links", "shared memory"])
@@ -142,9 +163,12 @@ def test_a_rank_that_hangs_is_named_by_both_analyzers(engine, tmp_path, caplog):
 def disagree(rank: int, world: int) -> None:
     begin()
     if rank == 2:
+        wait_for_calls(0, 1)
         dist.broadcast(torch.ones(5), 0)
     else:
-        dist.all_reduce(torch.ones(5))
+        work = dist.all_reduce(torch.ones(5), async_op=True)
+        announce(rank)
+        work.wait()
 
 
 def test_a_rank_that_calls_something_else_is_named(tmp_path):
@@ -158,8 +182,11 @@ def test_a_rank_that_calls_something_else_is_named(tmp_path):
 def die(rank: int, world: int) -> None:
     begin()
     if rank == 1:
+        wait_for_calls(0, 2)
         os.kill(os.getpid(), signal.SIGKILL)
-    error_of(lambda: dist.all_reduce(torch.ones(5)))
+    work = dist.all_reduce(torch.ones(5), async_op=True)
+    announce(rank)
+    error_of(work.wait)
 
 
 def test_a_rank_that_is_killed_is_named(tmp_path):
@@ -184,8 +211,7 @@ def test_a_script_that_raises_is_named(tmp_path):
 
 def receive_in_a_circle(rank: int, world: int) -> None:
     begin()
-    end_soon()
-    error_of(lambda: dist.recv(torch.empty(4), (rank + 1) % world))
+    time_out(rank, range(world), lambda: dist.irecv(torch.empty(4), (rank + 1) % world))
 
 
 def test_ranks_that_receive_from_each_other_are_named(tmp_path):
@@ -241,8 +267,7 @@ def test_a_call_that_was_refused_does_not_count(tmp_path):
 def fail(rank: int, world: int, **variables: str) -> str:
     os.environ.update(variables)
     begin()
-    end_soon()
-    return error_of(lambda: dist.recv(torch.empty(4), 1 - rank))
+    return time_out(rank, range(world), lambda: dist.irecv(torch.empty(4), 1 - rank))
 
 
 def test_the_size_of_the_ring_and_where_dumps_go_are_pytorchs_variables(tmp_path):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.netns_fixtures import a_name, require_namespaces
 from support.fabric.switch_contract import Bench, SwitchContract, ports_of
-from support.limits import limit_s
+from support.limits import slowness
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import NetnsLayout, socket_interface
@@ -119,7 +119,7 @@ def test_bytes_flow_before_a_move_not_during_it_and_to_the_new_peer_after(
 ) -> None:
     # Frames are handed from veth to veth within the call that sends them or soon after it: what is
     # to arrive is waited for, what must not arrive has a later frame behind it as a witness.
-    delay_s = limit_s(1.0)
+    delay_s = slowness()
     switch = NetnsSwitch(layout.switch_namespace, delay_s=delay_s)
     fence = ports_of(switch, "1", "2", "3")
     first, second = cable_circuits(switch, "1", "2"), cable_circuits(switch, "1", "3")

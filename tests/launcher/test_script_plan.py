@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch_topoopt.profile.script import CollectiveCall, CommunicationTrace, Scr
 from torch_topoopt.runtime.metrics import MetricsWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CLUSTER = Cluster(4, 2, 10.0)
@@ -137,18 +139,31 @@ def test_other_backends_are_named_at_the_end() -> None:
     assert asked_groups.beside(taken) == ""
 
 
-def test_a_rank_that_only_reports_another_is_not_the_cause(tmp_path: Path) -> None:
-    def failure(rank: int, message: str) -> Any:
-        path = tmp_path / f"{rank}.json"
-        path.touch()
-        data = {"message": {"message": message}}
-        return SimpleNamespace(exitcode=1, timestamp=7, error_file=str(path), error_file_data=data)
+@pytest.fixture
+def failure(tmp_path: Path) -> Callable[..., Any]:
+    """As torch notes one; `code` is its exit code."""
 
-    message = "DistBackendError: topoopt: rank 2 failed: RuntimeError: boom"
+    def make(rank: int, message: str, code: int = 1, second: int = 7) -> Any:
+        path = tmp_path / f"{rank}.json"
+        path.unlink(missing_ok=True)
+        if message:
+            path.touch()
+        data = {"message": {"message": message}}
+        return SimpleNamespace(
+            exitcode=code, timestamp=second, error_file=str(path), error_file_data=data
+        )
+
+    return make
+
+
+REPORT = "DistBackendError: topoopt: rank 2 failed: RuntimeError: boom"
+
+
+def test_a_rank_that_only_reports_another_is_not_the_cause(failure: Callable[..., Any]) -> None:
     failures = {
-        0: failure(0, message),
+        0: failure(0, REPORT),
         2: failure(2, "RuntimeError: boom"),
-        3: failure(3, message),
+        3: failure(3, REPORT),
     }
     (only,) = ranks._first_failures(failures)
     assert only.describe("train.py") == (
@@ -156,3 +171,28 @@ def test_a_rank_that_only_reports_another_is_not_the_cause(tmp_path: Path) -> No
     )
     del failures[2]
     assert [found.rank for found in ranks._first_failures(failures)] == [0, 3]
+
+
+def test_a_report_that_is_noted_a_second_before_its_cause_is_not_the_cause(
+    failure: Callable[..., Any],
+) -> None:
+    """A killed rank is noted when the agent looks, others when they raised."""
+    gone = "DistBackendError: topoopt: all_reduce: rank 1 is gone: lost the link"
+    failures = {0: failure(0, gone, second=6), 1: failure(1, "", -signal.SIGKILL)}
+    (only,) = ranks._first_failures(failures)
+    assert only.describe("train.py") == "rank 1 of train.py was killed by SIGKILL"
+
+
+def test_a_rank_that_raised_is_the_cause_although_torch_ended_it_before_it_had_ended(
+    failure: Callable[..., Any],
+) -> None:
+    """It was still leaving the interpreter when a rank that it had notified was gone."""
+    failures = {
+        0: failure(0, REPORT),
+        2: failure(2, "RuntimeError: boom", -signal.SIGTERM),
+        3: failure(3, "", -signal.SIGTERM),
+    }
+    (only,) = ranks._first_failures(failures)
+    assert only.describe("train.py") == (
+        "rank 2 of train.py ended with exit code 1: RuntimeError: boom"
+    )

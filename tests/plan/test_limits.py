@@ -12,18 +12,19 @@ def _load(monkeypatch, per_core):
     monkeypatch.setattr(os, "getloadavg", lambda: (per_core * (os.cpu_count() or 1), 0.0, 0.0))
 
 
-def test_an_idle_machine_keeps_the_limit_as_it_is(monkeypatch):
+def test_an_idle_machine_has_time_to_spare(monkeypatch):
     _load(monkeypatch, 0.3)
     monkeypatch.setattr(limits, "_processor", lambda: 1.0)
-    assert limits.limit_s(20) == 20
+    assert limits.slowness() == 1
+    assert limits.limit_s(20) == 60
 
 
 def test_load_and_a_slow_processor_stretch_it_up_to_a_bound(monkeypatch):
     monkeypatch.setattr(limits, "_processor", lambda: 1.5)
     _load(monkeypatch, 3)
-    assert limits.limit_s(20) == pytest.approx(20 * 3 * 1.5)
+    assert limits.limit_s(20) == pytest.approx(60 * 3 * 1.5)
     _load(monkeypatch, 1000)
-    assert limits.limit_s(20) < 20 * 60
+    assert limits.limit_s(20) < 60 * 60
 
 
 @pytest.mark.timeout(50)

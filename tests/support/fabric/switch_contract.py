@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.limits import limit_s
+from support.limits import slowness
 
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
@@ -163,7 +163,7 @@ class SwitchContract:
         for circuit in bad:
             bench.brake(circuit)
         with pytest.raises(NotSettled, match="restored") as caught:
-            configure(switch, good + bad, ports_of(switch, *"1234"), timeout_s=limit_s(0.5))
+            configure(switch, good + bad, ports_of(switch, *"1234"), timeout_s=0.5 * slowness())
         assert caught.value.circuits == set(bad)
         assert bench.circuits() == frozenset()
 
