@@ -74,9 +74,9 @@ struct ChannelEvents {
 struct EndpointConfig {
   int rank = 0;
   int size = 1;
-  std::vector<LinkSpec> links;
+  std::vector<LinkSpec> links = {};
   // Over ranks: of every pair without a link, and of those that have a choice.
-  std::vector<plan::Route> routes;
+  std::vector<plan::Route> routes = {};
   size_t window_bytes = 4 << 20;  // of one flow
   // That each rank keeps for others, about; the same on all ranks. See flow_limits.h.
   size_t memory_bytes = 192 << 20;

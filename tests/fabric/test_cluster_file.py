@@ -196,6 +196,23 @@ def test_an_error_names_its_field(old: str, new: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("10.201.0.1/30", "9" * 5000),
+        ("name: h0", f"name: {'h' * 5000}"),
+        ("[h0:p0, h1:p0]", f"[h0:{'p' * 5000}, h1:p0]"),
+        ('"2", "3"]', f"{', '.join(f's{i}' for i in range(5000))}]"),
+    ],
+)
+def test_an_error_stays_short_whatever_is_in_the_file(old: str, new: str) -> None:
+    text = RING.replace(old, new)
+    assert text != RING
+    with pytest.raises(DocumentError) as error:
+        ClusterFile.from_yaml(text)
+    assert len(str(error.value)) < 600
+
+
 def test_a_password_in_the_file_is_an_error_that_does_not_show_it() -> None:
     with pytest.raises(DocumentError) as error:
         ClusterFile.from_yaml(RING.replace("{env: OCS0_PASSWORD}", "hunter2"))

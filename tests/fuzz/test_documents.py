@@ -69,6 +69,6 @@ def test_flow_files(tmp_path: Path) -> None:
             read_flows(str(path))
         except ValueError as error:
             said = str(error)
-        assert said.startswith(f"{path}: line ")
+        assert said.startswith((f"{path}: line ", f"{path}: nodes: "))
 
     read()

@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.plan.codec import Document, DocumentError, brief
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Link, Plan
@@ -81,7 +81,7 @@ class Wiring(Document):
                 ipaddress.IPv4Address(port.address)
             except ipaddress.AddressValueError:
                 raise DocumentError(
-                    f"{where}.address: {port.address!r} is not an IPv4 address"
+                    f"{where}.address: {brief(port.address)} is not an IPv4 address"
                 ) from None
             if port.tcp_port is not None and not 1 <= port.tcp_port <= 65535:
                 raise DocumentError(f"{where}.tcp_port: {port.tcp_port} is not in 1..65535")
@@ -101,7 +101,7 @@ class Wiring(Document):
                 ipaddress.IPv4Address(entry.address)
             except ipaddress.AddressValueError:
                 raise DocumentError(
-                    f"{where}.address: {entry.address!r} is not an IPv4 address"
+                    f"{where}.address: {brief(entry.address)} is not an IPv4 address"
                 ) from None
         return self
 
@@ -113,7 +113,8 @@ class Wiring(Document):
         digest = self.plan_digest if text_digest == self.plan_digest else plan.digest()
         if self.plan_digest != digest:
             raise DocumentError(
-                f"plan_digest: {self.plan_digest!r} belongs to another plan; this one is {digest!r}"
+                f"plan_digest: {brief(self.plan_digest)} belongs to another plan; "
+                f"this one is {brief(digest)}"
             )
         if self.forwarded and len(self.forwarded) != plan.cluster.servers:
             raise DocumentError(

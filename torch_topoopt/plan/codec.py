@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -27,6 +28,7 @@ class DocumentError(ValueError):
 
 
 _MOST_SHOWN = 80  # characters of a value in a message
+_MOST_LISTED = 16  # names in a message
 
 _to_json = json.JSONEncoder(allow_nan=False).encode
 
@@ -49,6 +51,13 @@ def brief_name(name: object) -> str:
     text = str(name)
     text = text if text.isprintable() else repr(text)  # one line, and nothing to a terminal
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
+
+
+def brief_list(names: Collection[str]) -> str:
+    """The names that there are, for a message; of many the first ones."""
+    listed = ", ".join(brief_name(name) for name in itertools.islice(names, _MOST_LISTED))
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"{listed}{more}" if listed else "none"
 
 
 def _type_name(annotation: Any) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from torch_topoopt.fabric.credentials import PasswordSource  # noqa: TC001 - read with the fields
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
 CableEnds = tuple[str, str]  # "server:port", twice
 
@@ -91,7 +91,7 @@ class SelectorEntry:
         """Raises DocumentError naming the first rule that is broken."""
         if self.kind not in SELECTOR_KINDS:
             raise DocumentError(
-                f"{path}.kind: {self.kind!r} is not one of {', '.join(SELECTOR_KINDS)}"
+                f"{path}.kind: {brief(self.kind)} is not one of {', '.join(SELECTOR_KINDS)}"
             )
         if self.kind == "command" and not self.program:
             raise DocumentError(f"{path}.program: missing; kind command runs it for get and set")
@@ -126,5 +126,7 @@ class ClusterEntries:
         for number, server in enumerate(self.servers):
             if server.name == name:
                 return number
-        known = ", ".join(server.name for server in self.servers)
-        raise DocumentError(f"{name!r} is not a server of cluster {self.name} (these are: {known})")
+        known = brief_list([server.name for server in self.servers])
+        raise DocumentError(
+            f"{brief(name)} is not a server of cluster {self.name} (these are: {known})"
+        )

@@ -6,14 +6,14 @@ import ipaddress
 import re
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch_topoopt.fabric.cluster_file.entries import ClusterEntries, PortEntry
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _MTU = range(68, 65536)  # RFC 791: what every IPv4 link can carry, and the most a packet can be
 
@@ -32,8 +32,8 @@ def check_cluster(cluster: ClusterEntries) -> None:
         machine, first = managements.setdefault(server.management, (server.machine, path))
         if machine != server.machine:
             raise DocumentError(
-                f"{path}.management: {server.management!r} is already {first}.management; servers "
-                "of one machine say so with the same host"
+                f"{path}.management: {brief(server.management)} is already {first}.management; "
+                "servers of one machine say so with the same host"
             )
         if server.accelerators < 1:
             raise DocumentError(f"{path}.accelerators: {server.accelerators} is not at least 1")
@@ -58,14 +58,14 @@ class _Unique:
     def add(self, value: str, path: str) -> None:
         first = self._paths.setdefault(value, path)
         if first != path:
-            raise DocumentError(f"{path}: {value!r} is already {first}")
+            raise DocumentError(f"{path}: {brief(value)} is already {first}")
 
 
 def _check_name(path: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise DocumentError(
-            f"{path}: {name!r} is not a name: letters, digits, '.', '_' and '-', first a letter or "
-            "digit"
+            f"{path}: {brief(name)} is not a name: at most 63 letters, digits, '.', '_' and '-', "
+            "first a letter or digit"
         )
 
 
@@ -77,8 +77,8 @@ def _check_port(port: PortEntry, path: str) -> None:
         address = None
     if address is None or "/" not in port.address:
         raise DocumentError(
-            f"{path}.address: {port.address!r} is not an IPv4 address with its prefix length, such "
-            "as 10.201.0.1/30"
+            f"{path}.address: {brief(port.address)} is not an IPv4 address with its prefix length, "
+            "such as 10.201.0.1/30"
         )
     network = address.network
     if network.prefixlen < 31 and address.ip in (
@@ -91,7 +91,9 @@ def _check_port(port: PortEntry, path: str) -> None:
     if port.gbps is not None and not port.gbps > 0:
         raise DocumentError(f"{path}.bandwidth: {port.gbps} Gb/s is not greater than 0")
     if port.mac is not None and not _MAC.fullmatch(port.mac):
-        raise DocumentError(f"{path}.mac: {port.mac!r} is not an address such as 02:00:5e:10:00:01")
+        raise DocumentError(
+            f"{path}.mac: {brief(port.mac)} is not an address such as 02:00:5e:10:00:01"
+        )
     if port.mtu is not None and port.mtu not in _MTU:
         raise DocumentError(f"{path}.mtu: {port.mtu} is not in {_MTU[0]}..{_MTU[-1]}")
 
@@ -121,12 +123,14 @@ def _find_port(cluster: ClusterEntries, end: str, path: str) -> None:
         return
     server, colon, _ = end.partition(":")
     if not colon:
-        raise DocumentError(f"{path}: {end!r} is not a port; write server:port, such as h0:p0")
+        raise DocumentError(f"{path}: {brief(end)} is not a port; write server:port, such as h0:p0")
     for entry in cluster.servers:
         if entry.name == server:
-            known = ", ".join(port.name for port in entry.ports) or "none"
-            raise DocumentError(f"{path}: {end!r}: {server} has no such port (it has: {known})")
-    raise DocumentError(f"{path}: {end!r}: there is no server {server!r}")
+            known = brief_list([port.name for port in entry.ports])
+            raise DocumentError(
+                f"{path}: {brief(end)}: {server} has no such port (it has: {known})"
+            )
+    raise DocumentError(f"{path}: {brief(end)}: there is no server {brief(server)}")
 
 
 def _check_switches(cluster: ClusterEntries, plugged: dict[str, str]) -> None:
@@ -154,7 +158,7 @@ def _check_switches(cluster: ClusterEntries, plugged: dict[str, str]) -> None:
                 _check_socket(plug, sockets, path)
                 used.add(plug, path)
                 if cable := plugged.get(f"{server.name}:{port.name}"):
-                    raise DocumentError(f"{path}: {plug!r}, but the port is already {cable}")
+                    raise DocumentError(f"{path}: {brief(plug)}, but the port is already {cable}")
             if port.lookahead is not None:
                 _check_lookahead(cluster, port, f"{where}.lookahead")
 
@@ -162,19 +166,21 @@ def _check_switches(cluster: ClusterEntries, plugged: dict[str, str]) -> None:
 def _check_socket(plug: str, sockets: dict[str, tuple[str, ...]], path: str) -> None:
     name, _, socket = plug.partition(":")
     if name not in sockets:
-        raise DocumentError(f"{path}: {plug!r}: there is no switch {name!r}")
+        raise DocumentError(f"{path}: {brief(plug)}: there is no switch {brief(name)}")
     if socket not in sockets[name]:
         raise DocumentError(
-            f"{path}: {plug!r}: {socket!r} is not in the sockets of {name} (these are: "
-            f"{', '.join(sockets[name]) or 'none'})"
+            f"{path}: {brief(plug)}: {brief(socket)} is not in the sockets of {name} (these are: "
+            f"{brief_list(sockets[name])})"
         )
 
 
 def _check_lookahead(cluster: ClusterEntries, port: PortEntry, path: str) -> None:
     if port.switch is None:
-        raise DocumentError(f"{path}: {port.lookahead!r} without a switch; it is the second socket")
+        raise DocumentError(
+            f"{path}: {brief(port.lookahead)} without a switch; it is the second socket"
+        )
     if cluster.selector is None:
         raise DocumentError(
-            f"{path}: {port.lookahead!r}: something has to flip the 1x2 switch of this port; add "
-            "selector: {kind: command, program: [...]} to the file"
+            f"{path}: {brief(port.lookahead)}: something has to flip the 1x2 switch of this port; "
+            "add selector: {kind: command, program: [...]} to the file"
         )
