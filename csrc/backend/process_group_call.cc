@@ -142,7 +142,7 @@ size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
   size_t bytes = 0;
   to.clear();
   for (const at::Tensor& tensor : tensors) {
-    bytes += tensor.nbytes();
+    bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();  // sparse ones, too
     if (each || tensors.size() == 1) {
       to.add(toString(tensor.scalar_type()), tensor.sizes().data(), tensor.sizes().size());
     }
