@@ -19,20 +19,24 @@ def address(field: str) -> str:
     return socket.inet_ntoa(bytes.fromhex(field.split(":")[0])[::-1])
 
 
+LOOKS = 3  # a table that changes while it is read may lack a line, or have it twice
+
+
 def list_connections(rank: int, world: int) -> list[tuple[str, str]]:
     """All established TCP connections of this machine, seen while all ranks train."""
     dist.init_process_group("topoopt")
     output = torch.empty(world)
     dist.all_to_all_single(output, torch.ones(world))  # every pair has exchanged something
     dist.all_reduce(torch.ones(100_000))
-    connections = []
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, near, far, state = line.split()[:4]
-        if state == ESTABLISHED:
-            connections.append((address(near), address(far)))
+    connections = set()
+    for _ in range(LOOKS):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, near, far, state = line.split()[:4]
+            if state == ESTABLISHED:
+                connections.add((near, far))
     dist.barrier()
     dist.destroy_process_group()
-    return connections
+    return [(address(near), address(far)) for near, far in connections]
 
 
 @pytest.mark.parametrize(("servers", "degree"), [(4, 2), (6, 2), (5, 4)])

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from support.backend.device import build, on_device
 from support.backend.ranks import make_plan, run_ranks, values
+from support.limits import limit_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -271,7 +272,7 @@ def _order(rank: int, world: int) -> None:
     backend = dist.group.WORLD._get_backend(torch.device("lag"))
     started = backend._get_sequence_number_for_group()
     works = [dist.all_reduce(on_lag, async_op=True)]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + limit_s(30)
     while rank == 0 and backend._get_sequence_number_for_group() == started:
         assert time.monotonic() < deadline
     works.append(dist.all_reduce(on_cpu, async_op=True))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_bare_ranks, run_ranks
+from support.limits import limit_s
 
 from torch_topoopt.plan.codec import DocumentError
 
@@ -71,7 +72,7 @@ def never_come(rank: int, world: int) -> str:
     late = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 1:
         store = dist.distributed_c10d._get_default_store()
-        store.wait([f"failed/{r}" for r in range(world) if r != 1], timedelta(seconds=30))
+        store.wait([f"failed/{r}" for r in range(world) if r != 1], timedelta(seconds=limit_s(30)))
         return ""
     try:
         dist.all_reduce(torch.ones(10), group=late)
@@ -105,7 +106,7 @@ def abort_while_others_wait(rank: int, world: int) -> str:
     store = dist.distributed_c10d._get_default_store()
     store.set(f"past/{rank}", "1")  # rank 0 leaves the barrier before the others may have done so
     if rank == 0:
-        store.wait([f"past/{r}" for r in range(world)], timedelta(seconds=30))
+        store.wait([f"past/{r}" for r in range(world)], timedelta(seconds=limit_s(30)))
         dist.distributed_c10d._get_default_group().abort()
         return ""
     with pytest.raises(dist.DistBackendError) as caught:
@@ -128,7 +129,7 @@ def wait_with_a_limit(rank: int, world: int) -> float:
         dist.distributed_c10d._get_default_store().set("go", "1")
         work.wait()
     else:
-        dist.distributed_c10d._get_default_store().wait(["go"], timedelta(seconds=30))
+        dist.distributed_c10d._get_default_store().wait(["go"], timedelta(seconds=limit_s(30)))
         dist.all_reduce(tensor)
     dist.destroy_process_group()
     return tensor[0].item()

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from support.backend import networks
 from support.backend.contract_operations import OPERATIONS, Case, Members
 from support.backend.ranks import make_plan, run_ranks, values
+from support.limits import limit_s
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ def meet(name: str, rank: int, world: int) -> None:
     """Through the store, for the process group may be gone."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"{name}/{rank}", "1")
-    store.wait([f"{name}/{r}" for r in range(world)], timedelta(seconds=30))
+    store.wait([f"{name}/{r}" for r in range(world)], timedelta(seconds=limit_s(30)))
 
 
 def begin(rank: int, world: int) -> None:
@@ -91,7 +92,6 @@ def test_a_rank_killed_during_an_operation_is_named_everywhere(operation, tmp_pa
         networks.plan_of(3, networks.line(3)),
         tmp_path,
         functools.partial(die_during, operation, victim),
-        limit_s=60,
     )
     check_that_all_name(victim, outcomes, f"server {victim} ", f"rank {victim}")
 
@@ -104,7 +104,6 @@ def test_a_rank_killed_in_a_local_team_is_named_everywhere(operation, tmp_path):
         tmp_path,
         functools.partial(die_during, operation, victim),
         world=3,
-        limit_s=60,
     )
     check_that_all_name(victim, outcomes, f"rank {victim}")
 
@@ -128,7 +127,6 @@ def test_a_killed_relay_that_is_not_in_the_group_is_named(tmp_path):
         networks.plan_of(5, networks.line(5)),
         tmp_path,
         functools.partial(relay_dies, victim),
-        limit_s=60,
     )
     check_that_all_name(victim, outcomes, f"server {victim} ", f"rank {victim}")
 
@@ -140,7 +138,6 @@ def test_a_rank_killed_on_a_server_with_several_is_named(victim, tmp_path):
         tmp_path,
         functools.partial(die_during, "all_reduce", victim),
         world=4,
-        limit_s=60,
     )
     check_that_all_name(victim, outcomes, "server 1 ", f"rank {victim}")
 
@@ -150,7 +147,7 @@ def die_and_leave_a_child(victim: int, over: Path, rank: int, world: int) -> str
     begin(rank, world)
     if rank == victim:
         if os.fork() == 0:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + limit_s(90)
             while not over.exists() and time.monotonic() < deadline:
                 time.sleep(0.1)
             os._exit(0)
@@ -168,7 +165,6 @@ def test_a_killed_rank_is_noticed_although_processes_it_forked_live_on(ranks_per
             tmp_path,
             functools.partial(die_and_leave_a_child, victim, over),
             world=2 * ranks_per_server,
-            limit_s=40,
         )
     finally:
         over.touch()
@@ -188,14 +184,14 @@ def stop_before_an_operation(victim: int, rank: int, world: int) -> str:
     error = repeat("all_reduce", Members(group, tuple(range(world)), rank))
     store.set(f"failed/{rank}", "1")
     if rank == 0:
-        store.wait(others, timedelta(seconds=30))
+        store.wait(others, timedelta(seconds=limit_s(30)))
         os.kill(int(store.get("pid")), signal.SIGCONT)
     return error
 
 
 def test_a_stopped_rank_is_a_timeout_for_all_and_for_itself_once_it_goes_on(tmp_path):
     stop = functools.partial(stop_before_an_operation, 1)
-    outcomes = run_ranks(make_plan(3, 2), tmp_path, stop, limit_s=60)
+    outcomes = run_ranks(make_plan(3, 2), tmp_path, stop)
     for error in values(outcomes):
         assert "all_reduce (operation 0 of group" in error
         assert " Timed out after 2000 ms: rank " in error
@@ -206,7 +202,7 @@ def time_out_without_rank_1(rank: int, world: int) -> None:
     store = dist.distributed_c10d._get_default_store()
     group = dist.new_group(timeout=timedelta(milliseconds=300))
     if rank == 1:
-        store.wait([f"late/{r}" for r in range(world) if r != 1], timedelta(seconds=30))
+        store.wait([f"late/{r}" for r in range(world) if r != 1], timedelta(seconds=limit_s(30)))
     try:
         dist.all_reduce(torch.ones(10), group=group)
     finally:
@@ -233,7 +229,7 @@ def fail_and_start_again(rank: int, world: int) -> list[str]:
     """Several ways to lose a process group; after each, the same processes create it anew."""
     errors = []
     for cause in ("abort", "mismatch", "timeout", "abort from a thread"):
-        dist.init_process_group("topoopt", timeout=timedelta(seconds=30))
+        dist.init_process_group("topoopt", timeout=timedelta(seconds=limit_s(30)))
         total = torch.ones(50_000)
         dist.all_reduce(total)
         assert (total == world).all()

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
 from support.backend.usage import open_files
+from support.limits import limit_s
 
 SEGMENT = "/memfd:torch_topoopt"
 
@@ -142,7 +143,7 @@ def use_after_failures(rank: int, world: int) -> list[str]:
             dist.all_reduce(torch.ones(10), group=late)
         messages.append(str(caught.value))
         store.set("late", "1")
-    store.wait(["late"], timedelta(seconds=30))
+    store.wait(["late"], timedelta(seconds=limit_s(30)))
     shapes = dist.new_group()
     with pytest.raises(dist.DistBackendError) as caught:
         dist.all_reduce(torch.ones(10 + rank), group=shapes)

@@ -11,10 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
+from support.limits import limit_s
 
 from torch_topoopt.runtime.backend import _extension
 
 CPU = torch.device("cpu")
+LATE_MS = 1000  # far more than a rank takes that does call
 
 
 def default_store() -> dist.Store:
@@ -62,19 +64,22 @@ def check_split(rank: int, world: int) -> None:
 
 
 def check_monitored_barrier(rank: int, world: int) -> None:
-    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    dist.monitored_barrier(timeout=timedelta(seconds=limit_s(20)))
     dist.monitored_barrier(wait_all_ranks=True)
     pair = dist.new_group([1, 2])
-    dist.monitored_barrier(pair, timeout=timedelta(seconds=20))
+    dist.monitored_barrier(pair, timeout=timedelta(seconds=limit_s(20)))
     for round_, wait_all_ranks in enumerate((False, True)):
         if rank in (0, 3):
             with pytest.raises(RuntimeError) as caught:
                 dist.monitored_barrier(
-                    timeout=timedelta(milliseconds=300), wait_all_ranks=wait_all_ranks
+                    timeout=timedelta(milliseconds=LATE_MS if rank == 0 else 60_000),
+                    wait_all_ranks=wait_all_ranks,
                 )
             missing = "Ranks 1, 2" if wait_all_ranks else "Rank 1"
             if rank == 0:
-                assert f"{missing} failed to pass monitoredBarrier in 300 ms" in str(caught.value)
+                assert f"{missing} failed to pass monitoredBarrier in {LATE_MS} ms" in str(
+                    caught.value
+                )
             else:
                 assert "Rank 3 successfully reached monitoredBarrier" in str(caught.value)
             default_store().set(f"missed {round_} {rank}", "1")
@@ -108,7 +113,7 @@ def use_debug_checks(rank: int, world: int) -> list[str]:
         tensor = torch.ones(5)
         dist.all_reduce(tensor)
         assert (tensor == world).all()
-        dist.monitored_barrier(timeout=timedelta(seconds=20))
+        dist.monitored_barrier(timeout=timedelta(seconds=limit_s(20)))
         with pytest.raises(RuntimeError) as caught:
             dist.all_reduce(torch.ones(5 if rank else 6))
         messages.append(str(caught.value))

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
+from support.limits import limit_s
 
 from torch_topoopt.runtime import backend
 
@@ -45,8 +46,8 @@ def fork_a_process(rank: int, world: int) -> tuple[int | None, str, float]:
     answers = context.Queue()
     child = context.Process(target=use_the_groups_of_the_parent, args=(answers,))
     child.start()
-    answer = answers.get(timeout=30)
-    child.join(30)
+    answer = answers.get(timeout=limit_s(30))
+    child.join(limit_s(30))
     tensor = torch.ones(3)
     dist.all_reduce(tensor)  # the rank itself has lost nothing
     dist.destroy_process_group()

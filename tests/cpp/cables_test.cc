@@ -57,7 +57,7 @@ TEST(Cables, TheyComeAndGoUnderTraffic) {
     std::atomic<int> faults{0};
     std::thread weather([&, seed = random.word()] {
       TestRandom own(seed);
-      while (!over) {
+      do {
         // One at a time, so that a ring stays in one piece; in a line all wait for the cable.
         const size_t cable = own.between(0, shape.cables.size() - 1);
         // The end of a connection means that a process is gone, where no other way says more.
@@ -67,7 +67,7 @@ TEST(Cables, TheyComeAndGoUnderTraffic) {
         eventually("a fault is noticed", [&] { return network.lost(cable); });
         network.replace(cable);
         eventually("a cable comes back", [&] { return network.up(cable); });
-      }
+      } while (!over);
     });
     traffic.start(network, random);
     traffic.check();
@@ -108,7 +108,7 @@ TEST(Cables, ARankThatIsCutOffMayComeBackUntilTheLimit) {
   Network network({.size = 3,
                    .cables = lineOf(3),
                    .recovers = true,
-                   .silence_limit = std::chrono::milliseconds(1500)},
+                   .silence_limit = limitOf(std::chrono::milliseconds(1500))},
                   random);
   Channel channel(network, 1);
   network.hurt(1, Fault::kSilent);
@@ -123,7 +123,7 @@ TEST(Cables, AProcessThatStandsStillIsNotALostCable) {
   Network network({.size = 3,
                    .cables = ringOf(3),
                    .recovers = true,
-                   .silence_limit = std::chrono::milliseconds(1000)},
+                   .silence_limit = limitOf(std::chrono::milliseconds(1000))},
                   random);
   Channel channel(network, 1);
   std::string why;
@@ -136,8 +136,9 @@ TEST(Cables, AProcessThatStandsStillIsNamedWhereLinksAreNoCables) {
   for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kSharedMemory}) {
     std::vector<Cable> cables = ringOf(3);
     for (Cable& cable : cables) cable.kind = kind;
-    Network network({.size = 3, .cables = cables, .silence_limit = std::chrono::milliseconds(1000)},
-                    random);
+    Network network(
+        {.size = 3, .cables = cables, .silence_limit = limitOf(std::chrono::milliseconds(1000))},
+        random);
     Channel channel(network, 1);
     std::string why;
     network.on(1, [&](Endpoint&) { why = channel.failure(0); });

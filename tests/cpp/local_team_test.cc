@@ -296,14 +296,15 @@ TEST(LocalTeam, AllTypesAndOperationsReduceAsOnOneRank) {
 TEST(LocalTeam, ATimeoutNamesTheRanksThatAreMissing) {
   Team team(4);
   const auto errors = team.run({0, 2}, [&](int member) {
-    float value = 1;
-    team[member].allReduce(call(CallName::kAllReduce, 0, 0, 50ms), &value, 1, DataType::kFloat32,
+    float value = 1;  // both call within the limit
+    team[member].allReduce(call(CallName::kAllReduce, 0, 0, 1s), &value, 1, DataType::kFloat32,
                            ReduceOp::kSum);
   });
   for (const std::string& error : errors) {
-    EXPECT_EQ(error,
-              "TimeoutError: all_reduce (operation 0 of group test): Timed out after 50 ms waiting "
-              "for data from rank 11, 13; rank 11 has not called it; rank 13 has not called it");
+    EXPECT_EQ(
+        error,
+        "TimeoutError: all_reduce (operation 0 of group test): Timed out after 1000 ms waiting "
+        "for data from rank 11, 13; rank 11 has not called it; rank 13 has not called it");
   }
 }
 

@@ -23,8 +23,8 @@ inline std::chrono::milliseconds limitOf(std::chrono::milliseconds idle) {
       static_cast<int64_t>(static_cast<double>(idle.count()) * slowness));
 }
 
-inline const std::chrono::milliseconds kWaitLimit = limitOf(std::chrono::seconds(20));
-inline const std::chrono::milliseconds kNoHurry = limitOf(std::chrono::seconds(15));
+inline const std::chrono::milliseconds kWaitLimit = limitOf(std::chrono::seconds(60));
+inline const std::chrono::milliseconds kNoHurry = limitOf(std::chrono::seconds(45));
 
 // How much of what is random to do: `all`, or the part of it that TOPOOPT_TEST_SHARE says.
 inline size_t partOf(size_t all) {

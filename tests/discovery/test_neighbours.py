@@ -24,7 +24,7 @@ with (
     Neighbours("job", 23456, server, {port: interface}) as own,
     Neighbours("other job", 23456, server, {"stranger": interface}),
 ):
-    senders = own.wait(lambda so_far: all(so_far.values()), time.monotonic() + 30)
+    senders = own.wait(lambda so_far: all(so_far.values()), time.monotonic() + 120)
     print(json.dumps({name: sorted(ends) for name, ends in senders.items()}), flush=True)
     sys.stdin.read()
 """

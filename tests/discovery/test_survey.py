@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.discovery.agent import PROTOCOL, Channel, greet, meet
 from torch_topoopt.discovery.ports import PortFacts, list_ports
@@ -14,6 +15,7 @@ from torch_topoopt.fabric.credentials import Password
 from torch_topoopt.fabric.driver import FabricError
 
 End = tuple[int, str]
+LIMIT_S = limit_s(20.0)
 
 
 def senders_of(*pairs: tuple[End, End], silent: tuple[End, ...] = ()) -> dict[End, frozenset[End]]:
@@ -97,7 +99,7 @@ def test_both_sides_prove_that_they_know_the_token(agent: str, survey: str) -> N
 
     def run(name: str, end: socket.socket, prove: object, token: str) -> None:
         with end, end.makefile("rwb") as stream:
-            end.settimeout(10)
+            end.settimeout(LIMIT_S)
             try:
                 prove(Channel(stream, stream, name), Password(token))  # type: ignore[operator]
                 outcomes[name] = "met"
@@ -107,7 +109,7 @@ def test_both_sides_prove_that_they_know_the_token(agent: str, survey: str) -> N
     thread = threading.Thread(target=run, args=("stranger", near, greet, agent))
     thread.start()
     run("agent", far, meet, survey)
-    thread.join(10)
+    thread.join(LIMIT_S)
     if agent == survey:
         assert outcomes == {"stranger": "met", "agent": "met"}
     else:
@@ -120,7 +122,7 @@ def test_both_sides_prove_that_they_know_the_token(agent: str, survey: str) -> N
 def test_an_agent_that_does_not_know_the_token_is_found_out() -> None:
     near, far = socket.socketpair()
     with near, far, near.makefile("rwb") as stream, far.makefile("rwb") as other:
-        near.settimeout(10)
+        near.settimeout(LIMIT_S)
         impostor = Channel(other, other, "survey")
         impostor.send({"topoopt": PROTOCOL, "nonce": "n"})
         impostor.send({"proof": "guessed"})

@@ -9,6 +9,7 @@ import pytest
 from support.fabric.sonic_ocs_device import OcsDevice
 from support.fabric.sonic_ocs_server import OcsServer
 from support.fabric.switched_clusters import Memories, switched_file
+from support.limits import limit_s, slowness
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.cluster.switches import Switches, save_snapshots
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from support.plans import RingPlan
 
 
-LIMIT_S = 20.0
+LIMIT_S = limit_s(20.0)
 
 # the ring 0-1-2-3 on two switches, where server k has socket k + 1 of each
 RING = {"ocs0": (("1", "2"), ("3", "4")), "ocs1": (("1", "4"), ("2", "3"))}
@@ -84,7 +85,7 @@ def test_when_one_switch_fails_the_others_go_back(memories: Memories, tmp_path: 
         other = OTHER | {"ocs1": (("1", "2"), ("3", "4"))}
         memories.by_name["ocs1"].broken.add(Circuit("1A", "2B"))
         with pytest.raises(NotSettled, match=r"ocs1: no light on 1A-2B") as caught:
-            switches.configure(other, timeout_s=1.0, folder=tmp_path / "before")
+            switches.configure(other, timeout_s=1.0 * slowness(), folder=tmp_path / "before")
         assert memories.circuits() == before
     message = str(caught.value)
     assert "the circuits from before are restored; ocs0 is restored too" in message
@@ -206,5 +207,5 @@ def test_two_sonic_switches_over_their_protocol(
         second.broken |= {Circuit("1A", "3B"), Circuit("2A", "4B")}
         moved = {"ocs0": OTHER["ocs0"], "ocs1": OTHER["ocs0"]}
         with pytest.raises(NotSettled, match=r"1A-3B .*2A-4B .*ocs0 is restored too"):
-            switches.configure(moved, timeout_s=0.5)
+            switches.configure(moved, timeout_s=0.5 * slowness())
     assert [server.device.circuits() for server in sonic_servers] == before

@@ -8,6 +8,7 @@ import paramiko
 import pytest
 from support.fabric.polatis_device import PolatisDevice
 from support.fabric.polatis_netconf_server import PolatisNetconfServer
+from support.limits import slowness
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.netconf import NetconfSession
@@ -134,8 +135,11 @@ def test_a_device_that_does_not_answer_is_given_up(
     server: PolatisNetconfServer, connect: Connect
 ) -> None:
     server.mute = True
-    session = connect(server, timeout_s=2.0)
-    with pytest.raises(SwitchUnreachable, match=r"no answer to lock from .* within 2 s"):
+    answer_s = 2.0 * slowness()  # the keys of a login take their time
+    session = connect(server, timeout_s=answer_s)
+    with pytest.raises(
+        SwitchUnreachable, match=rf"no answer to lock from .* within {answer_s:g} s"
+    ):
         session.lock()
     assert not session.connected
 

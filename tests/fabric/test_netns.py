@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
+from support.limits import limit_s
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
 
 SIZE_BYTES = 2 << 20
-LIMIT_S = 30.0
+LIMIT_S = limit_s(30.0)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.netns_fixtures import a_name, require_namespaces
 from support.fabric.switch_contract import Bench, SwitchContract, ports_of
-from support.limits import slowness
+from support.limits import limit_s, slowness
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import NetnsLayout, socket_interface
@@ -23,7 +23,7 @@ from torch_topoopt.fabric.switches.switch import SwitchUnreachable, cable_circui
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIMIT_S = 20.0
+LIMIT_S = limit_s(20.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.fabric import local_links
 from torch_topoopt.fabric.driver import FabricError
@@ -23,7 +24,7 @@ from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Plan
 
 RingPlan = Callable[..., Plan]
-LIMIT_S = 30.0
+LIMIT_S = limit_s(30.0)
 LOOPBACK = "127.0.0.1"
 
 

@@ -9,6 +9,7 @@ import pytest
 from support.fabric.certificates import write_certificate
 from support.fabric.sonic_ocs_device import OcsDevice
 from support.fabric.sonic_ocs_server import OcsServer
+from support.limits import limit_s
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.restconf import RestconfOptions, RestconfSession
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Connect = Callable[..., RestconfSession]
 
-LIMIT_S = 20.0
+LIMIT_S = limit_s(20.0)
 
 _PORTS = "/restconf/data/sonic-ocs:sonic-ocs/OCS_PORT"
 _BULK_UPDATE = "/restconf/operations/sonic-ocs:bulk-update"

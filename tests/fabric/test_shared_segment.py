@@ -9,13 +9,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.fabric import shared_segment
 from torch_topoopt.fabric.handshake import Handshakes, Identity
 from torch_topoopt.fabric.local_links import LocalPort
 from torch_topoopt.fabric.shared_segment import open_segment
 
-LIMIT_S = 20
+LIMIT_S = limit_s(20.0)
 OURS = Identity(bytes(range(32)), "0123456789abcdef")
 
 

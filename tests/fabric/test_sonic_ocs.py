@@ -11,6 +11,7 @@ from support.fabric.certificates import write_certificate
 from support.fabric.sonic_ocs_device import OcsDevice
 from support.fabric.sonic_ocs_server import MEDIA_TYPE, OcsServer
 from support.fabric.switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
+from support.limits import slowness
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
@@ -242,7 +243,7 @@ def test_a_blocked_port_is_named(
     server.device.overrides["2B"] = "force_blocked"
     switch = connect()
     with pytest.raises(NotSettled, match=r"1A-2B \(disabled; port 2B is configured force_blocked"):
-        configure(switch, [C12, C21], ports_of(switch, "1", "2"), timeout_s=0.2)
+        configure(switch, [C12, C21], ports_of(switch, "1", "2"), timeout_s=0.2 * slowness())
     assert server.device.circuits() == frozenset()
 
 
@@ -318,7 +319,7 @@ class TestFaults:
                 server.reboot(0.2)
 
         with pytest.raises(NotSettled, match=r"3A-4B \(not configured \(any more\)\).*restored"):
-            configure(switch, [C34, C43], fence, timeout_s=0.5, progress=restart)
+            configure(switch, [C34, C43], fence, timeout_s=0.5 * slowness(), progress=restart)
         assert server.device.circuits() == {C12, C21}
 
     def test_a_device_that_does_not_come_back_is_said_with_where_the_snapshot_is(
@@ -357,7 +358,7 @@ class TestFaults:
         configure(switch, before, fence, timeout_s=LIMIT_S)
         server.device.broken |= {C12, C34}
         with pytest.raises(NotSettled, match="restored") as caught:
-            configure(switch, [C12, C21, C34, C43], fence, timeout_s=0.3)
+            configure(switch, [C12, C21, C34, C43], fence, timeout_s=0.3 * slowness())
         assert caught.value.circuits == {C12, C34}
         assert "1A-2B (disabled)" in str(caught.value)
         assert server.device.circuits() == set(before)

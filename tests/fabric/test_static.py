@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.limits import limit_s, slowness
 
 from torch_topoopt.fabric.cluster.static import StaticFabric
 from torch_topoopt.fabric.cluster.static_check import check_links
@@ -120,7 +121,9 @@ def addresses(file: ClusterFile, server: int) -> list[str]:
 
 def drivers(file: ClusterFile, board: Board, hosts: list[list[str]]) -> list[StaticFabric]:
     return [
-        StaticFabric(file, server, Meeting(board, server), Host(board, own), timeout_s=2.0)
+        StaticFabric(
+            file, server, Meeting(board, server), Host(board, own), timeout_s=2.0 * slowness()
+        )
         for server, own in enumerate(hosts)
     ]
 
@@ -274,13 +277,13 @@ def test_a_link_that_carries_small_packets_only_points_to_the_mtu(ring_plan: Rin
         def swallow() -> None:
             with Handshakes(Identity(SECRET, plan.digest())) as handshakes:
                 handshakes.expect(Expected(far, {ends_of(link): "link"}, lambda *_: None))
-                handshakes.run(time.monotonic() + 10)
+                handshakes.run(time.monotonic() + limit_s(10))
                 while handshakes.proven(ends_of(link)).recv(1 << 16):
                     pass
 
         ended = pool.submit(swallow)
-        failures = check_links(plan, wiring, 0, {}, SECRET, 1.0)
-        ended.result(10)
+        failures = check_links(plan, wiring, 0, {}, SECRET, slowness())
+        ended.result(limit_s(10))
     assert failures == {
         link: "127.0.0.1: answers, but 65536 of 65536 bytes do not arrive; is the MTU of both "
         "ends, and of all between them, the same?"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabric.switched_clusters import Memories, switched_file
+from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
     from torch_topoopt.plan import Plan
 
-LIMIT_S = 20.0
+LIMIT_S = limit_s(20.0)
 
 
 @pytest.fixture

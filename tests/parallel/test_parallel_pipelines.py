@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
+from support.limits import limit_s
 from torch import nn
 
 from torch_topoopt.parallel import (
@@ -25,7 +26,7 @@ from torch_topoopt.search.traffic import demand
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIMIT_S = 30
+LIMIT_S = limit_s(30)
 RANKS, SHARE, STEPS, RATE, PARTS = 4, 4, 3, 0.5, 4
 
 

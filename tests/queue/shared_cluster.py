@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
@@ -15,7 +14,6 @@ from torch_topoopt.fabric.cluster_file.entries import (
 from torch_topoopt.queue.jobs import JobSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -71,11 +69,3 @@ def program(
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return JobSpec(JobSpec.VERSION, "program", str(path), arguments, str(folder)).validate()
-
-
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-    """Polls something that another process does; fails the test after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {limit_s} s"
-        time.sleep(0.01)

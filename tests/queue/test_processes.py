@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from shared_cluster import wait_for
+from support.launcher import wait_for
 
 from torch_topoopt.queue.processes import Command, LocalProcesses, ProcessIdentity, locked
 
@@ -86,7 +86,7 @@ def test_a_child_that_is_not_waited_for_is_not_alive() -> None:
     identity = ProcessIdentity.of(child.pid)
     wait_for(lambda: ProcessIdentity.of(child.pid) is None, "the zombie")
     assert identity is None or not identity.alive
-    child.wait(10)
+    child.wait()
 
 
 def test_if_one_host_fails_the_others_are_ended(runner: Runner) -> None:

@@ -19,13 +19,13 @@ _MOST = 12.0  # a blocked test must still end
 
 def limit_s(idle_s: float) -> float:
     """Seconds for something that takes at most `idle_s` where nothing else runs, and to spare."""
-    return idle_s * _SPARE * slowness()
+    return idle_s * min(_MOST, _SPARE * slowness())
 
 
 def slowness() -> float:
     """The slowdown here and now against an idle machine; at least 1."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return min(_MOST, max(1.0, waiting) * _processor())
+    return max(1.0, waiting) * _processor()
 
 
 @cache

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.limits import limit_s
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
-LIMIT_S = 60
-_CARRIER_S = 20
+LIMIT_S = limit_s(60)
+_CARRIER_S = limit_s(20)
 _numbers = itertools.count()
 
 

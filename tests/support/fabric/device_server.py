@@ -11,10 +11,12 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from support.limits import limit_s
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-_END_S = 20.0
+_END_S = limit_s(20.0)
 
 
 class DeviceServer:

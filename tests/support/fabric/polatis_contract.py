@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from support.fabric.polatis_device import PolatisDevice, Subswitch
 from support.fabric.switch_contract import LIMIT_S, Bench, SwitchContract, ports_of
+from support.limits import slowness
 
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.configure import configure
@@ -124,7 +125,7 @@ class PolatisContract(SwitchContract):
         fence, before, wanted = wired(switch)
         device.status[11] = status
         with pytest.raises(NotSettled, match=f"port 11 is {status}.*are restored") as caught:
-            configure(switch, wanted, fence, timeout_s=0.3)
+            configure(switch, wanted, fence, timeout_s=0.3 * slowness())
         assert caught.value.circuits == {Circuit("1", "11")}
         assert device.circuits() == before
 
@@ -135,7 +136,7 @@ class PolatisContract(SwitchContract):
         switch = connect(server)
         wanted, fence = cable_circuits(switch, "1", "2"), ports_of(switch, "1", "2")
         with pytest.raises(NotSettled, match=r"1-10 \(port 10 sees -66 dBm\)"):
-            configure(switch, wanted, fence, timeout_s=0.3)
+            configure(switch, wanted, fence, timeout_s=0.3 * slowness())
         assert device.circuits() == frozenset()
         configure(connect(server, check_light=False), wanted, fence, timeout_s=LIMIT_S)
         assert device.circuits() == set(wanted)
@@ -147,7 +148,7 @@ class PolatisContract(SwitchContract):
         fence, _, wanted = wired(switch)
         device.status[11] = "FAILED"
         with pytest.raises(NotSettled, match="port 11 is FAILED"):
-            configure(switch, wanted, fence, timeout_s=0.3)
+            configure(switch, wanted, fence, timeout_s=0.3 * slowness())
 
     @pytest.mark.parametrize("preserves", [True, False])
     def test_a_restart_in_the_middle_of_a_change_is_survived(
@@ -183,10 +184,9 @@ class PolatisContract(SwitchContract):
         self, server: PolatisServer, connect: Connect
     ) -> None:
         server.mute = True
-        switch = connect(server, timeout_s=self.answer_s, restart_s=600.0)
-        with pytest.raises(
-            SwitchUnreachable, match=rf"no(thing| answer) .*within {self.answer_s:g} s"
-        ):
+        answer_s = self.answer_s * slowness()
+        switch = connect(server, timeout_s=answer_s, restart_s=600.0)
+        with pytest.raises(SwitchUnreachable, match=rf"no(thing| answer) .*within {answer_s:g} s"):
             switch.circuits()
 
     def test_an_entry_of_a_cluster_file_becomes_the_driver(self, server: PolatisServer) -> None:
@@ -222,7 +222,7 @@ class PolatisYangContract(PolatisContract):
         assert device.circuits() == before
         device.status[11] = "FAILED"
         with pytest.raises(NotSettled, match=r"port 11 is FAILED.*are restored"):
-            configure(switch, wanted, fence, timeout_s=0.3)
+            configure(switch, wanted, fence, timeout_s=0.3 * slowness())
         assert device.circuits() == before
 
     @pytest.mark.parametrize("hides", [True, False])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.limits import slowness
+from support.limits import limit_s, slowness
 
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
-LIMIT_S = 20.0
+LIMIT_S = limit_s(20.0)
 
 
 @dataclass
@@ -172,11 +172,11 @@ class SwitchContract:
         wanted = cable_circuits(bench.switch, "1", "2")
         fence = ports_of(bench.switch, "1", "2")
         if isinstance(bench.switch, ManualPanel):  # it repeats a person's words; hosts find this
-            configure(bench.switch, wanted, fence, timeout_s=0.5)
+            configure(bench.switch, wanted, fence, timeout_s=0.5 * slowness())
             assert bench.switch.circuits() == set(wanted)
         else:
             with pytest.raises(SwitchError):
-                configure(bench.switch, wanted, fence, timeout_s=0.5)
+                configure(bench.switch, wanted, fence, timeout_s=0.5 * slowness())
         assert bench.circuits() == frozenset()
 
     def test_closing_twice_is_harmless(self, bench: Bench) -> None:
