@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.limits import limit_s
 from support.plans import RingPlan, make_ring_plan
 from support.turns import forget, turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# The same examples in every run, however long they take. TOPOOPT_TEST_EXAMPLES=random: new ones.
+settings.register_profile(
+    "same examples",
+    derandomize=os.environ.get("TOPOOPT_TEST_EXAMPLES") != "random",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("same examples")
 
 
 @pytest.hookimpl(trylast=True)

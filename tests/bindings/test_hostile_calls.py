@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.limits import limit_s
 
 _FOLDER = Path(__file__).parent
-_LIMIT_S = 300
+_LIMIT_S = limit_s(300)
 
 
 @pytest.mark.parametrize(

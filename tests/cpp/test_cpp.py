@@ -37,7 +37,7 @@ def _missing() -> str | None:
         input="#include <gtest/gtest.h>\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s(60),
         check=False,
     )
     if probe.returncode == 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.hostile import BEHAVIOURS, Target, strangers
-from support.limits import limit_s
+from support.limits import limit_s, slowness
 
 from torch_topoopt.discovery import probe as probes
 from torch_topoopt.discovery.agent import Channel, meet, serve_tcp
@@ -57,7 +57,7 @@ def test_probes_are_answered(
     behaviour: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_of_strangers, "_LINES_PER_S", 0.0)
-    monkeypatch.setattr(probes, "STRANGER_S", 0.2)
+    monkeypatch.setattr(probes, "STRANGER_S", 0.3 * slowness())
     monkeypatch.setattr(probes, "_LOOK_S", 0.1)
     with listen("127.0.0.1", 0) as listener:
         right = Probe(0, "127.0.0.1", 3, "127.0.0.1", listener.getsockname()[1])

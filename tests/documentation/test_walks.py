@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -24,7 +25,7 @@ SOURCES = [
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=limit_s(60),
         check=True,
     ).stdout.split()
     for path in [ROOT / name]

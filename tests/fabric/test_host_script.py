@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
+from support.limits import limit_s
 
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes, setup_script, undo_script
 from torch_topoopt.fabric.hosts.host_setup import host_setup
@@ -72,7 +73,7 @@ def test_the_scripts_are_clean(plan: Plan, classifier: str) -> None:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=limit_s(60),
             check=False,
         )
         assert done.returncode == 0, done.stdout
@@ -243,7 +244,7 @@ def test_an_ordinary_user_gets_an_error(plan: Plan, tmp_path: Path) -> None:
         env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin", "TOPOOPT_STATE_DIR": "/nowhere"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=limit_s(30),
         check=False,
     )
     assert done.returncode == 1

@@ -197,7 +197,7 @@ def test_the_kernel_holds_a_connection_to_its_rate() -> None:
     gbps = 0.1
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname(), timeout=20) as connection,
+        socket.create_connection(server.getsockname(), timeout=limit_s(20)) as connection,
         server.accept()[0] as other,
     ):
         links.limit_rate(connection, gbps)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.hostile import BEHAVIOURS, Target, strangers
-from support.limits import limit_s
+from support.limits import limit_s, slowness
 
 from torch_topoopt.fabric import handshake
 from torch_topoopt.fabric import strangers as log_of_strangers
@@ -117,7 +117,7 @@ def test_a_link_is_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the job runs; all strangers are closed in the end, with few lines of the log."""
-    monkeypatch.setattr(handshake, "_STRANGER_S", 0.5)
+    monkeypatch.setattr(handshake, "_STRANGER_S", 0.5 * slowness())
     monkeypatch.setattr(log_of_strangers, "_LINES_PER_S", 0.0)  # however long this takes
     dial, expected = door
     (ends,) = expected.names

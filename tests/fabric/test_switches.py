@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -93,6 +94,10 @@ loaded = [name for name in {libraries!r} if name in sys.modules]
 assert not loaded, loaded
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        check=False,
     )
     assert done.returncode == 0, done.stderr

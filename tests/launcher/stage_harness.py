@@ -29,7 +29,7 @@ STAGES: dict[str, tuple[Any, str]] = {
 def _hold(marker: Path) -> Callable[..., None]:
     def stay(*arguments: Any, **named: Any) -> None:
         marker.touch()
-        time.sleep(60)
+        time.sleep(600)
         raise TimeoutError("no signal came")
 
     return stay

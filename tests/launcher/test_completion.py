@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from support.limits import limit_s
 
 pytest.importorskip("shtab")
 
@@ -52,7 +53,7 @@ def test_bash_completes(
         ["bash", "-c", _ASK, "-", str(tmp_path / "topoopt.bash"), *words.split()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s(60),
         check=True,
     )
     assert set(done.stdout.split()) == found

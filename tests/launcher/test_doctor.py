@@ -122,7 +122,9 @@ def test_an_ordinary_user_sees_what_could_not_be_checked(hosts: Hosts) -> None:
     user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     if shutil.which("setpriv") is None:
         pytest.skip("this needs the program setpriv (Debian: util-linux)")
-    if subprocess.run([*user, sys.executable, "-c", "import torch_topoopt"], timeout=60).returncode:
+    if subprocess.run(
+        [*user, sys.executable, "-c", "import torch_topoopt"], timeout=limit_s(60)
+    ).returncode:
         pytest.skip("here, an ordinary user may not start this Python")
     cluster = (hosts.folder / "lab.yaml").read_text()
     hosts.on(0, *f"ip address add {hosts.file.servers[0].ports[0].address} dev p0".split())

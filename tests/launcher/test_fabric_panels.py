@@ -96,6 +96,7 @@ class Terminal:
 def test_the_question_stays_on_the_screen_until_it_is_answered(lab: Path) -> None:
     with Terminal(lab, "apply", "plan.json", "--cluster", "lab.yaml") as terminal:
         terminal.until_asked(1)
+        terminal.read(QUIET_S)  # what belongs to the question and follows it
         assert not terminal.read(QUIET_S), terminal.text[-300:]
         terminal.type("y\n")
         terminal.until_asked(2)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabric.real_hosts import cluster_of
+from support.limits import limit_s
 
 from torch_topoopt.launcher import main
 
@@ -49,7 +50,9 @@ def test_it_writes_a_script_that_can_be_started(files: tuple[str, str], tmp_path
     plan, cluster = files
     script = tmp_path / "h1.sh"
     assert _run(plan, "--cluster", cluster, "--host", "h1", "-o", str(script)) == 0
-    done = subprocess.run(["sh", "-n", str(script)], capture_output=True, timeout=30, check=False)
+    done = subprocess.run(
+        ["sh", "-n", str(script)], capture_output=True, timeout=limit_s(30), check=False
+    )
     assert done.returncode == 0
     assert script.stat().st_mode & 0o111
 

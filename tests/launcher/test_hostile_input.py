@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.launcher import COMMAND
+from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.launcher.errors import InputError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 LONGEST = 400  # characters of a message about one value
 DEEP = 100_000
-LIMIT_S = 100
+LIMIT_S = limit_s(100)
 
 
 def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -99,7 +99,7 @@ def test_bad_input_is_one_line(
 
 
 SCRIPT = """\
-import time
+import os, pathlib, time
 from datetime import timedelta
 import torch, torch.distributed as dist
 dist.init_process_group()
@@ -108,9 +108,17 @@ for step in range(3):
     dist.all_reduce(torch.ones(8))
 if dist.get_rank() == 1:
     def load_the_next_batch():
-        time.sleep(60)
+        time.sleep(600)
     load_the_next_batch()
-dist.all_reduce(torch.ones(8), group=impatient)
+try:
+    dist.all_reduce(torch.ones(8), group=impatient)
+except dist.DistBackendError:
+    # the end of this rank is that of the other one, whose dump ends with its stacks
+    run = pathlib.Path(os.environ["TOPOOPT_RUN_DIR"])
+    give_up = time.monotonic() + 60
+    while not any(run.rglob("stacks-1.json")) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    raise
 """
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.launcher.run import processor_use
 from torch_topoopt.launcher.run.processor_use import ProcessorUse, described
@@ -42,7 +43,7 @@ def test_what_this_process_and_its_children_compute_is_left_out(clock):
 
 def test_a_child_that_has_ended_counts_as_this_process_and_as_a_busy_processor():
     ours = processor_use._Readings()
-    subprocess.run([sys.executable, "-c", COMPUTE_1_S], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", COMPUTE_1_S], check=True, timeout=limit_s(60))
     now = processor_use._Readings()
     assert now.own_s - ours.own_s >= 0.98  # both clocks count in hundredths
     assert now.busy_s - ours.busy_s >= 0.98

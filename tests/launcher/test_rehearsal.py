@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -19,7 +20,7 @@ from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "rehearsal.md"
-LIMIT_S = 400.0  # about 40 s on two idle cores
+LIMIT_S = limit_s(400.0)  # about 40 s on two idle cores
 
 
 def blocks(language: str) -> list[str]:

@@ -33,7 +33,7 @@ CRASH = """
 import os, sys, time, torch
 if os.environ["RANK"] == "1":
     raise RuntimeError("the disk is full")
-time.sleep(60)
+time.sleep(600)
 """
 
 GLOO = """

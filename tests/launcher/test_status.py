@@ -121,19 +121,20 @@ def test_a_job_of_topoopt_run_is_shown_while_it_runs_and_goes_on(
     started = ("run", "--servers", "2", "--model", "none", "--run-dir", run, "train.py")
     process = launcher.start(*started)
 
-    def figures() -> dict[str, Any]:
-        if not run.is_dir() or main(["status", str(run), "--json"]) != 0:
-            return {"ranks": [], "links": []}  # they have not started
-        return json.loads(capsys.readouterr().out)
+    shown: dict[str, Any] = {}
 
-    def called() -> list[int]:
-        return sorted(rank["called"] for rank in figures()["ranks"])
+    def least_called() -> int:
+        """The operations that both ranks have called; `shown` are the figures."""
+        if not run.is_dir() or main(["status", str(run), "--json"]) != 0:
+            return 0  # they have not started
+        shown.update(json.loads(capsys.readouterr().out))
+        called = [rank["called"] for rank in shown["ranks"]]
+        return min(called) if len(called) == 2 else 0
 
     try:
-        until(lambda: len(called()) == 2 and min(called()) > 0, "a status of both ranks")
-        before = called()
-        until(lambda: called()[0] > before[1], "more operations on both ranks")
-        shown = figures()
+        until(lambda: least_called() > 0, "a status of both ranks")
+        before = max(rank["called"] for rank in shown["ranks"])
+        until(lambda: least_called() > before, "more operations on both ranks")
         assert shown["world_size"] == 2
         assert {link["state"] for link in shown["links"]} == {"up"}
         assert main(["status", str(run), "--once"]) == 0

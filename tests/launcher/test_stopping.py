@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.limits import limit_s
+from support.limits import limit_s, slowness
 
 from torch_topoopt.plan import Plan
 
@@ -24,7 +24,7 @@ SLEEPER = """
 import os, pathlib, sys, time
 pathlib.Path(f"started-{os.environ['RANK']}").touch()
 print("a line before the end", flush=True)
-time.sleep(60)
+time.sleep(600)
 sys.exit("no signal came")
 """
 
@@ -33,7 +33,7 @@ import os, pathlib, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(f"started-{os.environ['RANK']}").touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 MODEL = """
@@ -177,7 +177,7 @@ def test_ranks_that_ignore_every_signal_are_killed_soon_after_ctrl_c(
     process = launcher.start("run", "--plan", plan_file, "--run-dir", "here", "stubborn.py")
     until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the start of both ranks")
     process.send_signal(signal.SIGINT)
-    code, err = _finish(process, 25)  # torch alone would wait for 30 s
+    code, err = _finish(process, 25 * slowness())  # torch alone would wait for 30 s
     assert code == 130, err
     assert launcher.leftovers() == []
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.limits import limit_s
 
 CSRC = Path(__file__).parents[2] / "csrc"
 sys.path.insert(0, str(CSRC))
@@ -72,7 +73,7 @@ def test_the_command_says_where_compiling_failed(tmp_path):
         env={**os.environ, "CXX": "false"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s(60),
         check=False,
     )
     assert done.returncode == 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt.plan import (
     Cluster,
@@ -233,7 +234,7 @@ def test_the_digest_distinguishes_plans_and_is_the_same_in_another_process(
         input=plan.to_json(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s(60),
         check=True,
     )
     assert other.stdout.strip() == plan.digest()

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.limits import limit_s
 
 import torch_topoopt
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
@@ -87,7 +88,7 @@ def test_lines_of_many_processes_never_mix(tmp_path: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(timeout=60)
+        writer.join(timeout=limit_s(60))
         assert writer.exitcode == 0
     events = _events(path)
     for w in range(4):

@@ -50,7 +50,9 @@ def skip_unless_possible(*programs: str) -> None:
         if program in ("ip", *programs) and shutil.which(program) is None:
             pytest.skip(f"this needs the program {program} (Debian: {package})")
     name = f"{_unique()}probe"
-    probe = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, timeout=20)
+    probe = subprocess.run(
+        ["ip", "netns", "add", name], capture_output=True, text=True, timeout=limit_s(20)
+    )
     if probe.returncode != 0:
         pytest.skip(f"this machine makes no network namespaces: {probe.stderr.strip()}")
     ip(f"netns del {name}")

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from support.limits import limit_s
 from torch_topoopt.doctor.facts import (
     Answer,
     CableProbe,
@@ -103,7 +104,7 @@ def in_namespace(name: str, work: Callable[[], T]) -> T:
             os.close(descriptor)
 
     with ThreadPoolExecutor(1, initializer=enter) as thread:
-        return thread.submit(work).result(timeout=60)
+        return thread.submit(work).result(timeout=limit_s(60))
 
 
 @dataclass(frozen=True)

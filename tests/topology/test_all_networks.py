@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.limits import limit_s
 
 from torch_topoopt import _core
 from torch_topoopt.plan import AllToAll, Cluster, Demand, Network, PairDemand, PairTable
@@ -44,7 +45,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("all_networks") / "all_networks"
     compiler = os.environ.get("CXX", "c++")
     command = [compiler, "-std=c++20", "-O2", str(SOURCE), "-o", str(path)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=limit_s(120))
     return path
 
 

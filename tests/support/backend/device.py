@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from support.limits import limit_s
 from torch.utils import cpp_extension
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _SOURCES = Path(__file__).with_name("device_extension")
 _BUILD = Path(__file__).parents[3] / "build" / "device_extension"
-_LIMIT_S = 300.0
+_LIMIT_S = limit_s(300.0)
 
 
 def build() -> Path:
