@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,14 +35,18 @@ constexpr std::chrono::milliseconds kLongScarceTime{1000};
 
 }  // namespace
 
-Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-  if (epoll_fd_ < 0) throwErrno("epoll_create1");
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) {
-    close(epoll_fd_);
-    throwErrno("eventfd");
+Reactor::Reactor()
+    : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  if (epoll_fd_ < 0 || wake_fd_ < 0 || timer_fd_ < 0) {
+    const int error = errno;
+    closeDescriptors();
+    throw std::system_error(error, std::generic_category(), "epoll, eventfd or timerfd");
   }
-  watch(wake_fd_, EPOLLIN | EPOLLET, nullptr);  // never read: every write is a change
+  // Never read: every write, and every time the timer expires, is a change.
+  watch(wake_fd_, EPOLLIN | EPOLLET, nullptr);
+  watch(timer_fd_, EPOLLIN | EPOLLET, nullptr);
   thread_ = quietThread([this] { loop(); });
   loop_thread_ = thread_.get_id();
   pthread_setname_np(thread_.native_handle(), "topoopt");  // for ps and debuggers
@@ -49,8 +54,13 @@ Reactor::Reactor() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
 
 Reactor::~Reactor() {
   stop();
-  close(wake_fd_);
-  close(epoll_fd_);
+  closeDescriptors();
+}
+
+void Reactor::closeDescriptors() {
+  for (const int fd : {timer_fd_, wake_fd_, epoll_fd_}) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 void Reactor::stop() {
@@ -156,11 +166,20 @@ void Reactor::runTimers() {
   }
 }
 
-int Reactor::waitMilliseconds() const {
-  if (timers_.empty()) return -1;
-  const auto left = timers_.begin()->first.first - Clock::now();
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-  return static_cast<int>(std::clamp<int64_t>(ms, 0, 1'000'000));
+// Timers that are cancelled leave it as it is: it then wakes the thread once for nothing.
+void Reactor::armTimer(Clock::time_point now) {
+  if (timers_.empty()) return;
+  const Clock::time_point first = timers_.begin()->first.first;
+  if (armed_ > now && armed_ <= first) return;
+  armed_ = first;
+  const auto since_epoch = std::max(first.time_since_epoch(), Clock::duration(1));  // 0 disarms
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);
+  itimerspec when{};
+  when.it_value.tv_sec = seconds.count();
+  when.it_value.tv_nsec = std::chrono::nanoseconds(since_epoch - seconds).count();
+  if (timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &when, nullptr) != 0) {
+    throwErrno("timerfd_settime");
+  }
 }
 
 void Reactor::runTurns() {
@@ -172,8 +191,7 @@ void Reactor::runTurns() {
   taking_turns_.clear();
 }
 
-bool Reactor::worthPolling() {
-  const auto now = Clock::now();
+bool Reactor::worthPolling(Clock::time_point now) {
   if (std::exchange(busy_, false)) last_busy_ = now;
   if (now - last_busy_ >= kPollTime || now < scarce_until_) return false;
   sched_yield();
@@ -186,16 +204,20 @@ bool Reactor::worthPolling() {
   return true;
 }
 
-// How long to wait for descriptors: not at all while there is something to do.
+// How many milliseconds to wait for descriptors: 0 while there is something to do, else -1, for
+// ever.
 int Reactor::prepareToWait() {
   if (!turns_.empty()) return 0;
-  if (worthPolling()) return 0;
+  const auto now = Clock::now();
+  if (worthPolling(now)) return 0;
   bool quiet = true;
   for (Poller* poller : pollers_) quiet = poller->prepareToSleep() && quiet;
+  if (!quiet) return 0;
+  armTimer(now);
   std::lock_guard lock(mutex_);
-  if (!quiet || !posted_.empty() || stopping_) return 0;
+  if (!posted_.empty() || stopping_) return 0;
   sleeping_ = true;
-  return waitMilliseconds();
+  return -1;
 }
 
 void Reactor::wait() {

@@ -68,19 +68,24 @@ class Reactor {
   void cancel(const TimerId& timer);
 
  private:
+  void closeDescriptors();
   void wake();
   void loop();
   bool mustStop();
-  bool worthPolling();
+  bool worthPolling(Clock::time_point now);
   int prepareToWait();
   void wait();
   void runPosted();
   void runTimers();
   void runTurns();
-  int waitMilliseconds() const;
+  void armTimer(Clock::time_point now);
 
   int epoll_fd_;
   int wake_fd_;
+  // Is armed for the first timer. A time limit of each wait would have the kernel arm and disarm
+  // one in each, which costs a microsecond and more in a virtual machine.
+  int timer_fd_;
+  Clock::time_point armed_{};  // for which timer_fd_ was armed last
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;
   bool sleeping_ = false;  // then a post must wake the thread
