@@ -23,7 +23,7 @@ def until() -> Callable[..., None]:
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     started = Launcher(tmp_path)
     yield started
-    wait_for(lambda: not started.leftovers(), f"the end of {started.leftovers()}", 60)
+    started.wait_for_its_end()
 
 
 def make_op_graph(layers: int = 6) -> OpGraph:

@@ -69,7 +69,7 @@ def _listeners_of_a_run(
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=limit_s(60))
-    assert launcher.leftovers() == []
+    launcher.wait_for_its_end()
     assert found, "the ranks meet somewhere"
     return found
 

@@ -247,7 +247,7 @@ def test_ctrl_c_in_the_middle_of_a_restart(launcher: Any, folder: Path, until: A
     _, err = process.communicate(timeout=limit_s(60))
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "topoopt: stopped by SIGINT"
-    assert launcher.leftovers() == []
+    launcher.wait_for_its_end()
     assert Plan.load(folder / "b" / "plan.json").cluster.servers == 3
     last = (folder / "b" / "metrics.jsonl").read_text().splitlines()[-2:]
     assert [json.loads(line)["event"] for line in last] == ["restart", "end"]

@@ -190,7 +190,7 @@ def test_a_script_that_crashes_on_one_rank(launcher: Any, scripts: Path) -> None
     assert "Time of each stage" not in done.stdout, "no tables between a failure and its cause"
     assert (scripts / "here" / "report.html").is_file()
     assert _only(_events(scripts / "here", "end"))["exit_code"] == 1
-    assert launcher.leftovers() == []
+    launcher.wait_for_its_end()
 
 
 def test_a_script_that_names_gloo_runs_and_a_line_explains_it(launcher: Any, scripts: Path) -> None:

@@ -206,10 +206,10 @@ def test_what_a_progress_callback_raises_ends_the_planning_and_leaves_nothing_ru
         if len(seen) == 3:
             raise KeyboardInterrupt
 
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
         plan(embeddings(6), small(), PlanningOptions(evaluations=10**9), on_progress=stop)
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= before  # of which another test's may end meanwhile
     assert [progress.stage for progress in seen] == ["search"] * 3
     assert seen[-1].evaluations < 10_000
 

@@ -205,10 +205,10 @@ def test_what_a_callback_raises_ends_the_search_and_leaves_the_best_so_far() -> 
         if calls == 2:
             raise KeyboardInterrupt
 
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
         search.run(10**9, stop)
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= before  # of which another test's may end meanwhile
     assert search.best() == search.result().candidates[0].strategy
     assert search.result().candidates[0].seconds < search.result().candidates[-1].seconds
 

@@ -69,6 +69,10 @@ class Launcher:
                 continue  # it has ended since the listing
         return found
 
+    def wait_for_its_end(self) -> None:
+        """Fails the test if processes go on; what was killed may take a moment to end."""
+        wait_for(lambda: not self.leftovers(), "the end of its processes")
+
 
 def wait_for(condition: Callable[[], bool], what: str, idle_s: float = 60.0) -> None:
     """Polls something that another process does; fails the test after `idle_s`, stretched."""
