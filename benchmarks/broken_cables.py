@@ -21,13 +21,15 @@ from torch_topoopt.fabric.netns.layout import port_interface
 if TYPE_CHECKING:
     import random
 
-    from torch_topoopt.fabric.netns.fabric import NetnsFabric
+    from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.plan import Link, Plan
 
 _COMMAND_LIMIT_S = 10.0
 _MTU = 1500
 _tables = itertools.count()
 _IP_LEVEL_HOOK = "type filter hook prerouting priority -300"
+INPUT_HOOK = "type filter hook input priority 0"
+REFUSED = "IN meta l4proto tcp reject with tcp reset"  # of INPUT_HOOK
 # <linux/ethtool.h>, <linux/sockios.h>
 _ETHTOOL_STXCSUM, _SIOCETHTOOL = 0x17, 0x8946
 
@@ -52,8 +54,8 @@ class Cable:
         return self.link.source, self.link.target
 
 
-def cables_of(fabric: NetnsFabric, plan: Plan) -> list[Cable]:
-    layout = fabric.layout
+def cables_of(layout: NetnsLayout, plan: Plan) -> list[Cable]:
+    """The cables of the plan between the hosts of a fabric of namespaces."""
 
     def end(server: int, port: int) -> End:
         return End(layout.namespace(server), port_interface(port))

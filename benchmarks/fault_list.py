@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from broken_cables import (
+    INPUT_HOOK,
+    REFUSED,
     Cable,
     CheckedSums,
     Down,
@@ -36,7 +38,6 @@ _NOTICE_LIMIT_S = 10.0
 _SECOND_S = 2.0  # at most, between two faults
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _CGROUP_SPARE_BYTES = 64 << 20
-_INPUT_HOOK = "type filter hook input priority 0"
 _CORRUPT = "IN meta length > 200 numgen random mod 100 < 3 @th,800,8 set 0x62"
 _CORRUPT_ALL = "IN meta length > 52 @th,256,8 set 0x62"
 
@@ -66,7 +67,7 @@ class Scene:
         setting = self.job.setting
         assert setting.fabric is not None
         assert setting.plan is not None
-        self.cables = cables_of(setting.fabric, setting.plan)
+        self.cables = cables_of(setting.fabric.layout, setting.plan)
         self.victim = self.chance.randrange(setting.ranks)
 
     def cable(self) -> Cable:
@@ -308,8 +309,8 @@ FAULTS: dict[str, Fault] = {
             "connections reset and refused",
             lambda scene: Rules(
                 list(scene.cable().ends),
-                "IN meta l4proto tcp reject with tcp reset",
-                hook=_INPUT_HOOK,
+                REFUSED,
+                hook=INPUT_HOOK,
             ),
             notice=_GONE,
         ),

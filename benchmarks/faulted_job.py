@@ -182,8 +182,8 @@ def _watch(
 def _cut(faults: CableFaults, every_s: float, outcome: Outcome, over: threading.Event) -> None:
     try:
         faults.run(every_s, over)
-    except subprocess.CalledProcessError as error:
-        outcome.problem = f"{' '.join(error.cmd)}: {error.stderr.strip()}"
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        outcome.problem = str(error)
     outcome.faults = faults.count
 
 

@@ -9,6 +9,7 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
+import broken_cables
 import cable_faults
 import pytest
 from cable_faults import CableFaults
@@ -25,28 +26,26 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-class FaultsOnPaper(CableFaults):
-    """Runs no command, and keeps what it would run."""
-
-    def __init__(self, servers: int, degree: int, seed: int, most: int = 2) -> None:
-        self.plan = make_plan(servers, degree)
-        self.commands: list[tuple[int, str, str]] = []
-        super().__init__(NetnsLayout("paper"), self.plan, seed=seed, most=most)
-
-    def _in_host(self, server: int, command: str, text: str = "") -> None:
-        self.commands.append((server, command, text))
-
-
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is run, so nothing need be installed."""
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would be run: nothing is, so nothing need be installed."""
+    run: list[list[str]] = []
     monkeypatch.setattr(shutil, "which", lambda program: program)
+    monkeypatch.setattr(broken_cables, "run", lambda command: run.append(command) or "")
+    return run
 
 
-def reached(faults: FaultsOnPaper) -> set[int]:
+def faults_on_paper(servers: int, degree: int, seed: int, most: int = 2) -> CableFaults:
+    return CableFaults(
+        NetnsLayout("paper"), make_plan(servers, degree), seed=seed, most=most, log=print
+    )
+
+
+def reached(faults: CableFaults, servers: int, degree: int) -> set[int]:
     """The servers that server 0 reaches over cables that are not cut."""
-    cut = [fault.cable for fault in faults.cut]
-    ends = [{c.source, c.target} for c in connections(faults.plan) if c not in cut]
+    cut = [fault.cable.link for fault in faults.cut]
+    links = connections(make_plan(servers, degree))
+    ends = [{link.source, link.target} for link in links if link not in cut]
     found, size = {0}, 0
     while len(found) > size:
         size = len(found)
@@ -55,34 +54,38 @@ def reached(faults: FaultsOnPaper) -> set[int]:
     return found
 
 
+@pytest.mark.usefixtures("commands")
 @pytest.mark.parametrize(
     ("servers", "degree", "most"), [(8, 4, 2), (4, 2, 1), (4, 2, 2), (5, 4, 3)]
 )
 def test_what_is_left_connects_all_servers(servers: int, degree: int, most: int) -> None:
-    faults = FaultsOnPaper(servers, degree, seed=5, most=most)
+    faults = faults_on_paper(servers, degree, seed=5, most=most)
     kinds = set()
     for _ in range(300):
         faults.turn()
         assert len(faults.cut) <= most
-        assert len(reached(faults)) == servers
+        assert len(reached(faults, servers, degree)) == servers
         kinds |= {fault.kind for fault in faults.cut}
     assert kinds == set(cable_faults.KINDS)
     assert faults.count > 90
     assert [turn.cut for turn in faults.turns][-1] == len(faults.cut)
 
 
-@pytest.mark.usefixtures("programs")
-def test_a_seed_repeats_its_faults_and_all_are_repaired() -> None:
-    first, second = FaultsOnPaper(8, 4, seed=9), FaultsOnPaper(8, 4, seed=9)
-    for faults in (first, second):
+def test_a_seed_repeats_its_faults_and_all_are_repaired(
+    commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for _ in range(2):
+        faults = faults_on_paper(8, 4, seed=9)
         for _ in range(50):
             faults.turn()
         faults.repair_all()
         assert not faults.cut
-    assert first.commands == second.commands
-    begun = sum("down" in command or "add table" in text for _, command, text in first.commands)
-    ended = sum(" up" in command or "delete" in command for _, command, _ in first.commands)
-    assert begun == ended > 50
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    begun = [c for c in commands if c[-1] == "down" or "add table" in c[-1]]
+    ended = [c for c in commands if c[-1] == "up" or "delete table" in c[-1]]
+    assert len(begun) == len(ended) > 100
 
 
 def require_faults() -> None:
