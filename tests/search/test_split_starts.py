@@ -183,5 +183,6 @@ def test_rounds_begin_on_the_network_of_a_start_that_is_faster_on_its_own() -> N
     made = plan(op_graph, cluster, PlanningOptions(**options))  # type: ignore[arg-type]
     assert made.rounds[0].strategy_s <= on_own * (1 + 1e-9)
     kept = plan(op_graph, cluster, PlanningOptions(ablation="search-only", **options))  # type: ignore[arg-type]
-    assert kept.rounds[0].strategy_s == pytest.approx(on_default)
+    kept_s = kept.rounds[0].strategy_s
+    assert made.rounds[0].strategy_s <= kept_s * (1 + 1e-9) <= on_default * (1 + 2e-9)
     assert kept.network.links == default.links

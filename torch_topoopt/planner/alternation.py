@@ -15,6 +15,7 @@ from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.chains import budgets
+from torch_topoopt.search.expert_strategies import expert_starts
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -109,6 +110,7 @@ class Planning:
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
         self._problems: dict[int, SearchProblem] = {}  # by number of micro-batches
+        self._expert_starts: list[tuple[Network | None, int, tuple[Strategy, ...]]] = []
         self._round = 1
         self._proposed = 0  # in all finished searches
         self._proposed_before = 0  # in those of rounds that are over
@@ -189,7 +191,8 @@ class Planning:
             return default
         servers = self._cluster.servers
         best_s = min(
-            self._pricing.price(start, default, count).estimate.iteration_s for start in starts
+            self._pricing.price(start, default, count).estimate.iteration_s
+            for start in (*starts, *self._experts(default, starts, count))
         )
         first = default
         others = [start for start in starts if start != everywhere(self._op_graph, servers)]
@@ -288,7 +291,7 @@ class Planning:
         options = self._options
         if options.strategy is not None:
             return (self._check(options.strategy, count),)
-        return planning_starts(
+        found = planning_starts(
             self._op_graph,
             self._cluster,
             options.executable,
@@ -296,6 +299,7 @@ class Planning:
             micro_batches=count,
             optimizer_factor=options.optimizer_factor,
         )
+        return tuple(dict.fromkeys((*found, *self._experts(None, found, count))))
 
     def _check(self, strategy: Strategy, count: int) -> Strategy:
         """Returns `strategy`, or raises ValueError if it is not legal or does not fit."""
@@ -309,6 +313,37 @@ class Planning:
             optimizer_factor=options.optimizer_factor,
         )
 
+    def _problem(
+        self, network: Network | None, starts: tuple[Strategy, ...], count: int
+    ) -> SearchProblem:
+        """The search with `count` micro-batches; what does not change is lowered once."""
+        options = self._options
+        if count not in self._problems:
+            self._problems[count] = SearchProblem(
+                self._op_graph,
+                self._cluster,
+                network,
+                starts,
+                executable=options.executable,
+                dimensions=options.dimensions,
+                micro_batches=count,
+                optimizer_factor=options.optimizer_factor,
+            )
+        return self._problems[count].changed(network, starts)
+
+    def _experts(
+        self, network: Network | None, starts: tuple[Strategy, ...], count: int
+    ) -> tuple[Strategy, ...]:
+        """Strategies that an expert would begin at on `network`, if that is to be chosen."""
+        if self._options.strategy is not None:
+            return ()
+        for of, with_count, found in self._expert_starts:
+            if of is network and with_count == count:
+                return found
+        found = expert_starts(self._problem(network, starts, count))
+        self._expert_starts.append((network, count, found))
+        return found
+
     def _search(
         self,
         network: Network | None,
@@ -321,20 +356,9 @@ class Planning:
 
         On interruption, `fallback` has the best one so far.
         """
-        if count not in self._problems:
-            options = self._options
-            self._problems[count] = SearchProblem(
-                self._op_graph,
-                self._cluster,
-                network,
-                starts,
-                executable=options.executable,
-                dimensions=options.dimensions,
-                micro_batches=count,
-                optimizer_factor=options.optimizer_factor,
-            )
+        starts = tuple(dict.fromkeys((*starts, *self._experts(network, starts, count))))
         search = TwoLevelSearch(
-            self._problems[count].changed(network, starts),
+            self._problem(network, starts, count),
             seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
             options=self._options.search,
         )

@@ -67,7 +67,7 @@ class SearchProblem:
             raise ValueError(f"seed: {seed} is negative")
         return {
             "job": self._problem.job(self._degrees, self.micro_batches),
-            "network": self._core_network,
+            "network": self.core_network,
             "space": self._space.core,
             "starts": self._checked_starts,
             "memory_limit_bytes": memory_limit(self.cluster),
@@ -84,8 +84,17 @@ class SearchProblem:
         made.__dict__["_problem"] = self._problem
         made.__dict__["_space"] = self._space
         if network is self.network:
-            made.__dict__["_core_network"] = self._core_network
+            made.__dict__["core_network"] = self.core_network
         return made
+
+    def prices(self, strategies: Sequence[Strategy]) -> _core.StrategyPrices:
+        """The coarse simulator on the network, for `strategies` that are legal."""
+        return _core.StrategyPrices(self.job(strategies), self.core_network)
+
+    def job(self, strategies: Sequence[Strategy]) -> _core.Job:
+        """The costs of what may be proposed and of `strategies`."""
+        degrees = self._degrees | degrees_of(strategies)
+        return self._problem.job(degrees, self.micro_batches)
 
     def named(self, strategy: Sequence[Placement]) -> Strategy:
         """A strategy of the core, with the names of the operators."""
@@ -123,7 +132,8 @@ class SearchProblem:
         return self.starts
 
     @cached_property
-    def _core_network(self) -> _core.RoutedNetwork:
+    def core_network(self) -> _core.RoutedNetwork:
+        """The network as the C++ core takes it."""
         if self.network is None or isinstance(self.network, Network):
             return self._problem.network(self.network)
         return self.network

@@ -60,8 +60,8 @@ def whole_operators(
 ) -> Strategy:
     """The operators of index `chosen` whole on one server each, the others as in `base`.
 
-    By default everywhere. The largest goes first, to the server that holds the least, of those in
-    `homes[i]` for operator i, by default all.
+    By default everywhere. The largest goes first, to the server that holds the least, the first of
+    these in `homes[i]` for operator i, by default all.
     """
     base = base or everywhere(op_graph, cluster.servers)
     homes = homes or (tuple(range(cluster.servers)),) * len(base)
@@ -69,7 +69,7 @@ def whole_operators(
     held = [0] * cluster.servers
     by_size = sorted(chosen, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
     for i in by_size:
-        server = min(homes[i], key=lambda s: (held[s], s))
+        server = min(homes[i], key=held.__getitem__)
         home[i] = server
         held[server] += _state_bytes(op_graph.operators[i])
     return tuple(
@@ -85,6 +85,12 @@ def heavy_operators(op_graph: OpGraph) -> frozenset[int]:
         for i, operator in enumerate(op_graph.operators)
         if 2 * operator.parameter_gradient_bytes > _traffic_bytes(op_graph, i)
     )
+
+
+def largest_operators(op_graph: OpGraph) -> tuple[int, ...]:
+    """Those with parameters, by index, in descending order of what they keep of them."""
+    sizes = [_state_bytes(operator) for operator in op_graph.operators]
+    return tuple(sorted((i for i, size in enumerate(sizes) if size), key=lambda i: (-sizes[i], i)))
 
 
 def _state_bytes(operator: Operator) -> int:
