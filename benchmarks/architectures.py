@@ -14,12 +14,16 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures import ARCHITECTURES
 from torch_topoopt.comparison.compare import compare
 from torch_topoopt.launcher import documents
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.options import PlanningOptions
+
+if TYPE_CHECKING:
+    from torch_topoopt.search.strategies import Strategy
 
 # section 5.3, averages over the bandwidths of Figure 11 (128 servers, d = 4)
 PAPER = {
@@ -46,7 +50,8 @@ def main() -> int:
     print(" ".join(["Gb/s".rjust(6), *(name.rjust(max(10, len(name))) for name in names)]))
     kept = []
     ratios: list[tuple[float, float]] = []
-    for gbps in map(float, arguments.bandwidths.split(",")):
+    known: dict[Strategy, None] = {}  # from lower bandwidths
+    for gbps in sorted(map(float, arguments.bandwidths.split(","))):
         cluster = Cluster(
             arguments.servers,
             arguments.degree,
@@ -56,7 +61,8 @@ def main() -> int:
         )
         started = time.process_time()
         options = PlanningOptions(rounds=arguments.rounds, evaluations=arguments.evaluations)
-        result = compare(graph, cluster, names, options=options)
+        result = compare(graph, cluster, names, options=options, known=tuple(known))
+        known.update(dict.fromkeys(result.strategies.values()))
         times = {row.architecture: row.iteration_s for row in result.rows}
         cells = [f"{times[name] * 1e3:.2f}".rjust(max(10, len(name))) for name in names]
         print(" ".join([f"{gbps:6g}", *cells]), flush=True)

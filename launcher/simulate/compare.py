@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Simulates one training iteration of a model on many kinds of network for the same servers: TopoOpt,
 an ideal switch, a fat-tree of the same cost as TopoOpt, expanders, tori and others. Each gets the
-best of the strategies found for TopoOpt and for the ideal switch and of those that every search
-starts from. MODEL is the name of a shipped model, file.py:callable, a script or an opgraph.json.
+best of the strategies that are found on it, for TopoOpt and on the ideal switch, and of those that
+every search starts from. MODEL is the name of a shipped model, file.py:callable, a script or an
+opgraph.json.
 
 columns: rate, what a server can send; tax, bytes that servers send (forwarded ones included) over
 those that they have to send; cost, of all network parts (TopoOpt paper, Table 2); value, iterations
-per second that a million dollars buys."""
+per second that a million dollars buys; strategy, where it was found: own, on this architecture or
+an ideal switch of its rate; topoopt, by the planner; ideal-switch; start."""
 
 _EXAMPLES = """\
   topoopt compare dlrm --servers 128 --degree 4 --bandwidth 100Gbps

@@ -1,8 +1,8 @@
 """All architectures side by side: iteration time, cost, and what a dollar buys.
 
-Every architecture gets the best of a few strategies, priced on it: the one that `planner.plan`
-finds together with TopoOpt's network, the one that the same search finds on the ideal switch, and
-those that every search starts from. Networks that are wired for a job are wired for each of them.
+Every architecture that stands still gets the best of what searches on it and on the ideal switch
+find (`own_search`), what those begin at, and the strategy that `planner.plan` finds together with
+TopoOpt's network. Networks that are wired for a job are wired for a few of them.
 Where circuits move during the job, it is the ideal switch's strategy, which the search found
 without knowing the network, as in the paper (section 5.1).
 """
@@ -14,15 +14,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.architectures import ARCHITECTURES, architecture, fat_tree, topoopt
+from torch_topoopt.architectures import (
+    ARCHITECTURES,
+    architecture,
+    fat_tree,
+    ideal_switch,
+    topoopt,
+)
 from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
 from torch_topoopt.comparison.estimate import ArchitectureEstimate, predict_architecture
+from torch_topoopt.comparison.own_search import MOST_SERVERS, OwnSearches, sent_gbps
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.options import DEFAULT_OPTIONS
-from torch_topoopt.search.problem import SearchProblem
-from torch_topoopt.search.strategies import starting_strategies
+from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.sim import LEVELS
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
@@ -33,10 +38,12 @@ if TYPE_CHECKING:
     from torch_topoopt.architectures import Build
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.plan import Cluster, Network, Plan
     from torch_topoopt.planner.options import PlanningOptions
-    from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Strategy
+
+
+_WIRED_FOR_DEMAND = ("topoopt", "topoopt-tors")
 
 
 @dataclass(frozen=True)
@@ -59,17 +66,20 @@ class Comparison:
     """`rows` in the order asked for; `plan` is TopoOpt's. `equal_cost_gbps` is the rate of the
     fat-tree that costs as much as TopoOpt (degree x rate where the fat-tree is cheaper still; None
     where every fat-tree costs more).
-    `impossible`: why there is no row for an architecture, where the cluster cannot be wired so."""
+    `impossible`: why there is no row for an architecture, where the cluster cannot be wired so.
+    `strategies`: those of the rows, by architecture."""
 
     rows: tuple[Compared, ...]
     plan: Plan
     equal_cost_gbps: float | None
     impossible: Mapping[str, str]
+    strategies: Mapping[str, Strategy]
 
     def row(self, name: str) -> Compared:
         return next(row for row in self.rows if row.architecture == name)
 
 
+# parameters: what is compared, how it is planned, and at which level
 def compare(
     op_graph: OpGraph,
     cluster: Cluster,
@@ -79,16 +89,18 @@ def compare(
     plan: Plan | None = None,
     level: str = "flow",
     packet_options: Mapping[str, Any] = MappingProxyType({}),
+    known: Sequence[Strategy] = (),
     on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> Comparison:
     """Prices `op_graph` on the named architectures with the servers, ports and rate of `cluster`.
 
-    `plan` is TopoOpt's; where none is given, it is made as `options` say. The search on the ideal
-    switch follows these, too: where they begin at one strategy, or there is nothing to search (data
-    parallelism), no others are tried. The fat-tree gets the link rate at which it costs what
-    TopoOpt with patch panels costs (paper sections 5.1 and 5.2). The same arguments give the same
-    figures. `on_progress` is called between steps with the fraction done, and whatever it raises
-    ends the comparison.
+    `plan` is TopoOpt's; where none is given, it is made as `options` say. The other searches follow
+    these, too: where they begin at one strategy, or there is nothing to search (data parallelism),
+    no others are tried. `known` strategies are considered beside what is found: those of a
+    comparison at a lower bandwidth, so that none of a sweep is slower than the one before. The
+    fat-tree gets the link rate at which it costs what TopoOpt with patch panels costs (paper
+    sections 5.1 and 5.2). The same arguments give the same figures. `on_progress` is called between
+    steps with the fraction done, and whatever it raises ends the comparison.
 
     At level "packet" every architecture is priced packet by packet, with `packet_options` and one
     shortest path for each flow; strategies are searched at flow level all the same.
@@ -98,44 +110,54 @@ def compare(
     """
     price = _price_at(level, packet_options)
     builds = {name: architecture(name) for name in names}
-    steps = len(names) + 2
 
     def report(done: float, what: str) -> None:
-        on_progress(done / steps, what)
+        on_progress(done / (len(names) + 2), what)
 
     if plan is None:
         plan = _planned(op_graph, cluster, options, report)
-    candidates = _candidates(op_graph, cluster, options, plan, report)
-    cost = capital_cost(topoopt.build(cluster, network=plan.network), cluster)
-    assert cost is not None
+    report(1, "ideal switch")
+    candidates = _candidates(op_graph, cluster, options, plan, known)
     impossible: dict[str, str] = {}
     tree_gbps = None
     try:
-        tree_gbps = _equal_cost(cluster, cost.total)
+        tree_gbps = _equal_cost(cluster, plan.network)
     except ValueError as error:
         if "fat-tree" in names:
             impossible["fat-tree"] = str(error)
             names = [name for name in names if name != "fat-tree"]
     builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
-    rows = []
+    rows, strategies = [], {}
     for i, name in enumerate(names):
         report(2 + i, name)
-        row = _best_row(name, builder, candidates, price)
-        if isinstance(row, Compared):
-            rows.append(row)
+        best = _best_row(name, builder, candidates, price)
+        if isinstance(best, str):
+            impossible[name] = best
         else:
-            impossible[name] = row
+            rows.append(best[0])
+            strategies[name] = best[1]
     if not rows:
         raise ValueError(next(iter(impossible.values())))
-    return Comparison(tuple(rows), plan, tree_gbps, impossible)
+    return Comparison(tuple(rows), plan, tree_gbps, impossible, strategies)
 
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Strategies to price, each with where it is from, and the one found on the ideal switch."""
+    """Strategies to price on any network, each with where it is from; the one found on the ideal
+    switch; and the searches that find more."""
 
     origins: Mapping[Strategy, str]
     of_switch: Strategy
+    searches: OwnSearches
+
+    def on(self, topology: Topology) -> Mapping[Strategy, str]:
+        """Those to price on `topology`, which stands still: the fastest at flow level."""
+        found = self.searches.of(topology)
+        origins = {**dict.fromkeys(found, "own"), **self.origins}
+        if topology.servers > MOST_SERVERS:
+            return origins
+        fastest = self.searches.fastest(topology, tuple(origins))
+        return {fastest: origins[fastest]}
 
 
 @dataclass(frozen=True)
@@ -198,35 +220,22 @@ def _candidates(
     cluster: Cluster,
     options: PlanningOptions,
     plan: Plan,
-    report: Callable[[float, str], None],
+    known: Sequence[Strategy],
 ) -> _Candidates:
-    """TopoOpt's strategy, the best that is found on the ideal switch, and where searches start."""
+    """TopoOpt's strategy, the best that is found on the ideal switch, where searches start, and
+    what is `known`."""
     starts = _starts(op_graph, cluster, options, plan)
-    switch = TwoLevelSearch(
-        SearchProblem(
-            op_graph,
-            cluster,
-            None,
-            tuple(dict.fromkeys((plan.strategy, *starts))),
-            dimensions=options.dimensions,
-            micro_batches=plan.micro_batches,
-            optimizer_factor=options.optimizer_factor,
-        ),
-        seed=options.seed,
-        options=options.search,
-    )
-    budget = options.rounds * options.evaluations if len(starts) else 0
-
-    def searched(now: ChainProgress) -> None:
-        report(1 + now.evaluations / max(1, budget), "ideal switch")
-
-    if budget:
-        switch.run(budget, searched)
+    searches = OwnSearches(op_graph, cluster, options, plan.micro_batches, starts)
     origins = {plan.strategy: "topoopt"}
-    origins.setdefault(switch.best(), "ideal-switch")
+    found = searches.of_switch(cluster.link_gbps) if starts else ()
+    every = tuple(dict.fromkeys((*origins, *found, *starts, *known)))
+    best = searches.fastest(ideal_switch.build(cluster), every)
+    origins.setdefault(best, "ideal-switch")
     for start in starts:
         origins.setdefault(start, "start")
-    return _Candidates(origins, switch.best())
+    for strategy in known:
+        origins.setdefault(strategy, "known")
+    return _Candidates(origins, best, searches)
 
 
 def _best_row(
@@ -234,58 +243,62 @@ def _best_row(
     builder: _ArchitectureBuilder,
     candidates: _Candidates,
     price: Callable[..., ArchitectureEstimate],
-) -> Compared | str:
+) -> tuple[Compared, Strategy] | str:
     """The fastest of all candidates; or why the cluster cannot be wired for any."""
     op_graph, cluster = builder.op_graph, builder.cluster
     parts, seed = builder.plan.micro_batches, builder.options.seed
-    best: Compared | None = None
+    best: tuple[Compared, Strategy] | None = None
     problem = ""
-    for strategy, origin in candidates.origins.items():
+    topology: Topology | None = None
+    origins = candidates.origins
+    if name not in _WIRED_FOR_DEMAND:
         try:
-            topology = builder.build(name, strategy)
+            topology = builder.build(name, candidates.of_switch)
+        except ValueError as error:
+            return str(error)
+        if topology.reconfiguration is not None:
+            origins = {candidates.of_switch: origins[candidates.of_switch]}
+        else:
+            origins = candidates.on(topology)
+    for strategy, origin in origins.items():
+        try:
+            wired = topology or builder.build(name, strategy)
         except ValueError as error:
             problem = str(error)
             continue
-        if topology.reconfiguration is not None and strategy != candidates.of_switch:
-            continue
-        estimate = price(topology, op_graph, cluster, strategy, micro_batches=parts, seed=seed)
-        if best is None or estimate.iteration_s < best.iteration_s:
-            best = _row(name, topology, cluster, estimate, origin)
+        estimate = price(wired, op_graph, cluster, strategy, micro_batches=parts, seed=seed)
+        if best is None or estimate.iteration_s < best[0].iteration_s:
+            best = _row(name, wired, cluster, estimate, origin), strategy
     return best or problem
 
 
 def _starts(
     op_graph: OpGraph, cluster: Cluster, options: PlanningOptions, plan: Plan
 ) -> tuple[Strategy, ...]:
-    """Strategies that are priced beside TopoOpt's, and where the ideal switch's search begins."""
+    """Strategies that are priced beside TopoOpt's, and where searches begin; none: no search."""
     if options.strategy_space == "data-parallel":
         return ()
     if options.strategy is not None:
         return (options.strategy,)
-    return starting_strategies(
+    return planning_starts(
         op_graph,
         cluster,
+        dimensions=options.dimensions,
         micro_batches=plan.micro_batches,
         optimizer_factor=options.optimizer_factor,
     )
 
 
-def _equal_cost(cluster: Cluster, budget: float) -> float:
-    """The rate, in Gb/s, of the fat-tree that costs `budget` dollars; degree x link rate at most:
-    more than the ideal switch it never gets. Raises ValueError where every fat-tree costs more."""
+def _equal_cost(cluster: Cluster, network: Network) -> float:
+    """The rate, in Gb/s, of the fat-tree that costs what TopoOpt's `network` does; degree x link
+    rate at most: more than the ideal switch it never gets. Raises ValueError where every fat-tree
+    costs more."""
+    cost = capital_cost(topoopt.build(cluster, network=network), cluster)
     most = cluster.degree * cluster.link_gbps
     cheapest = capital_cost(fat_tree.build(cluster, server_gbps=most), cluster)
+    assert cost is not None
     assert cheapest is not None
-    return most if cheapest.total <= budget else equal_cost_gbps(cluster, budget)
-
-
-def _sent_gbps(topology: Topology) -> list[float]:
-    """The rate of each server."""
-    rates = [0.0] * topology.servers
-    for link in topology.links:
-        if link.source < topology.servers:
-            rates[link.source] += link.gbps
-    return rates
+    return most if cheapest.total <= cost.total else equal_cost_gbps(cluster, cost.total)
 
 
 def _row(
@@ -295,7 +308,7 @@ def _row(
     per_million = None if cost is None else 1e6 / (estimate.iteration_s * cost.total)
     return Compared(
         architecture=name,
-        server_gbps=max(_sent_gbps(topology)),
+        server_gbps=sent_gbps(topology),
         iteration_s=estimate.iteration_s,
         compute_s=estimate.compute_s,
         bandwidth_tax=estimate.bandwidth_tax,

@@ -1,0 +1,141 @@
+"""A strategy search of its own for every architecture that stands still (paper section 5.1).
+
+The searches run at the bandwidths of a fixed list, from the lowest up to the first that is not
+below the architecture's own, each from what was found before. So what is found at one bandwidth is
+considered at all higher ones, and more bandwidth never makes an architecture slower, however short
+the searches are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.architectures.routing import Routes, lower_topology
+from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.search.chains import ThreadedChains
+from torch_topoopt.search.expert_strategies import expert_starts
+from torch_topoopt.search.problem import SearchProblem
+
+if TYPE_CHECKING:
+    from torch_topoopt.architectures.topology import Topology
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Cluster
+    from torch_topoopt.planner.options import PlanningOptions
+    from torch_topoopt.search.strategies import Strategy
+
+_RATES_GBPS = (10.0, 25.0, 40.0, 100.0, 200.0)  # of a port (paper, Table 2); then they double
+_KEPT = 2  # strategies of each search
+MOST_SERVERS = 256  # whose pairs are all routed for a search
+
+
+def searched_gbps(gbps: float) -> tuple[float, ...]:
+    """The rates of a port at which is searched for a network with ports of `gbps`."""
+    rates = list(_RATES_GBPS)
+    while rates[-1] < gbps:
+        rates.append(2 * rates[-1])
+    return tuple(rate for i, rate in enumerate(rates) if i == 0 or rates[i - 1] < gbps)
+
+
+def sent_gbps(topology: Topology) -> float:
+    """The most that a server of `topology` can send."""
+    rates = [0.0] * topology.servers
+    for link in topology.links:
+        if link.source < topology.servers:
+            rates[link.source] += link.gbps
+    return max(rates)
+
+
+def _all_pairs(topology: Topology, factor: float = 1.0) -> _core.RoutedNetwork:
+    """`topology` with the routes of all pairs of servers, and `factor` times its rates."""
+    links = tuple(replace(link, gbps=link.gbps * factor) for link in topology.links)
+    routes = Routes(replace(topology, links=links))
+    return lower_topology(routes, itertools.permutations(range(topology.servers), 2)).network
+
+
+class OwnSearches:
+    """The searches of one comparison, all with `micro_batches` and from `starts`.
+
+    Without any, nothing is searched. The searches at the rates of the paper have the proposals of
+    one round together.
+    """
+
+    def __init__(
+        self,
+        op_graph: OpGraph,
+        cluster: Cluster,
+        options: PlanningOptions,
+        micro_batches: int,
+        starts: tuple[Strategy, ...],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._starts = starts
+        self._problem = SearchProblem(
+            op_graph,
+            cluster,
+            None,
+            starts,
+            dimensions=options.dimensions,
+            micro_batches=micro_batches,
+            optimizer_factor=options.optimizer_factor,
+        )
+        self._switch: dict[float, tuple[Strategy, ...]] = {}  # by the rate of a port
+
+    def of_switch(self, gbps: float) -> tuple[Strategy, ...]:
+        """All that is found on an ideal switch for ports of `gbps`."""
+        found: dict[Strategy, None] = {}
+        if not self._starts:
+            return ()
+        for rate in searched_gbps(gbps):
+            if rate not in self._switch:
+                network = _core.RoutedNetwork.ideal_switch(
+                    self._cluster.servers,
+                    self._cluster.degree * rate * BYTES_PER_GBPS,
+                    self._cluster.link_latency_s,
+                )
+                self._switch[rate] = self._search(network, tuple(found))
+            found.update(dict.fromkeys(self._switch[rate]))
+        return tuple(found)
+
+    def of(self, topology: Topology) -> tuple[Strategy, ...]:
+        """All that is found on `topology`, and on an ideal switch of its rates."""
+        gbps = sent_gbps(topology) / self._cluster.degree
+        found = dict.fromkeys(self.of_switch(gbps))
+        if not found or topology.architecture == "ideal-switch" or topology.servers > MOST_SERVERS:
+            return tuple(found)
+        own: dict[Strategy, None] = {}
+        for rate in searched_gbps(gbps):
+            begin = dict.fromkeys((*self.of_switch(rate), *own))
+            network = _all_pairs(topology, rate / gbps)
+            own.update(dict.fromkeys(self._search(network, tuple(begin))))
+        return tuple(dict.fromkeys((*found, *own)))
+
+    def _search(
+        self, network: _core.RoutedNetwork, begin: tuple[Strategy, ...]
+    ) -> tuple[Strategy, ...]:
+        """The best few on `network`, from `begin` and the starts of all searches."""
+        options = self._options
+        starts = tuple(dict.fromkeys((*begin, *self._starts)))
+        problem = self._problem.changed(network, starts)
+        if options.strategy is None:
+            starts = tuple(dict.fromkeys((*starts, *expert_starts(problem))))
+            problem = problem.changed(network, starts)
+        chains = ThreadedChains(
+            problem,
+            seed=options.seed,
+            chains=options.search.chains,
+            workers=options.search.workers,
+        )
+        result = chains.run(-(-options.evaluations // len(_RATES_GBPS)))
+        return tuple(candidate.strategy for candidate in result.candidates[:_KEPT])
+
+    def fastest(self, topology: Topology, candidates: tuple[Strategy, ...]) -> Strategy:
+        """The first of the `candidates` that are fastest on `topology`, at flow level."""
+        job = self._problem.job(candidates)
+        network = _all_pairs(topology)
+        return min(
+            candidates, key=lambda strategy: _core.simulate_iteration(job, network, strategy)[0]
+        )
