@@ -434,3 +434,38 @@ def test_a_function_alone_is_more_than_one_operator() -> None:
     names = [operator.name for operator in graph.operators]
     assert names == ["linear", "relu", "linear#2", "relu#2"]
     assert graph.parameter_bytes == 2 * 8 * 8 * FLOAT
+
+
+@pytest.mark.parametrize("as_module", [True, False])
+def test_attention_keeps_what_a_fused_kernel_keeps(as_module: bool) -> None:
+    """Not the matrix of all weights, which PyTorch makes on meta tensors."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+            self.qkv = nn.Linear(64, 192)
+            self.out = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if as_module:
+                return self.out(self.attention(x, x, x, need_weights=False)[0])
+            q, k, v = (t.unflatten(-1, (4, 16)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+            return self.out(mixed.transpose(1, 2).flatten(2))
+
+    model, x = Attending(), torch.randn(2, 50, 64, requires_grad=True)
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # alive: no number comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = model(x)
+    real = sum(t.untyped_storage().nbytes() for data, t in kept.items() if data not in own)
+    assert output.requires_grad
+    traced = profile(model, x, name="attending")
+    assert sum(operator.saved_bytes for operator in traced.operators) == real
+    assert nn.functional.scaled_dot_product_attention is scaled_dot_product_attention

@@ -49,6 +49,7 @@ _LOOKUPS = {
     aten._embedding_bag.default: (0, 1),
     aten._embedding_bag_forward_only.default: (0, 1),
 }
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.bernoulli_}
 
 
@@ -71,6 +72,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._model = model
         self._leaves = leaves
         self._backward = False
+        self._attending = False
+        self._logarithms = 0  # of attention so far, counted down
         self._operator: TracedOperator | None = None
         self._leaf: Any = None
         self._names: dict[str, int] = {}
@@ -106,6 +109,9 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             for parameter in self._model.parameters():
                 if parameter.requires_grad:
                     stack.callback(parameter.register_hook(self._measure(parameter)).remove)
+            functional = torch.nn.functional  # leaf modules call it where no mode sees it
+            stack.callback(setattr, functional, _ATTENTION.__name__, _ATTENTION)
+            setattr(functional, _ATTENTION.__name__, self._attention_of_leaf)
             saving = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
             with self, _Functions(self), saving:
                 output = self._model(*args, **kwargs)
@@ -190,7 +196,41 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         if self._operator is not None or self._backward:
             return function(*args, **kwargs)
         kind = getattr(function, "__name__", type(function).__name__)
+        if function is _ATTENTION:
+            return self._as_operator(kind, lambda: self._attend(args, kwargs))
         return self._as_operator(kind, lambda: function(*args, **kwargs))
+
+    def _attention_of_leaf(self, *args: Any, **kwargs: Any) -> Any:
+        if self._operator is None or self._backward:
+            return _ATTENTION(*args, **kwargs)
+        return self._attend(args, kwargs)
+
+    def _attend(self, args: Any, kwargs: Any) -> Any:
+        """Scaled dot product attention, which keeps what fused kernels do.
+
+        On meta tensors PyTorch computes it in steps and keeps the matrix of all weights. A fused
+        kernel keeps queries, keys, values, a logarithm for each query and its output; that is laid
+        out as the next layer reads it, which keeps it, too, so it is not counted here.
+        """
+        names = ("query", "key", "value", "attn_mask")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        operands = [given[name] for name in names[:3]]
+        mask = given.get("attn_mask")
+        in_steps = operands[0].dtype == torch.float64 or (mask is not None and mask.requires_grad)
+        if in_steps or not any(tensor.requires_grad for tensor in operands):
+            return _ATTENTION(*args, **kwargs)
+        self._attending = True
+        try:
+            output = _ATTENTION(*args, **kwargs)
+        finally:
+            self._attending = False
+        for tensor in operands:
+            self._pack(tensor)
+        assert self._operator is not None
+        self._logarithms -= 1  # no storage has a number below 0
+        queries = output.numel() // output.shape[-1]
+        self._operator.saved.add((self._logarithms, 0, queries * torch.float32.itemsize))
+        return output
 
     def _as_operator(self, kind: str, action: Callable[[], Any]) -> Any:
         kind = kind.strip("_")
@@ -364,7 +404,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def _pack(self, tensor: Any) -> Any:
         """Called by autograd with each tensor that it keeps for the backward pass."""
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and not self._attending:
             storage = storage_of(tensor)
             if storage not in self._parameters and storage not in self._buffers:
                 region = region_of(tensor)
