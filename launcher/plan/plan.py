@@ -88,6 +88,8 @@ def main(argv: list[str]) -> int:
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
+            for line in planning.whole_model_lines(graph):
+                terminal.line(line)
             plan = choice.plan(graph, cluster, progress, network=network, keep_best=True)
             if arguments.failures is not False:
                 plan = documents.with_failures(plan, progress)

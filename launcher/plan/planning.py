@@ -232,3 +232,14 @@ def assumptions(
         f"{format_gbps(cluster.link_gbps)}"
     )
     return f"{line}; strategy space {space}" if space else line
+
+
+def whole_model_lines(graph: OpGraph) -> list[str]:
+    """A line for a model none of whose operators can be split: every server would compute all."""
+    if any(operator.splittable or operator.splits for operator in graph.operators):
+        return []
+    return [
+        f"note: no operator of {graph.model} can be split, neither by its "
+        f"{counted(graph.batch_size, 'sample')} nor otherwise: nothing in it grows with the first "
+        "dimension of its batch's tensors"
+    ]

@@ -38,7 +38,6 @@ def measure(
 ) -> tuple[CostTable, str]:
     """The costs, written if a file is named, and a line about them; raises InputError."""
     from torch_topoopt.profile import operator_timing, profiling
-    from torch_topoopt.profile.tracing import batch_size_of, positional_and_keyword
 
     limit_s = 60.0 if arguments.measure_limit is None else arguments.measure_limit
     if not limit_s > 0:
@@ -48,7 +47,7 @@ def measure(
     device, memory_bytes = _device()
     try:
         loaded = profiling.load_model(arguments.model, batch_size=arguments.batch_size)
-        size = batch_size_of(positional_and_keyword(loaded.example_batch), None)
+        size = profiling.own_batch_size(loaded.build, loaded.example_batch)
         timing = operator_timing.measure_operators(
             loaded.build,
             loaded.example_batch,

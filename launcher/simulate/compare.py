@@ -84,6 +84,8 @@ def main(argv: list[str]) -> int:
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
+            for line in planning.whole_model_lines(graph):
+                terminal.line(line)
             plan = choice.plan(graph, cluster, progress)
             comparison = compare(
                 graph,

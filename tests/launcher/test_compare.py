@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from support.small_op_graphs import graph, operator
 
 from torch_topoopt.launcher.main import main
 
@@ -157,3 +158,17 @@ def test_every_strategy_space_is_compared(
     assert main([*command, "--architectures", "topoopt,torus", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["architectures"]
     assert all(row["iteration_s"] > 0 for row in rows)
+
+
+def test_a_model_that_cannot_be_split_is_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = graph(
+        operator("only", flops=10**9, parameters=64, output=8, splittable=False), model="whole"
+    )
+    path = tmp_path / "opgraph.json"
+    whole.save(path)
+    assert main(["compare", str(path), *CLUSTER, *QUICK, "--architectures", "ideal-switch"]) == 0
+    assert "note: no operator of whole can be split, neither by its 64 samples" in (
+        capsys.readouterr().out
+    )

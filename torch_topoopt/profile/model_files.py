@@ -11,6 +11,7 @@ import torch
 
 from torch_topoopt.profile.tracing import (
     ProfileError,
+    bags_of,
     batch_size_of,
     positional_and_keyword,
     resized,
@@ -107,20 +108,22 @@ def _load_file(path: Path, function: str, batch_size: int | None) -> LoadedModel
         if comes_with_batch:
             batch = built[1]
             if batch_size is not None:
-                batch = _with_batch_size(batch, batch_size)
+                batch = _with_batch_size(network, batch, batch_size)
         else:
-            batch = _batch_from(module, path, batch_size)
+            batch = _batch_from(module, path, network, batch_size)
     name = path.stem if function == "build_model" else f"{path.stem}:{function}"
     return LoadedModel(lambda: network, batch, name)
 
 
-def _with_batch_size(batch: Any, batch_size: int) -> Any:
+def _with_batch_size(network: Any, batch: Any, batch_size: int) -> Any:
     arguments = positional_and_keyword(batch)
-    args, kwargs = resized(arguments, batch_size_of(arguments, None), batch_size)
+    bags = bags_of(network, arguments)
+    size = batch_size_of(arguments, None, bags)
+    args, kwargs = resized(arguments, size, batch_size, bags)
     return kwargs or args
 
 
-def _batch_from(module: ModuleType, path: Path, batch_size: int | None) -> Any:
+def _batch_from(module: ModuleType, path: Path, network: Any, batch_size: int | None) -> Any:
     """Calls the file's `example_batch`, with a batch size if it takes one."""
     make = getattr(module, "example_batch", None)
     if not callable(make):
@@ -136,4 +139,4 @@ def _batch_from(module: ModuleType, path: Path, batch_size: int | None) -> Any:
         batch = make()
     if batch_size is None:
         return batch
-    return _with_batch_size(batch, batch_size)
+    return _with_batch_size(network, batch, batch_size)

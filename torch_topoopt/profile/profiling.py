@@ -20,6 +20,7 @@ from torch_topoopt.profile.tracing import (
     ShapeCache,
     Trace,
     TracedOperator,
+    bags_of,
     batch_size_of,
     leaf_modules,
     meta_twin,
@@ -34,7 +35,7 @@ from torch_topoopt.user_functions import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from torch_topoopt.profile.tracing import Region
+    from torch_topoopt.profile.tracing import Bags, Region
 
 __all__ = [
     "DEFAULT_BATCH_SIZE",
@@ -67,7 +68,8 @@ def profile(
     called under `torch.device("meta")`, so that a model of any size needs no memory.
     `example_batch` is what the model is called with: a tensor, a tuple or list of positional
     arguments, or a dict of keyword arguments; only shapes and types matter. `batch_size` is the
-    first dimension of the batch's tensors (by default that of the first one).
+    first dimension of the batch's tensors (by default of the offsets of bags, else of the first
+    tensor).
 
     There is one operator per call of a leaf module (one that calls no other module) and per PyTorch
     function called between leaf modules. Views cost nothing and belong to the operator that made
@@ -113,8 +115,9 @@ def trace_calls(
     """
     network = _on_meta(model)
     batch = positional_and_keyword(example_batch)
-    size = batch_size_of(batch, batch_size)
-    return *_once_and_twice(network, batch, size, CallTrace), size
+    bags = bags_of(network, batch)
+    size = batch_size_of(batch, batch_size, bags)
+    return *_once_and_twice(network, batch, size, CallTrace, bags), size
 
 
 def _traces(
@@ -122,8 +125,16 @@ def _traces(
 ) -> tuple[AnyTrace, AnyTrace, int]:
     network = _on_meta(model)
     batch = positional_and_keyword(example_batch)
-    size = batch_size_of(batch, batch_size)
-    return *_knowing_no_values(lambda: _once_and_twice(network, batch, size, kind)), size
+    bags = bags_of(network, batch)
+    size = batch_size_of(batch, batch_size, bags)
+    return *_knowing_no_values(lambda: _once_and_twice(network, batch, size, kind, bags)), size
+
+
+def own_batch_size(model: Any, example_batch: Any) -> int:
+    """The number of samples of `example_batch`, for `model` as `profile` takes it."""
+    network = _on_meta(model)
+    batch = positional_and_keyword(example_batch)
+    return batch_size_of(batch, None, bags_of(network, batch))
 
 
 def trace_batches(
@@ -132,13 +143,21 @@ def trace_batches(
     """A trace of the model, as `profile` makes it, for each batch size. Raises ProfileError."""
     network = _on_meta(model)
     batch = positional_and_keyword(example_batch)
-    own = batch_size_of(batch, None)
+    bags = bags_of(network, batch)
+    own = batch_size_of(batch, None, bags)
 
     def trace_all() -> list[AnyTrace]:
         shapes = ShapeCache()
         leaves = _leaves(network, batch, shapes)
         return [
-            _trace(network, leaves, resized(batch, own, size), f"batch of {size}: ", kind, shapes)
+            _trace(
+                network,
+                leaves,
+                resized(batch, own, size, bags),
+                f"batch of {size}: ",
+                kind,
+                shapes,
+            )
             for size in sizes
         ]
 
@@ -158,12 +177,12 @@ def _knowing_no_values(trace: Callable[[], Traced]) -> Traced:
 
 
 def _once_and_twice(
-    network: Any, batch: Arguments, size: int, kind: type[AnyTrace]
+    network: Any, batch: Arguments, size: int, kind: type[AnyTrace], bags: Bags
 ) -> tuple[AnyTrace, AnyTrace]:
     shapes = ShapeCache()
     leaves = _leaves(network, batch, shapes)
     trace = _trace(network, leaves, batch, "", kind, shapes)
-    twice_as_many = resized(batch, size, 2 * size)
+    twice_as_many = resized(batch, size, 2 * size, bags)
     doubled = _trace(network, leaves, twice_as_many, f"batch of {2 * size}: ", kind, shapes)
     return trace, doubled
 

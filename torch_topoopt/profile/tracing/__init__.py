@@ -1,5 +1,6 @@
 """The operators of one training iteration of a model, recorded on meta tensors."""
 
+from torch_topoopt.profile.tracing.bags import Bags, bags_of
 from torch_topoopt.profile.tracing.batches import (
     Arguments,
     batch_size_of,
@@ -30,6 +31,7 @@ __all__ = [
     "INPUT",
     "OUTPUT",
     "Arguments",
+    "Bags",
     "Call",
     "CallTensor",
     "CallTrace",
@@ -41,6 +43,7 @@ __all__ = [
     "Span",
     "Trace",
     "TracedOperator",
+    "bags_of",
     "batch_size_of",
     "is_elementwise",
     "leaf_modules",

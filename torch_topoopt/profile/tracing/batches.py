@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from torch_topoopt.profile.tracing.records import ProfileError, tensors
+from torch_topoopt.profile.tracing.bags import Bags
+from torch_topoopt.profile.tracing.records import ProfileError, storage_of, tensors
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+NO_BAGS = Bags()
 
 
 def meta_twin(tensor: Any) -> Any:
@@ -29,8 +31,12 @@ def positional_and_keyword(example_batch: Any) -> Arguments:
     return (batch,), {}
 
 
-def batch_size_of(batch: Arguments, wanted: int | None) -> int:
-    first = [int(t.shape[0]) for t in tensors(batch) if t.dim()]
+def batch_size_of(batch: Arguments, wanted: int | None, bags: Bags = NO_BAGS) -> int:
+    """The number of samples of `batch`: `wanted`, where a tensor has as many, else that of its
+    offsets of bags, else that of its first tensor. Raises ProfileError."""
+    held = list(tensors(batch))
+    held.sort(key=lambda tensor: storage_of(tensor) not in bags.offsets)
+    first = [size for t in held if (size := bags.size_of(t)) is not None]
     if not first:
         raise ProfileError(
             "example_batch: it holds no tensor with a batch dimension; expected a tensor, a tuple "
@@ -45,13 +51,15 @@ def batch_size_of(batch: Arguments, wanted: int | None) -> int:
     return size
 
 
-def resized(batch: Arguments, size: int, new_size: int) -> Any:
-    """The batch with every first dimension that is `size` made `new_size`."""
+def resized(batch: Arguments, size: int, new_size: int, bags: Bags = NO_BAGS) -> Any:
+    """The batch with every first dimension that is `size` made `new_size`, and its `bags` with
+    offsets for as many samples and indices in proportion."""
 
     def resize(tensor: Any) -> Any:
-        if not tensor.dim() or tensor.shape[0] != size:
+        shape = bags.resized_shape(tensor, size, new_size)
+        if shape == tuple(tensor.shape):
             return tensor
-        made = torch.empty((new_size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+        made = torch.empty(shape, dtype=tensor.dtype, device="meta")
         return made.requires_grad_(tensor.requires_grad)
 
     return tree_map_only(torch.Tensor, resize, batch)
