@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -100,8 +101,9 @@ def test_two_jobs_of_one_plan_never_share_addresses(ring_plan: RingPlan) -> None
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """The only block and TCP port that are tried; a job beside this test derives none below 2."""
-    block = (1, 20_000)
+    """The only block and TCP port that are tried; jobs beside this test derive none from 252 on."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    block = (252 + worker % 3, 20_000)
     monkeypatch.setattr(loopback, "candidate_blocks", lambda digest, job: iter([block]))
     return block
 

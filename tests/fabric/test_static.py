@@ -5,6 +5,7 @@ What real cables and namespaces add is in tests/launcher/test_cluster_run.py.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -100,7 +101,8 @@ def make_file() -> ClusterFile:
     """A ring of three, at addresses of the loopback network that this process has for itself."""
     with socket.socket() as unique:
         unique.bind(("127.0.0.1", 0))
-        block = unique.getsockname()[1] % 200 + 20
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        block = 20 + worker % 4 * 50 + unique.getsockname()[1] % 50
     servers = tuple(
         ServerEntry(
             f"h{i}",
