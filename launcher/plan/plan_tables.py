@@ -63,7 +63,7 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
         return
     prediction = plan.prediction
     terminal.line(
-        f"predicted iteration: {format_seconds(prediction.iteration_s)} "
+        f"predicted iteration: {format_seconds(prediction.iteration_s)} at flow level "
         f"({format_seconds(prediction.compute_s)} of it compute; "
         f"single ring {format_seconds(prediction.single_ring_s)}, "
         f"ideal switch {format_seconds(prediction.ideal_switch_s)})"

@@ -100,9 +100,9 @@ def main(argv: list[str]) -> int:
     if arguments.plot is not None:
         compare_plot.draw(comparison, arguments.plot)
     if arguments.json:
-        console.print_json(figures(comparison, graph, cluster))
+        console.print_json(figures(comparison, graph, cluster, arguments.level))
     else:
-        _show(terminal, comparison)
+        _show(terminal, comparison, arguments.level)
     return OK
 
 
@@ -115,10 +115,11 @@ def _names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster) -> dict[str, Any]:
+def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster, level: str) -> dict[str, Any]:
     """The JSON output."""
     return {
         "model": graph.model,
+        "level": level,
         "batch_size": graph.batch_size,
         "servers": cluster.servers,
         "degree": cluster.degree,
@@ -132,7 +133,7 @@ def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster) -> dict[st
     }
 
 
-def _show(terminal: Terminal, comparison: Comparison) -> None:
+def _show(terminal: Terminal, comparison: Comparison, level: str) -> None:
     columns = ["architecture", "rate", "iteration", "compute", "tax", "cost", "value", "strategy"]
     rows = [
         [
@@ -149,7 +150,8 @@ def _show(terminal: Terminal, comparison: Comparison) -> None:
         ]
         for row in comparison.rows
     ]
-    terminal.table("One training iteration on each architecture", columns, rows)
+    title = f"One training iteration on each architecture, at {level} level"
+    terminal.table(title, columns, rows)
     for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):
         terminal.line(f"note: topoopt: {line}")
     for name, why in comparison.impossible.items():

@@ -221,7 +221,7 @@ def _show(terminal: console.Terminal, result: FlowsResult, arguments: argparse.N
     if arguments.plan is not None:
         if result.complete:
             iteration_s = result.completion_s / (arguments.iterations or 1)
-            terminal.line(f"iteration: {format_seconds(iteration_s)}")
+            terminal.line(f"iteration: {format_seconds(iteration_s)} at {arguments.level} level")
         busy_s = max(result.device_busy_s.tolist())
         terminal.line(f"busiest server: computes for {format_seconds(busy_s)}")
     terminal.line(
