@@ -101,6 +101,8 @@ class Build(build_ext):
             for extension in self.extensions:
                 extension.extra_objects = [str(path) for path in self._objects(extension)]
                 extension.depends = extension.extra_objects  # links again when one is newer
+                if extension.name.endswith("._backend") and objects.tls_version():
+                    extension.libraries.extend(objects.TLS_LIBRARIES)
         except objects.CompileError as error:
             raise SystemExit(f"torch_topoopt: {error}") from None
         super().build_extensions()
@@ -126,6 +128,7 @@ class Build(build_ext):
             "supported_torch": SUPPORTED_TORCH,
             "compiler": self._compiler(),
             "flags": " ".join(objects.code_flags()),
+            "openssl": objects.tls_version(),
             "sources": objects.digest("common", "plan", "transport", "collectives", "backend"),
         }
         record = root / "torch_topoopt" / "_build_info.json"

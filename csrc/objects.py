@@ -13,10 +13,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from glob import glob
 from pathlib import Path
 
@@ -44,6 +46,10 @@ FLAGS = [
 ]
 # What is compiled against torch's headers, and what of these all its files include.
 HEADERS = {"_core": "precompiled/pybind.h", "_backend": "backend/precompiled.h"}
+# The one file that uses OpenSSL, where that is installed, and the headers that it needs.
+TLS_SOURCE = CSRC / "transport" / "tls_session.cc"
+TLS_HEADER = CSRC / "transport" / "openssl.h"
+TLS_LIBRARIES = ("ssl", "crypto")
 # Planning, simulating and moving bytes are optimised as far as it goes. The backend only calls
 # them, and the bindings of _core only convert, though they are half of all the code that is made.
 PLAIN_OPTIMISATION = "-O3"
@@ -124,6 +130,15 @@ def code_flags() -> list[str]:
     return [flag for flag in FLAGS if flag.startswith(("-std", "-f"))]
 
 
+@cache
+def tls_version() -> str:
+    """The release of OpenSSL whose headers are installed, such as "3.0.19"; "" if there is none."""
+    probe = [*compiler(), *_environment_flags(), "-x", "c++", "-dM", "-E", str(TLS_HEADER)]
+    done = subprocess.run(probe, capture_output=True, text=True)
+    found = re.search(r'^#define OPENSSL_VERSION_STR "(.+)"$', done.stdout, re.MULTILINE)
+    return found[1] if found is not None and done.returncode == 0 else ""
+
+
 def compiler() -> list[str]:
     """The command of the C++ compiler, without flags of ours."""
     return shlex.split(os.environ.get("CXX", "c++"))
@@ -157,7 +172,7 @@ def _ninja_file(folder: Path, unit: Unit) -> tuple[str, list[Path]]:
         f"-I{CSRC}",
         *unit.flags,
         *(["-Og", "-g"] if debug else [unit.optimisation]),
-        *(flag for name in ("CPPFLAGS", "CXXFLAGS") for flag in _variable(name)),
+        *_environment_flags(),
     ]
     lines = [
         f"cxx = {_joined([*_ccache(), *compiler()])}",
@@ -181,6 +196,8 @@ def _ninja_file(folder: Path, unit: Unit) -> tuple[str, list[Path]]:
         made.parent.mkdir(parents=True, exist_ok=True)
         objects.append(made)
         lines.append(f"build {_path(made)}: object {_path(source)} | {_path(header)}.gch")
+        if source == TLS_SOURCE and tls_version():
+            lines.append("  flags = $flags -DTOPOOPT_TLS")
     return "\n".join([*lines, ""]), objects
 
 
@@ -190,8 +207,9 @@ def _ccache() -> list[str]:
     return [found] if found and not any("ccache" in word for word in compiler()) else []
 
 
-def _variable(name: str) -> list[str]:
-    return shlex.split(os.environ.get(name, ""))
+def _environment_flags() -> list[str]:
+    names = ("CPPFLAGS", "CXXFLAGS")
+    return [flag for name in names for flag in shlex.split(os.environ.get(name, ""))]
 
 
 def _write_if_other(path: Path, text: str) -> None:

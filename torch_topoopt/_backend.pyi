@@ -19,7 +19,7 @@ class LinkSpec:
     """
     A connected link, whose descriptor a Session takes over. `kind`: "socket" or "shm"; `peer`: the
     rank at the other end; `cable`: its index among the session's cables, -1 for ranks of one
-    server.
+    server; `tls_key`: 32 bytes that both ends share, with which the link is encrypted, or none.
     """
     def __init__(
         self,
@@ -29,6 +29,7 @@ class LinkSpec:
         kind: typing.Literal["socket", "shm"],
         peer: int,
         cable: int = -1,
+        tls_key: bytes = b"",
     ) -> None: ...
 
 class CableEnds:
@@ -193,9 +194,10 @@ class Session:
         """
         Flows and channels of which something is remembered.
         """
-    def replace_cable(self, cable: int, fd: int) -> None:
+    def replace_cable(self, cable: int, fd: int, tls_key: bytes = b"") -> None:
         """
-        Goes on with a cable over a verified connection, which the session takes over.
+        Goes on with a cable over a verified connection, which the session takes over; with a
+        `tls_key`, if the cable had one.
         """
     @property
     def cables_event(self) -> int:

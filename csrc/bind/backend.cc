@@ -97,12 +97,14 @@ void bindConfigs(py::module_& module) {
       module, "LinkSpec",
       "A connected link, whose descriptor a Session takes over. `kind`: \"socket\" "
       "or \"shm\"; `peer`: the rank at the other end; `cable`: its index among the session's "
-      "cables, -1 for ranks of one server.")
-      .def(
-          py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
-                      int cable) { return LinkSpec{link, fd, sends, kind, peer, nullptr, cable}; }),
-          py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
-          py::arg("cable") = kNoCable);
+      "cables, -1 for ranks of one server; `tls_key`: 32 bytes that both ends share, with which "
+      "the link is encrypted, or none.")
+      .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
+                       int cable, const py::bytes& tls_key) {
+             return LinkSpec{link, fd, sends, kind, peer, nullptr, cable, tls_key};
+           }),
+           py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
+           py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes());
   py::class_<CableEnds>(module, "CableEnds",
                         "A connection between ranks `a` and `b` of different servers: `link` is "
                         "its name as seen from `a`, which alone sends unless it is `duplex`. "
@@ -318,9 +320,14 @@ PYBIND11_MODULE(_backend, module) {
           "Cables of this rank that need a new connection, as indices.")
       .def(
           "replace_cable",
-          [](Session& session, int cable, int fd) { session.endpoint()->replaceCable(cable, fd); },
-          py::arg("cable"), py::arg("fd"), no_gil,
-          "Goes on with a cable over a verified connection, which the session takes over.")
+          [](Session& session, int cable, int fd, const py::bytes& tls_key) {
+            const std::string key = tls_key;
+            const py::gil_scoped_release released;
+            session.endpoint()->replaceCable(cable, fd, key);
+          },
+          py::arg("cable"), py::arg("fd"), py::arg("tls_key") = py::bytes(),
+          "Goes on with a cable over a verified connection, which the session takes over; with a "
+          "`tls_key`, if the cable had one.")
       .def("hold", &Session::hold)
       .def("release", &Session::release, py::arg("limit"), no_gil)
       .def("release_aborted", &Session::groupAborted, py::arg("why"), no_gil)

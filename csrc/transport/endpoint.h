@@ -174,8 +174,9 @@ class Endpoint final : private Link::Observer {
   // Not on the loop: this rank's cables that need a new connection.
   std::vector<int> lostCables();
   // Not on the loop: gives a cable a new, verified connection, which belongs to the endpoint from
-  // here on. The old one counts as lost, if it is not yet.
-  void replaceCable(int cable, int fd);
+  // here on. The old one counts as lost, if it is not yet. With a `tls_key` if the first one had
+  // one, else throws std::invalid_argument.
+  void replaceCable(int cable, int fd, std::string tls_key = {});
 
   // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
   // first one is 0.
@@ -301,7 +302,8 @@ class Endpoint final : private Link::Observer {
     FrameQueue::Kept kept{};
     bool settled = true;
     bool lost = false;
-    int waiting_fd = -1;       // a new connection, while the old one is being given up
+    int waiting_fd = -1;  // a new connection, while the old one is being given up
+    std::string waiting_key{};
     int quiet_ticks = 0;       // nothing has arrived
     int unanswered_ticks = 0;  // nothing has been acknowledged
     int joining_ticks = 0;     // the other end has not greeted
@@ -390,7 +392,7 @@ class Endpoint final : private Link::Observer {
   void onLinkLost(const FrameHeader& header);
   void onLinkHello(Link& link, const FrameHeader& header);
   void settle(OwnCable& cable, uint64_t received);
-  void joinCable(int number, int fd);
+  void joinCable(int number, int fd, std::string tls_key);
   void graphChanged();
   void onCableSpeed(Link& link, const FrameHeader& header);
   void reportSpeed(const CableSpeed& report, const Link* except);

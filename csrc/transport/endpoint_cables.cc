@@ -139,7 +139,9 @@ void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
     for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
     graphChanged();
   }
-  if (const int fd = std::exchange(cable.waiting_fd, -1); fd >= 0) joinCable(link.cable(), fd);
+  if (const int fd = std::exchange(cable.waiting_fd, -1); fd >= 0) {
+    joinCable(link.cable(), fd, std::move(cable.waiting_key));
+  }
   signalCables();
 }
 
@@ -341,29 +343,34 @@ std::vector<int> Endpoint::lostCables() {
   return list;
 }
 
-void Endpoint::replaceCable(int cable, int fd) {
-  reactor_.run([&] { joinCable(cable, fd); });
+void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
+  const auto found = cables_.find(cable);
+  if (found != cables_.end() && found->second.spec.tls_key.empty() != tls_key.empty()) {
+    Descriptor{fd};
+    throw std::invalid_argument("tls_key: cable " + std::to_string(cable) + " was opened " +
+                                (tls_key.empty() ? "with" : "without") + " one");
+  }
+  reactor_.run([&] { joinCable(cable, fd, std::move(tls_key)); });
 }
 
-void Endpoint::joinCable(int number, int fd) {
+void Endpoint::joinCable(int number, int fd, std::string tls_key) {
   const auto found = cables_.find(number);
   if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) {
     Descriptor{fd};
     return;
   }
   OwnCable& cable = found->second;
-  if (!cable.link->dead()) {
+  // Else it is lost soon, or its loss is known but not yet handled.
+  if (!cable.link->dead() || !cable.lost) {
     if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
     cable.waiting_fd = fd;
-    return cable.link->drop(Loss::kClosed, "the other end has opened it anew");
-  }
-  if (!cable.lost) {  // its loss is known, but not yet handled
-    if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
-    cable.waiting_fd = fd;
+    cable.waiting_key = std::move(tls_key);
+    cable.link->drop(Loss::kClosed, "the other end has opened it anew");
     return;
   }
   LinkSpec spec = cable.spec;
   spec.fd = fd;
+  spec.tls_key = std::move(tls_key);
   cable.joining_ticks = 0;
   OutFrame hello;
   hello.header = numbersOf(FrameType::kLinkHello, number, cable.generation, cable.received,

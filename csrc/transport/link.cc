@@ -7,6 +7,7 @@
 #include "transport/memory_link.h"
 #include "transport/shm_link.h"
 #include "transport/socket_link.h"
+#include "transport/tls_link.h"
 
 namespace topoopt {
 namespace {
@@ -52,8 +53,12 @@ std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
   if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket) {
     throw std::invalid_argument("cable: only a link over a socket has one");
   }
+  if (!spec.tls_key.empty() && spec.kind != LinkKind::kSocket) {
+    throw std::invalid_argument("tls_key: only a link over a socket has one");
+  }
   switch (spec.kind) {
     case LinkKind::kSocket:
+      if (!spec.tls_key.empty()) return std::make_unique<TlsLink>(spec, context);
       return std::make_unique<SocketLink>(spec, context);
     case LinkKind::kSharedMemory:
       return std::make_unique<ShmLink>(spec, context);

@@ -21,6 +21,7 @@
 #include "transport/frame.h"
 #include "transport/frame_queue.h"
 #include "transport/frame_reader.h"
+#include "transport/io.h"
 #include "transport/payload_buffer.h"
 #include "transport/rate_watch.h"
 #include "transport/reactor.h"
@@ -49,7 +50,8 @@ struct LinkSpec {
   LinkKind kind = LinkKind::kSocket;
   int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
   std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
-  int cable = kNoCable;  // of the endpoint's cables, where the link may be lost and replaced
+  int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
+  std::string tls_key{};  // of a socket whose bytes are encrypted, see TlsSession; "": they are not
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
@@ -154,13 +156,6 @@ class Link : public Reactor::Handler {
   void onTurn() final;
 
  protected:
-  enum class Io {
-    kMore,     // some bytes moved, and more may at once
-    kBlocked,  // no more for now: becameReadable() or becameWritable() will follow
-    kEnded,    // reading: the other end has ended its side. Writing: it is gone
-    kBroken,   // see `error`
-  };
-
   static constexpr size_t kBatchBytes = 64 << 10;
 
   Link(const LinkSpec& spec, const Context& context);
@@ -176,7 +171,7 @@ class Link : public Reactor::Handler {
   virtual void endWriting() = 0;
   virtual void closeBytes() = 0;
   // Bytes written that the neighbour's transport does not have yet.
-  virtual size_t unacknowledgedBytes() const { return 0; }
+  virtual size_t unacknowledgedBytes() { return 0; }
   // From now on the transport acknowledges nothing; what it has can still be read.
   virtual void endReading() {}
   virtual void reopenBytes(const LinkSpec& spec);

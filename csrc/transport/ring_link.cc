@@ -26,7 +26,7 @@ void RingLink::peerGone() {
   becameWritable();
 }
 
-Link::Io RingLink::readBytes(const iovec* parts, int part_count, size_t& count) {
+Io RingLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   if (attached_) {
     bool wake = false;
     count += in_.read(parts, part_count, kStepBytes, wake);
@@ -41,7 +41,7 @@ Link::Io RingLink::readBytes(const iovec* parts, int part_count, size_t& count) 
   return peer_gone_ ? Io::kEnded : Io::kBlocked;
 }
 
-Link::Io RingLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
+Io RingLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   if (peer_gone_) return Io::kEnded;
   if (!attached_) return Io::kBlocked;
   bool wake = false;

@@ -79,7 +79,7 @@ void SocketLink::closeBytes() {
 
 void SocketLink::reopenBytes(const LinkSpec& spec) { take(spec.fd); }
 
-size_t SocketLink::unacknowledgedBytes() const {
+size_t SocketLink::queuedBytes() const {
   int bytes = 0;
   return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : SIZE_MAX;
 }
@@ -98,8 +98,7 @@ bool SocketLink::answers() {
   const auto since = now - std::exchange(looked_, now);
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (unacknowledgedBytes() == 0 ||
-      getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+  if (queuedBytes() == 0 || getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
     return true;
   }
   // Nothing is in flight while the neighbour has no room; the system asks ever more rarely then.
@@ -125,7 +124,7 @@ void SocketLink::onReady(uint32_t events) {
   if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) becameReadable();
 }
 
-Link::Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count) {
+Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   for (;;) {
     const ssize_t got = readv(socket_.get(), parts, part_count);
     if (got > 0) {
@@ -143,7 +142,7 @@ Link::Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count
   }
 }
 
-Link::Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
+Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   iovec taken[FrameQueue::kMaxParts];
   msghdr message{};
   message.msg_iov = taken;

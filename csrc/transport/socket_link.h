@@ -7,7 +7,7 @@
 
 namespace topoopt {
 
-class SocketLink final : public Link {
+class SocketLink : public Link {
  public:
   SocketLink(const LinkSpec& spec, const Context& context);
   ~SocketLink() override { close(); }
@@ -15,20 +15,26 @@ class SocketLink final : public Link {
   void start() override;
   bool delivered() const override;
   void onReady(uint32_t events) override;
-  bool answers() override;
-  std::optional<SendProgressCounters> sendProgress() override;
+  bool answers() final;
+  std::optional<SendProgressCounters> sendProgress() final;
 
- private:
-  void take(int fd);
+ protected:
+  int descriptor() const { return socket_.get(); }
+  // Bytes that the socket has taken and the neighbour's transport does not have yet.
+  size_t queuedBytes() const;
+
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
   Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
   void expect(size_t bytes) override;
-  size_t batchBytes() const override { return most_per_write_; }
+  size_t batchBytes() const final { return most_per_write_; }
   void endWriting() override;
   void closeBytes() override;
-  size_t unacknowledgedBytes() const override;
+  size_t unacknowledgedBytes() override { return queuedBytes(); }
   void endReading() override;
   void reopenBytes(const LinkSpec& spec) override;
+
+ private:
+  void take(int fd);
 
   Descriptor socket_;
   size_t most_per_write_ = kBatchBytes;

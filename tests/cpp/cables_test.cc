@@ -10,19 +10,35 @@
 #include "network.h"
 #include "traffic.h"
 #include "transport/cable_graph.h"
+#include "transport/tls_session.h"
 
 namespace topoopt {
 namespace {
 
 constexpr Fault kFaults[] = {Fault::kClosed, Fault::kHalf, Fault::kSilent, Fault::kOneWay};
 
-NetworkOptions thatRecovers(const Shape& shape) {
-  return {.size = shape.size, .cables = shape.cables, .routes = 2, .recovers = true};
-}
+// Of plain cables and, where this build has TLS, of encrypted ones.
+class Cables : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
+  }
+  NetworkOptions thatRecovers(const Shape& shape) const {
+    return {.size = shape.size,
+            .cables = shape.cables,
+            .routes = 2,
+            .recovers = true,
+            .encrypted = GetParam()};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(PlainAndEncrypted, Cables, testing::Bool(), [](const auto& encrypted) {
+  return encrypted.param ? "encrypted" : "plain";
+});
 
 // ---- ways around -------------------------------------------------------------------------------
 
-TEST(Cables, WhatIsOnItsWayArrivesOverOtherWays) {
+TEST_P(Cables, WhatIsOnItsWayArrivesOverOtherWays) {
   TestRandom random(601);
   const std::vector<Shape> rings{{"ring of 4", ringOf(4), 4}, {"complete 5", completeOf(5), 5}};
   for (const Shape& shape : rings) {
@@ -41,11 +57,11 @@ TEST(Cables, WhatIsOnItsWayArrivesOverOtherWays) {
   }
 }
 
-TEST(Cables, TheyComeAndGoUnderTraffic) {
+TEST_P(Cables, TheyComeAndGoUnderTraffic) {
   TestRandom random(602);
   const std::vector<Shape> rings{
       {"ring of 4", ringOf(4), 4}, {"complete 5", completeOf(5), 5}, {"line of 3", lineOf(3), 3}};
-  for (size_t round = 0; round < partOf(4); ++round) {
+  for (size_t round = 0; round < partOf(GetParam() ? 2 : 4); ++round) {
     const Shape& shape = rings[round % rings.size()];
     SCOPED_TRACE(shape.name);
     Traffic traffic;
@@ -79,10 +95,10 @@ TEST(Cables, TheyComeAndGoUnderTraffic) {
   }
 }
 
-TEST(Cables, BytesThatAreNoFrameCostTheCableOnly) {
+TEST_P(Cables, BytesThatAreNoFrameCostTheCableOnly) {
   TestRandom random(606);
   Traffic traffic;
-  Network network({.size = 4, .cables = ringOf(4), .routes = 2, .recovers = true}, random);
+  Network network(thatRecovers({"", ringOf(4), 4}), random);
   network.hurt(2, Fault::kCorrupted);
   eventually("the cable is lost", [&] { return network.lost(2); });
   traffic.addRandom(4, 30, 100000, random);
@@ -92,9 +108,9 @@ TEST(Cables, BytesThatAreNoFrameCostTheCableOnly) {
 
 // ---- no way left -------------------------------------------------------------------------------
 
-TEST(Cables, ARankWhoseConnectionsAllEndIsGone) {
+TEST_P(Cables, ARankWhoseConnectionsAllEndIsGone) {
   TestRandom random(603);
-  Network network({.size = 4, .cables = ringOf(4), .recovers = true}, random);
+  Network network(thatRecovers({"", ringOf(4), 4}), random);
   Channel channel(network, 1);
   for (const size_t cable : {1, 2}) network.hurt(cable, Fault::kClosed);
   for (const int rank : {0, 1, 3}) {
@@ -103,7 +119,7 @@ TEST(Cables, ARankWhoseConnectionsAllEndIsGone) {
   }
 }
 
-TEST(Cables, ARankThatIsCutOffMayComeBackUntilTheLimit) {
+TEST(LostCables, ARankThatIsCutOffMayComeBackUntilTheLimit) {
   TestRandom random(604);
   Network network({.size = 3,
                    .cables = lineOf(3),
@@ -118,7 +134,7 @@ TEST(Cables, ARankThatIsCutOffMayComeBackUntilTheLimit) {
   }
 }
 
-TEST(Cables, AProcessThatStandsStillIsNotALostCable) {
+TEST(LostCables, AProcessThatStandsStillIsNotALostCable) {
   TestRandom random(605);
   Network network({.size = 3,
                    .cables = ringOf(3),
@@ -131,7 +147,7 @@ TEST(Cables, AProcessThatStandsStillIsNotALostCable) {
   EXPECT_NE(why.find("rank 1 is stopped"), std::string::npos) << why;
 }
 
-TEST(Cables, AProcessThatStandsStillIsNamedWhereLinksAreNoCables) {
+TEST(LostCables, AProcessThatStandsStillIsNamedWhereLinksAreNoCables) {
   TestRandom random(607);
   for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kSharedMemory}) {
     std::vector<Cable> cables = ringOf(3);

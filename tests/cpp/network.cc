@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "transport/tls_session.h"
 
 namespace topoopt {
 namespace {
@@ -186,7 +187,7 @@ std::vector<Shape> shapes() {
 }
 
 Network::Network(const NetworkOptions& options, TestRandom& random)
-    : routes_(routesOf(options, random)), cables_(options.cables) {
+    : routes_(routesOf(options, random)), cables_(options.cables), encrypted_(options.encrypted) {
   std::vector<CableEnds> ends;
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
@@ -199,6 +200,7 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
       near.cable = far.cable = static_cast<int>(ends.size());
       ends.push_back({there, cable.a, cable.b, cable.duplex});
     }
+    if (cable.kind == LinkKind::kSocket) near.tls_key = far.tls_key = nextKey();
     paths_.push_back(lay(cable, options, near, far));
     configs[cable.a].links.push_back(std::move(near));
     configs[cable.b].links.push_back(std::move(far));
@@ -214,6 +216,10 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
     config.cable_tick = options.cable_tick;
     endpoints_.push_back(std::make_shared<Endpoint>(std::move(config)));
   }
+}
+
+std::string Network::nextKey() {
+  return encrypted_ ? std::string(TlsSession::kKeyBytes, ++keys_) : "";
 }
 
 Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, LinkSpec& near,
@@ -300,8 +306,9 @@ void Network::replace(size_t cable) {
   const auto [near, far] = connectedPair();
   paths_[cable].near.reset(dup(near));
   paths_[cable].far.reset(dup(far));
-  at(cables_[cable].a)->replaceCable(static_cast<int>(cable), near);
-  at(cables_[cable].b)->replaceCable(static_cast<int>(cable), far);
+  const std::string key = nextKey();
+  at(cables_[cable].a)->replaceCable(static_cast<int>(cable), near, key);
+  at(cables_[cable].b)->replaceCable(static_cast<int>(cable), far, key);
 }
 
 void Network::write(size_t cable, const void* data, size_t bytes) {

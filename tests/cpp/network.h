@@ -84,6 +84,7 @@ struct NetworkOptions {
   bool recovers = false;         // cables are TCP connections, and may be lost and replaced
   std::chrono::milliseconds silence_limit = kWaitLimit;
   std::chrono::milliseconds cable_tick = EndpointConfig{}.cable_tick;
+  bool encrypted = false;  // TLS on the cables that are sockets
 };
 
 // What can become of a cable that recovers.
@@ -135,10 +136,14 @@ class Network {
     Descriptor near{};  // copies of both descriptors, of a cable that recovers
     Descriptor far{};
   };
+  // Of the next connection; "" where cables are not encrypted.
+  std::string nextKey();
   Path lay(const Cable& cable, const NetworkOptions& options, LinkSpec& near, LinkSpec& far);
 
   std::vector<Path> paths_;
   std::vector<Cable> cables_;
+  const bool encrypted_;
+  char keys_ = 0;
 };
 
 // The channel of a group without the group: opened on all ranks, remembers how it failed.

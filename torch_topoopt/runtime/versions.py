@@ -31,6 +31,7 @@ class BuildInfo:
     supported_torch: str = ">=2.11,<2.16"
     compiler: str = "compiler not recorded"  # else the first line of what it says of itself
     flags: str = "flags not recorded"
+    openssl: str = ""  # the release that encrypts links; "": none
     sources: str = ""  # digest of the C++ that ranks must have in common: schedules, frames, limits
 
 
@@ -70,6 +71,16 @@ def check_build(torch_version: str) -> None:
     )
 
 
+def check_tls() -> None:
+    """Raises BuildMismatchError if this build cannot encrypt links."""
+    info = build_info()
+    if info is None or not info.openssl:
+        raise BuildMismatchError(
+            "torch_topoopt was built without OpenSSL; install its headers, 3.0 or newer "
+            f"(Debian: apt-get install libssl-dev), and rebuild it with: {_REBUILD}"
+        )
+
+
 def check_installed() -> None:
     """`check_build` for the torch that is installed, which is not imported for it."""
     check_build(metadata.version("torch"))
@@ -83,7 +94,7 @@ def versions_text() -> str:
     except metadata.PackageNotFoundError:
         torch = "not installed"
     built = (
-        f"with torch {info.torch}, {info.compiler}, {info.flags}"
+        f"with torch {info.torch}, {_tls_text(info)}, {info.compiler}, {info.flags}"
         if info is not None
         else f"none; make one with: {_REBUILD}"
     )
@@ -95,6 +106,10 @@ def versions_text() -> str:
             f"build   {built}",
         ]
     )
+
+
+def _tls_text(info: BuildInfo) -> str:
+    return f"OpenSSL {info.openssl}" if info.openssl else "no OpenSSL (needed to encrypt links)"
 
 
 def _release(version: str) -> tuple[int, int]:
