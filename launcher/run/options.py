@@ -85,6 +85,7 @@ class RunOptions:
     least_servers: int | None
     seed: int
     run_dir: Path | None
+    encrypt: bool
     wandb: bool
     json: bool
     torchrun: argparse.Namespace
@@ -145,6 +146,7 @@ def parse(argv: list[str]) -> RunOptions:
         least_servers=least,
         seed=arguments.seed,
         run_dir=arguments.run_dir,
+        encrypt=arguments.encrypt,
         wandb=arguments.wandb,
         json=arguments.json,
         torchrun=arguments,
@@ -156,7 +158,7 @@ _WITHOUT_VALUE = frozenset(
     {
         *("-h", "--help", "-m", "--module", "--no-python", "--no_python", "--run-path"),
         *("--run_path", "--standalone", "--virtual-local-rank", "--virtual_local_rank"),
-        *("--json", "--measure", "--wandb"),
+        *("--encrypt", "--json", "--measure", "--wandb"),
     }
 )
 
@@ -252,6 +254,11 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         default="user",
         help="who passes on what is for a server without a link: the ranks between, along all "
         "planned routes (default), or the kernels of the hosts, along the heaviest; netns only",
+    )
+    group.add_argument(
+        "--encrypt",
+        action="store_true",
+        help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
     )
     group.add_argument(
         "--wandb",

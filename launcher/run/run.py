@@ -41,8 +41,9 @@ from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_
 from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
+from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
-from torch_topoopt.runtime.versions import check_installed
+from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -391,6 +392,8 @@ class RunInProgress:
             STARTED_VARIABLE: repr(self.metrics.started),
             TAKE_OVER_VARIABLE: ",".join(self.options.take_over),
         }
+        if self.options.encrypt:
+            variables[ENCRYPT_VARIABLE] = "1"
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
             logs = self.folder / "logs"
@@ -417,10 +420,19 @@ class RunInProgress:
         return failures
 
 
+def _check_tls() -> None:
+    try:
+        check_tls()
+    except BuildMismatchError as error:
+        raise InputError(f"encrypt: {error}") from None
+
+
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     options = run_options.parse(argv)
     check_installed()
+    if options.encrypt:
+        _check_tls()
     if options.wandb:
         wandb_log.require()
     if not options.json:

@@ -184,7 +184,7 @@ TEST(TlsSessions, KeysOfAnotherLengthAreRefused) {
 // Somebody between the ends changes one bit of one record.
 TEST(TlsSessions, AChangedRecordBreaksTheSession) {
   TestRandom random(902);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 8; ++round) {
     Pair pair;
     ASSERT_EQ(pair.shakeHands(), std::pair(Io::kMore, Io::kMore));
     const Bytes data = randomBytes(100000, random);
@@ -237,7 +237,7 @@ TEST(TlsSessions, TheEndIsKnownWithAndWithoutANotice) {
 // What an end may take for acknowledged is what the other one can read of so much of the wire.
 TEST(TlsSessions, WhatIsAcknowledgedCanBeRead) {
   TestRandom random(903);
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < 10; ++round) {
     Pair pair;
     ASSERT_EQ(pair.shakeHands(), std::pair(Io::kMore, Io::kMore));
     const size_t before = pair.sealed_forth;

@@ -26,6 +26,7 @@ from torch_topoopt.fabric.handshake import (
     Kind,
     Outcome,
     wire_version,
+    without_encryption,
 )
 from torch_topoopt.fabric.links import listen, start_connecting
 from torch_topoopt.fabric.wiring import PortAddress
@@ -405,9 +406,27 @@ def test_a_process_without_descriptors_goes_on_later(
         connecting.result(LIMIT_S).close()
 
 
+def test_each_connection_has_a_key_that_its_ends_alone_know(listener: socket.socket) -> None:
+    keys = []
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool, Handshakes(OURS) as near, Handshakes(OURS) as far:
+            far.expect(Expected(listener, {LINK: NAME}, lambda connection, ends: None))
+            accepting = pool.submit(far.run, time.monotonic() + LIMIT_S)
+            near.dial(LINK, NAME, dial(listener))
+            near.run(time.monotonic() + LIMIT_S)
+            accepting.result(LIMIT_S)
+            assert near.keys() == far.keys()
+            keys.append(near.keys()[LINK])
+    assert keys[0] != keys[1]
+    assert {len(key) for key in keys} == {32}
+
+
 def test_the_version_covers_what_both_ends_must_have() -> None:
     version = wire_version("0123456789ab")
     assert re.fullmatch(r"\S+ \(protocol \d+, (little|big)-endian, build 0123456789ab\)", version)
+    encrypted = wire_version("0123456789ab", encrypted=True)
+    assert encrypted == version.replace("ab)", "ab, TLS 1.3)")
+    assert without_encryption(encrypted) == version
     with pytest.raises(ValueError, match="longer than 96"):
         Identity(OURS.secret, OURS.plan_digest, "9" * 97)
 

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.backend.ranks import require_tls
 
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.op_graph import OpGraph
@@ -217,6 +218,30 @@ def test_restarts_redirected_logs_and_a_fixed_master_port_work_as_with_torchrun(
     logs = sorted((scripts / "here" / "logs").rglob("stderr.log"))
     assert len(logs) == 4, "two ranks, two attempts"
     assert "logs: here/logs" in done.stdout
+
+
+_ENCRYPTED = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group()
+tensor = torch.ones(1000)
+dist.all_reduce(tensor)
+assert tensor.tolist() == [2.0] * 1000
+dist.destroy_process_group()
+print("encrypted:", os.environ["TOPOOPT_ENCRYPT"])
+"""
+
+
+def test_the_links_of_a_run_are_encrypted_if_asked(launcher: Any, scripts: Path) -> None:
+    require_tls()
+    (scripts / "encrypted.py").write_text(_ENCRYPTED)
+    done: Done = launcher.run(
+        "run", "--plan", "plan.json", "--run-dir", "here", "--encrypt", "encrypted.py"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("encrypted: 1") == 2
 
 
 def test_wandb_gets_the_metrics_offline(launcher: Any, scripts: Path) -> None:

@@ -37,20 +37,28 @@ class CableSession(Protocol):
 
     def lost_cables(self) -> list[int]: ...
 
-    def replace_cable(self, cable: int, fd: int) -> None: ...
+    def replace_cable(self, cable: int, fd: int, tls_key: bytes) -> None: ...
 
 
 class CableKeeper:
     """A thread that connects and accepts lost cables of one server until close().
 
     It ends with `session`, too, which it does not keep. Cables are numbered as connections(plan)
-    lists them. `ports`, whose listeners are open, belong to this object.
+    lists them. `ports`, whose listeners are open, belong to this object. New connections are
+    `encrypted` if the first ones were.
     """
 
     def __init__(
-        self, identity: Identity, ports: ServerPorts, plan: Plan, session: CableSession
+        self,
+        identity: Identity,
+        ports: ServerPorts,
+        plan: Plan,
+        session: CableSession,
+        *,
+        encrypted: bool = False,
     ) -> None:
         self._ports = ports
+        self._encrypted = encrypted
         self._number = {ends_of(link): i for i, link in enumerate(connections(plan))}
         self._dialling: set[Link] = set()
         self._not_before: dict[Link, float] = {}
@@ -110,7 +118,8 @@ class CableKeeper:
         elif session is None:
             outcome.connection.close()
         else:
-            session.replace_cable(self._number[outcome.ends], outcome.connection.detach())
+            key = outcome.key if self._encrypted else b""
+            session.replace_cable(self._number[outcome.ends], outcome.connection.detach(), key)
 
 
 _keepers: weakref.WeakSet[CableKeeper] = weakref.WeakSet()

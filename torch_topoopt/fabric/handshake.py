@@ -7,6 +7,9 @@ Three messages, and a verdict (C connects, A accepts; HMAC is HMAC-SHA256 under 
     C to A   HMAC("connect", greeting, nonce)
     A to C   what is wrong, as text; empty if nothing is
 
+HMAC("link", greeting, nonce) is a key of the connection, which both ends know and never send: links
+that are encrypted begin TLS with it (csrc/transport/tls_session.h).
+
 A connection that proves nothing is a stranger's: it is closed and counted, and no error of the job.
 One that knows the secret and says another version, plan or link than is expected is an error at
 both ends, which names them. All connections are proven by one loop, so none waits for another.
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch_topoopt")
 
 SECRET_BYTES = 32
+_ENCRYPTED = ", TLS 1.3"  # in a version
 _MAGIC = b"TOPOOPT3"
 # Raised with every change of what ranks send each other after the handshake (csrc/transport/frame.h
 # and the schedules of csrc/plan).
@@ -101,10 +105,16 @@ class Ends:
         return f"rank {self.source} to rank {self.target}"
 
 
-def wire_version(build: str = "") -> str:
+def wire_version(build: str = "", *, encrypted: bool = False) -> str:
     """All that must be the same at both ends; `build` identifies the sources of the backend."""
-    protocol = f"protocol {_WIRE_VERSION}, {sys.byteorder}-endian"
-    return f"{__version__} ({protocol}, build {build})" if build else f"{__version__} ({protocol})"
+    parts = [f"protocol {_WIRE_VERSION}", f"{sys.byteorder}-endian"]
+    parts += [f"build {build}"] if build else []
+    return f"{__version__} ({', '.join(parts)}{_ENCRYPTED if encrypted else ''})"
+
+
+def without_encryption(version: str) -> str:
+    """The wire_version() of the same build for links that are not encrypted."""
+    return version.replace(_ENCRYPTED, "")
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,10 @@ class Identity:
         version, digest = self.version.encode("ascii", "replace"), self.plan_digest.encode("ascii")
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return _GREETING.pack(_MAGIC, version, digest, ends.kind, *numbers, nonce)
+
+    def link_key(self, greeting: bytes, nonce: bytes) -> bytes:
+        """For what the ends of this one connection send each other after the handshake."""
+        return hmac.digest(self.secret, b"link" + greeting + nonce, "sha256")
 
     def proof(self, role: bytes, greeting: bytes, nonce: bytes) -> bytes:
         return hmac.digest(self.secret, role + greeting + nonce, "sha256")
@@ -179,13 +193,15 @@ class Expected:
 class Outcome:
     """A connection that was proven, or `error`: it was dialled, or the right secret accepted it.
 
-    `connection`, which blocks, belongs to whom poll() has returned it to.
+    `connection`, which blocks, belongs to whom poll() has returned it to. `key` is known to both
+    of its ends alone.
     """
 
     ends: Ends
     accepted: bool
     connection: socket.socket | None
     error: str = ""
+    key: bytes = field(default=b"", repr=False)
 
 
 @dataclass(eq=False)
@@ -212,6 +228,7 @@ class Handshakes:
         # Apart, for a process that verifies a link has both of its ends.
         self._called: dict[Ends, socket.socket] = {}
         self._accepted: dict[Ends, socket.socket] = {}
+        self._keys: dict[Ends, bytes] = {}
         self._outcomes: list[Outcome] = []
         self._strangers = Strangers()
         self._unproven: dict[_Conversation, None] = {}  # accepted; the oldest first
@@ -314,6 +331,10 @@ class Handshakes:
         self._stack.pop_all()
         return dict(sorted((self._called | self._accepted).items()))
 
+    def keys(self) -> dict[Ends, bytes]:
+        """Of each proven connection what its two ends alone know."""
+        return dict(self._keys)
+
     def _missing(self) -> list[str]:
         """Names of connections that are not proven: the dialled ones first."""
         names = [name for ends, name in self._dialled.items() if ends not in self._called]
@@ -326,6 +347,7 @@ class Handshakes:
         if outcome.connection is not None:
             proven = self._accepted if outcome.accepted else self._called
             proven[outcome.ends] = self._stack.enter_context(outcome.connection)
+            self._keys[outcome.ends] = outcome.key
         return outcome.error
 
     def _slice(self, timeout_s: float, *, patient: bool) -> list[Outcome]:
@@ -496,7 +518,7 @@ class Handshakes:
             return Outcome(ends, False, None, f"{name}: {error.strerror or error}{hint}")
         if wrong:
             return Outcome(ends, False, None, f"{name}: the other end says: {wrong}")
-        return Outcome(ends, False, connection)
+        return Outcome(ends, False, connection, key=self._identity.link_key(greeting, nonce))
 
     def _accepting(self, expected: Expected, connection: socket.socket) -> Talk:
         data = yield _GREETING.size
@@ -519,7 +541,7 @@ class Handshakes:
             expected.admit(connection, ends)
         except FabricError as error:
             return Outcome(ends, True, None, str(error))
-        return Outcome(ends, True, connection)
+        return Outcome(ends, True, connection, key=self._identity.link_key(data, nonce))
 
     def _mismatch(self, greeting: _Greeting, missing: Iterable[Ends]) -> str:
         """The mismatch of a proven end; "" if there is none."""

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
@@ -47,11 +47,15 @@ LISTEN_QUEUE = 4096
 
 @dataclass(frozen=True)
 class OpenLink:
-    """A verified connection. `link` starts at this server, unless it only receives."""
+    """A verified connection. `link` starts at this server, unless it only receives.
+
+    `key` is known to its two ends alone.
+    """
 
     link: Link
     connection: socket.socket
     sends: bool
+    key: bytes = field(default=b"", repr=False)
 
 
 def describe(link: Link) -> str:
@@ -262,12 +266,16 @@ class ServerPorts:
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
         prepare(connection, self._addresses[ends.target, ends.target_port])
 
-    def taken(self, proven: Mapping[Ends, socket.socket]) -> list[OpenLink]:
+    def taken(
+        self, proven: Mapping[Ends, socket.socket], keys: Mapping[Ends, bytes]
+    ) -> list[OpenLink]:
         """The links among what is `proven`, in the order of their ends."""
         return [
-            OpenLink(link, connection, True)
+            OpenLink(link, connection, True, keys[ends])
             if link.source == self._server
-            else OpenLink(link.reverse if self._duplex else link, connection, self._duplex)
+            else OpenLink(
+                link.reverse if self._duplex else link, connection, self._duplex, keys[ends]
+            )
             for ends, connection in proven.items()
             if ends.kind is Kind.LINK
             for link in [Link(ends.source, ends.source_port, ends.target, ends.target_port)]

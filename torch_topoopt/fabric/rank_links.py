@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
@@ -41,8 +41,8 @@ class Timeouts:
 class RankLinks:
     """The connections of one rank: planned links (of leaders only), and rank -> connection.
 
-    `forwarded`: those to leaders of other servers that the hosts between forward. `identity` is
-    what the ranks have proven to each other.
+    `forwarded`: those to leaders of other servers that the hosts between forward, with keys that
+    the two ends alone know. `identity` is what the ranks have proven to each other.
     """
 
     identity: Identity
@@ -51,6 +51,7 @@ class RankLinks:
     planned: list[OpenLink]
     local: dict[int, socket.socket]
     forwarded: dict[int, socket.socket]
+    forwarded_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
 
 
 def open_rank_links(
@@ -100,10 +101,12 @@ def open_rank_links(
                 {other: names[other].split(" ")[kind] for other in lower}, handshakes, deadline
             )
         handshakes.run(deadline)
-        proven = handshakes.take()
-        taken = [port.taken(proven) for port, _ in kinds]
+        proven, keys = handshakes.take(), handshakes.keys()
+        local, *forwarded = (port.taken(proven) for port, _ in kinds)
+        forwarded_keys = [port.taken(keys) for port, _ in kinds[1:]]
         ports.keep()
-        return RankLinks(identity, ports, ports.taken(proven), taken[0], dict(*taken[1:]))
+        planned = ports.taken(proven, keys)
+        return RankLinks(identity, ports, planned, local, dict(*forwarded), dict(*forwarded_keys))
 
 
 def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:

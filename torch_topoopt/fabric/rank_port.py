@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.handshake import Ends, Expected, Kind
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from torch_topoopt.fabric.handshake import Handshakes
+
+_Of = TypeVar("_Of")
 
 
 class RankPort(ABC):
@@ -54,15 +56,14 @@ class RankPort(ABC):
     def _ends(self, source: int, target: int) -> Ends:
         return Ends(self.kind, source, -1, target, -1)
 
-    def taken(self, proven: Mapping[Ends, socket.socket]) -> dict[int, socket.socket]:
-        """Rank -> connection, of all that are `proven`."""
-        return dict(
-            sorted(
-                (ends.source if ends.target == self._rank else ends.target, connection)
-                for ends, connection in proven.items()
-                if ends.kind is self.kind
-            )
-        )
+    def taken(self, proven: Mapping[Ends, _Of]) -> dict[int, _Of]:
+        """Rank -> what is `proven` of its connection."""
+        of_rank = {
+            ends.source if ends.target == self._rank else ends.target: of_connection
+            for ends, of_connection in proven.items()
+            if ends.kind is self.kind
+        }
+        return {rank: of_rank[rank] for rank in sorted(of_rank)}
 
     @abstractmethod
     def _dial(self, name: str, timeout_s: float) -> socket.socket:

@@ -28,6 +28,7 @@ from torch_topoopt.fabric.rank_layout import (
 )
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
+from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
@@ -182,12 +183,12 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
     global _server
-    limit = silence_limit()
+    limit, encrypted = silence_limit(), encryption_asked()
     meet_s = timeout.total_seconds()
     deadline = time.monotonic() + meet_s
     meeting = StoreMeeting(store, place.index)
     place = replace(place, server=_server)
-    version = meet_versions(meeting, place, deadline)
+    version = meet_versions(meeting, place, deadline, encrypted=encrypted)
     network = given_network(meeting, place, deadline)
     if network is not None:
         _server = network.layout.server_of[place.index]
@@ -206,7 +207,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=link_specs(extension, links, plan, wiring, layout, place.index),
+        links=link_specs(extension, links, plan, wiring, layout, place.index, encrypted=encrypted),
         routes=rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded)),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
@@ -220,7 +221,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
     )
     job.end_supervision = end_supervision
-    job.keeper = _keeper_of(job, links)
+    job.keeper = _keeper_of(job, links, encrypted=encrypted)
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout, meeting)
@@ -238,12 +239,12 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     return job
 
 
-def _keeper_of(job: Job, links: RankLinks) -> CableKeeper | None:
+def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | None:
     """What takes this rank's cables back, if it has some."""
     if not links.planned:
         links.ports.close()
         return None
-    return CableKeeper(links.identity, links.ports, job.plan, job.session)
+    return CableKeeper(links.identity, links.ports, job.plan, job.session, encrypted=encrypted)
 
 
 def silence_limit() -> timedelta:

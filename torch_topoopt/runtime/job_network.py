@@ -16,7 +16,7 @@ from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.handshake import wire_version
+from torch_topoopt.fabric.handshake import wire_version, without_encryption
 from torch_topoopt.fabric.links import OpenLink, connections, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
@@ -25,6 +25,7 @@ from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
+from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -98,13 +99,15 @@ class Place:
     separate: bool = False
 
 
-def meet_versions(meeting: Meeting, place: Place, deadline: float) -> str:
+def meet_versions(
+    meeting: Meeting, place: Place, deadline: float, *, encrypted: bool = False
+) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    here = wire_version(info.sources if info is not None else "")
+    here = wire_version(info.sources if info is not None else "", encrypted=encrypted)
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):
@@ -114,11 +117,17 @@ def meet_versions(meeting: Meeting, place: Place, deadline: float) -> str:
                 if there != here:
                     raise FabricError(
                         f"rank {place.ranks[rank]} has torch_topoopt {there}, "
-                        f"rank {place.ranks[0]} has {here}; install the same on all hosts"
+                        f"rank {place.ranks[0]} has {here}; {_advice(there, here)}"
                     )
         broadcast(meeting, "versions", None)
     receive(meeting, "versions", deadline)
     return here
+
+
+def _advice(there: str, here: str) -> str:
+    if without_encryption(there) == without_encryption(here):
+        return f"run all with --encrypt or {ENCRYPT_VARIABLE}=1, or none"
+    return "install the same on all hosts"
 
 
 def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered | None:
@@ -228,9 +237,19 @@ def _forwarded_pairs(plan: Plan, wiring: Wiring, layout: RankLayout) -> Iterator
 
 
 def link_specs(
-    extension: Any, links: RankLinks, plan: Plan, wiring: Wiring, layout: RankLayout, rank: int
+    extension: Any,
+    links: RankLinks,
+    plan: Plan,
+    wiring: Wiring,
+    layout: RankLayout,
+    rank: int,
+    *,
+    encrypted: bool = False,
 ) -> list[Any]:
-    """The connections as _backend.LinkSpec; a Session owns their descriptors from then on."""
+    """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
+
+    Those between servers may be `encrypted`; others do not leave the kernel of one machine.
+    """
     planned = list(connections(plan))
     number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
     number |= {link: i for i, link in enumerate(planned)}
@@ -238,9 +257,9 @@ def link_specs(
     for opened in links.planned:
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
-        descriptor = opened.connection.detach()
+        descriptor, key = opened.connection.detach(), opened.key if encrypted else b""
         specs.append(
-            extension.LinkSpec(link, descriptor, opened.sends, "socket", peer, number[link])
+            extension.LinkSpec(link, descriptor, opened.sends, "socket", peer, number[link], key)
         )
     local = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
@@ -251,5 +270,8 @@ def link_specs(
     for peer, connection in links.forwarded.items():
         between = Link(rank, -1, peer, -1)
         cable = forwarded[min(rank, peer), max(rank, peer)]
-        specs.append(extension.LinkSpec(between, connection.detach(), True, "socket", peer, cable))
+        descriptor, key = connection.detach(), links.forwarded_keys[peer] if encrypted else b""
+        specs.append(
+            extension.LinkSpec(between, descriptor, True, "socket", peer, cable, tls_key=key)
+        )
     return specs

@@ -13,11 +13,13 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch.distributed as dist
 from support.limits import limit_s as stretched
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, Plan
+from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ def make_plan(servers: int, degree: int, *, ports: str = "duplex", gbps: float =
     demand = Demand((GroupDemand(tuple(range(servers)), 1 << 20),), ())
     network = find_network(cluster, demand) if servers > 1 else Network((), (), ())
     return Plan.of_network(cluster, network, demand, model="test")
+
+
+def require_tls() -> None:
+    """Skips the test in a build that cannot encrypt links."""
+    info = build_info()
+    if info is None or not info.openssl:
+        pytest.skip("this build has no OpenSSL")
 
 
 @dataclasses.dataclass
