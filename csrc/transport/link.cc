@@ -173,6 +173,7 @@ void Link::becameWritable() {
 
 void Link::onTurn() {
   turn_asked_ = false;
+  if (dead_) return;  // a frame was sent: it is kept for another link
   if (readable_) readFrames(kReadTurnBytes);
   if (!dead_) writeFrames();
 }

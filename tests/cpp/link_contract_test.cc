@@ -13,6 +13,7 @@
 
 #include "network.h"
 #include "traffic.h"
+#include "transport/descriptor.h"
 #include "transport/link.h"
 #include "transport/memory_link.h"
 #include "transport/tls_session.h"
@@ -485,6 +486,50 @@ INSTANTIATE_TEST_SUITE_P(AllKinds, LinkContract,
                            const std::string kind = kindName(carrier.param.kind);
                            return carrier.param.encrypted ? "tls" : kind;
                          });
+
+// ---- links of cables ---------------------------------------------------------------------------
+
+// What a slow cable is known by (rate_watch.h).
+TEST(CableLinks, TheSystemCountsWhatIsAcknowledged) {
+  for (const std::string& key : {std::string(), std::string(TlsSession::kKeyBytes, 'k')}) {
+    if (!key.empty() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
+    const auto [near_fd, far_fd] = connectedPair();
+    End near(0, {.link = {0, 0, 1, 0}, .fd = near_fd, .cable = 0, .tls_key = key});
+    End far(1, {.link = {1, 0, 0, 0}, .fd = far_fd, .cable = 0, .tls_key = key});
+    const std::vector<std::byte> data(kMaxPayloadBytes);
+    near.on([&](Link& link) {
+      for (uint64_t message = 0; message < 8; ++message) {
+        link.send(End::frame(0, 1, message, data));
+      }
+    });
+    EXPECT_EQ(far.waitForFrames(8).size(), 8u);
+    std::optional<SendProgressCounters> counted;
+    eventually("all is acknowledged", [&] {
+      near.on([&](Link& link) { counted = link.sendProgress(); });
+      return counted && counted->acknowledged_bytes >= 8 * data.size();
+    });
+    EXPECT_GT(counted->busy.count(), 0);
+  }
+}
+
+TEST(CableLinks, OneThatIsLostKeepsWhatIsSent) {
+  const std::string text(sizeof(FrameHeader), 'x');  // neither a frame nor TLS
+  for (const std::string& key : {std::string(), std::string(TlsSession::kKeyBytes, 'k')}) {
+    if (!key.empty() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    const Descriptor far(fds[1]);
+    End near(0, {.link = {0, 0, 1, 0}, .fd = fds[0], .cable = 0, .tls_key = key});
+    ASSERT_EQ(send(far.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+    EXPECT_NE(near.waitForLoss().find(key.empty() ? "not a frame" : "TLS: "), std::string::npos);
+    const std::vector<std::byte> data(100);
+    near.on([&](Link& link) { link.send(End::frame(0, 1, 0, data)); });
+    near.on([](Link& link) {  // after the turn that the frame has asked for
+      link.takeKept();
+      EXPECT_EQ(link.takeUnwritten().size(), 1u);
+    });
+  }
+}
 
 // ---- shared memory alone -----------------------------------------------------------------------
 

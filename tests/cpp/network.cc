@@ -77,7 +77,16 @@ std::runtime_error refused(const char* what) {
   return std::runtime_error(std::string(what) + ": " + std::strerror(errno));
 }
 
-// Both ends of a TCP connection, as between two machines.
+void passNothing(int fd) {
+  sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &nothing};
+  if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
+    throw refused("SO_ATTACH_FILTER");
+  }
+}
+
+}  // namespace
+
 std::pair<int, int> connectedPair() {
   const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -97,16 +106,6 @@ std::pair<int, int> connectedPair() {
   for (const int fd : {near, far}) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   return {near, far};
 }
-
-void passNothing(int fd) {
-  sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
-  const sock_fprog program{1, &nothing};
-  if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
-    throw refused("SO_ATTACH_FILTER");
-  }
-}
-
-}  // namespace
 
 // libstdc++ counts the owners of an exception with atomics, but is not built with this sanitizer,
 // which then takes what the last owner deletes for a race with what an earlier one read.

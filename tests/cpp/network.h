@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "seed.h"
@@ -50,6 +51,9 @@ void eventually(const char* what, const Condition& condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
+
+// Both ends of a TCP connection, as between two machines.
+std::pair<int, int> connectedPair();
 
 struct Cable {
   int a;
