@@ -2,6 +2,7 @@
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --operations 5000 --ranks 4
+    python benchmarks/overhead.py --encryption --ranks 4
 
 start-up    seconds until the first barrier of --start-ranks ranks has passed, against gloo, in
             alternating rounds; torch is imported already
@@ -10,6 +11,9 @@ memory      growth of the resident memory of a rank by its first group; its peak
 growth      resident memory after --operations operations of many kinds and sizes, against that
             after the first tenth of them
 idle CPU    CPU time per second of a rank that waits in nothing, and of one that waits in a barrier
+encryption  with --encryption, in place of the others: an all_reduce of --message bytes by --ranks
+            servers with plain and with encrypted links, in alternating rounds: its time, and the
+            CPU time of all ranks per GB on links; without a limit, and on links of --bandwidth
 
 Of a page of shared memory, each of k ranks that have it counts 1 / k.
 """
@@ -34,6 +38,9 @@ import torch.distributed as dist
 from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, loopback, shared_memory
 
+from torch_topoopt.plan.units import parse_gbps
+from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
+
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
 _RUN_LIMIT_S = 900.0
 _BACKENDS = ("topoopt", "gloo")
 _FURTHER_GROUPS = 8
+_ENCRYPTED = {"plain": "0", "encrypted": "1"}
+_CALLS = 5
 _MIB = 1 << 20
 
 
@@ -193,6 +202,52 @@ def status_bytes(field: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
 
+def all_reduce_cost(setting: Setting, encrypt: str, message_bytes: int) -> tuple[float, float]:
+    """Seconds of one all_reduce, and CPU seconds of all ranks per GB that its ring carries."""
+    # As under torchrun: a port that is free now may be taken when rank 0 would listen there.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def run(rank: int) -> tuple[float, float]:
+        setting.become(rank)
+        os.environ.update(
+            {ENCRYPT_VARIABLE: encrypt, "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            MASTER_PORT=str(store.port),
+        )
+        torch.set_num_threads(1)
+        message = torch.ones(message_bytes // 4)
+        dist.init_process_group("topoopt")
+        dist.all_reduce(message)
+        dist.barrier()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        for _ in range(_CALLS):
+            dist.all_reduce(message)
+        seconds, cpu_s = time.perf_counter() - begin, time.process_time() - cpu_begin
+        dist.destroy_process_group()
+        return seconds / _CALLS, cpu_s / _CALLS
+
+    costs = call_in_processes(setting.ranks, run, limit_s=_RUN_LIMIT_S)
+    carried_gb = 2 * (setting.ranks - 1) * message_bytes / 1e9
+    return max(seconds for seconds, _ in costs), sum(cpu_s for _, cpu_s in costs) / carried_gb
+
+
+def compare_encryption(options: argparse.Namespace) -> dict[str, Any]:
+    document = {}
+    for bandwidth in (None, options.bandwidth):
+        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in _ENCRYPTED}
+        for turn in range(options.rounds):
+            for name in _ENCRYPTED if turn % 2 == 0 else reversed(_ENCRYPTED):
+                gbps = parse_gbps(bandwidth) if bandwidth else None
+                with loopback(options.ranks, min(2, options.ranks - 1), gbps) as setting:
+                    cost = all_reduce_cost(setting, _ENCRYPTED[name], options.message)
+                costs[name].append(cost)
+        document[bandwidth or "no limit"] = costs
+        print(f"  all_reduce of {options.message / _MIB:g} MiB, {setting.description}:")
+        for name, of_rounds in costs.items():
+            seconds, cpu_s = (statistics.median(values) for values in zip(*of_rounds, strict=True))
+            print(f"    {name:10} {seconds * 1e3:8.1f} ms, {cpu_s:.2f} CPU s per GB", flush=True)
+    return document
+
+
 def describe(backend: str, ranks: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Prints the worst rank of everything."""
 
@@ -232,7 +287,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--message", type=int, default=64 << 20, help="bytes of an all_reduce")
     parser.add_argument("--idle-seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=3, help="of start-up")
+    parser.add_argument("--rounds", type=int, default=3, help="of start-up, or of --encryption")
+    parser.add_argument("--encryption", action="store_true", help="the price of encrypted links")
+    parser.add_argument("--bandwidth", default="500Mbps", help="of a link, for --encryption")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
     return parser.parse_args()
 
@@ -240,8 +297,11 @@ def parse_arguments() -> argparse.Namespace:
 def benchmark(options: argparse.Namespace) -> None:
     print(f"# on {options.on}")
     document: dict[str, Any] = {"version": 1, "on": options.on}
-    document["start_up"] = compare_start_up(options)
-    for backend in _BACKENDS:
+    if options.encryption:
+        document["encryption"] = compare_encryption(options)
+    else:
+        document["start_up"] = compare_start_up(options)
+    for backend in () if options.encryption else _BACKENDS:
         with open_setting(options.on, options.ranks) as setting:
             run = functools.partial(observe, setting, backend, options)
             ranks = call_in_processes(options.ranks, run, limit_s=_RUN_LIMIT_S, fresh=True)
