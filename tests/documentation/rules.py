@@ -98,6 +98,11 @@ SMALLER = (
         r"benchmarks/planner\.py$",
         "benchmarks/planner.py --models ncf -n 4 -d 2 --evaluations 20 --samples 10",
     ),
+    Smaller(
+        ".*",
+        r"benchmarks/expert_strategies\.py.*",
+        "benchmarks/expert_strategies.py --models ncf:tiny -n 4 -d 2 --evaluations 20",
+    ),
     Smaller(".*", r"(benchmarks/routing\.py \w+)", r"\1 --servers 8 --degree 2"),
     Smaller(
         ".*",
