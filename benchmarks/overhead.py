@@ -204,15 +204,10 @@ def status_bytes(field: str) -> int:
 
 def all_reduce_cost(setting: Setting, encrypt: str, message_bytes: int) -> tuple[float, float]:
     """Seconds of one all_reduce, and CPU seconds of all ranks per GB that its ring carries."""
-    # As under torchrun: a port that is free now may be taken when rank 0 would listen there.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def run(rank: int) -> tuple[float, float]:
         setting.become(rank)
-        os.environ.update(
-            {ENCRYPT_VARIABLE: encrypt, "TORCHELASTIC_USE_AGENT_STORE": "True"},
-            MASTER_PORT=str(store.port),
-        )
+        os.environ[ENCRYPT_VARIABLE] = encrypt
         torch.set_num_threads(1)
         message = torch.ones(message_bytes // 4)
         dist.init_process_group("topoopt")

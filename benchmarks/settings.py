@@ -69,12 +69,13 @@ class Setting:
 @contextlib.contextmanager
 def shared_memory(ranks: int) -> Iterator[Setting]:
     """All ranks are accelerators of one server: no plan, no network."""
-    yield Setting(
-        f"shared memory, {ranks} ranks on one server",
-        ranks,
-        _local_store(),
-        mpi_options=_oversubscribe(ranks),
-    )
+    with _local_store() as environment:
+        yield Setting(
+            f"shared memory, {ranks} ranks on one server",
+            ranks,
+            environment,
+            mpi_options=_oversubscribe(ranks),
+        )
 
 
 @contextlib.contextmanager
@@ -82,9 +83,12 @@ def loopback(ranks: int, degree: int, gbps: float | None) -> Iterator[Setting]:
     """Every rank is a server of its own, linked by TCP over the loopback device."""
     plan = make_plan(ranks, degree, 10.0 if gbps is None else gbps)
     driver = LoopbackFabric(job=os.getpid(), gbps=gbps)
-    with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder,
+        _local_store() as environment,
+    ):
         try:
-            environment = _local_store() | _documents(plan, driver.connect(plan), folder)
+            environment |= _documents(plan, driver.connect(plan), folder)
             yield Setting(
                 f"loopback TCP, {ranks} servers x {degree} links"
                 + (f" of {gbps * 1000:g} Mb/s" if gbps else ""),
@@ -139,10 +143,13 @@ def _goodput_bytes_per_s(fabric: NetnsFabric, plan: Plan, wiring: Wiring) -> flo
     return statistics.median(goodput.gbps for goodput in measured) * BYTES_PER_GBPS
 
 
-def _local_store() -> dict[str, str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+@contextlib.contextmanager
+def _local_store() -> Iterator[dict[str, str]]:
+    """Where rank 0 may listen: nobody else is given the port, for it stays bound here."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1])}
 
 
 def _documents(plan: Plan, wiring: Wiring, folder: str) -> dict[str, str]:
