@@ -77,7 +77,7 @@ def _run(command: list[str], **variables: str) -> str:
 @pytest.mark.parametrize(
     ("sanitizer", "share"),
     [
-        ("address,undefined", 0.5),
+        ("address,undefined", 0.3),
         ("thread", 0.15),
         pytest.param("address,undefined", 1.0, marks=pytest.mark.exhaustive),
         pytest.param("thread", 1.0, marks=pytest.mark.exhaustive),

@@ -218,7 +218,8 @@ def test_versions_are_printed_by_topoopt_and_by_the_package(
     assert first == f"topoopt {metadata.version('torch-topoopt')}"
     assert torch_line.split() == ["torch", metadata.version("torch")]
     assert python.startswith("Python  " + ".".join(map(str, sys.version_info[:3])))
-    assert build == f"build   with torch {info.torch}, {info.compiler}, {info.flags}"
+    tls = f"OpenSSL {info.openssl}" if info.openssl else "no OpenSSL (needed to encrypt links)"
+    assert build == f"build   with torch {info.torch}, {tls}, {info.compiler}, {info.flags}"
 
 
 def test_versions_are_printed_where_nothing_was_built(
