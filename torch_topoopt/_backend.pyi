@@ -35,8 +35,8 @@ class LinkSpec:
 class CableEnds:
     """
     A connection between ranks `a` and `b` of different servers: `link` is its name as seen from
-    `a`, which alone sends unless it is `duplex`. `rate` is that of each direction, in a unit that
-    all cables share.
+    `a`, which alone sends unless it is `duplex`. `rate` is that of each direction in Gb/s; 1 for
+    all if none is known.
     """
     def __init__(
         self, link: torch_topoopt.plan.Link, a: int, b: int, duplex: bool, rate: float = 1.0

@@ -108,7 +108,7 @@ void bindConfigs(py::module_& module) {
   py::class_<CableEnds>(module, "CableEnds",
                         "A connection between ranks `a` and `b` of different servers: `link` is "
                         "its name as seen from `a`, which alone sends unless it is `duplex`. "
-                        "`rate` is that of each direction, in a unit that all cables share.")
+                        "`rate` is that of each direction in Gb/s; 1 for all if none is known.")
       .def(py::init([](const plan::Link& link, int a, int b, bool duplex, double rate) {
              return CableEnds{link, a, b, duplex, rate};
            }),

@@ -22,8 +22,8 @@ struct CableEnds {
   int a = 0;
   int b = 0;
   bool duplex = true;  // else only `a` sends
-  // Of each direction, in any unit, the same for all cables; 0 for a connection over cables of
-  // others.
+  // Of each direction, in Gb/s; 1 for all where the plan's are not known, 0 for a connection over
+  // cables of others.
   double rate = 1.0;
 };
 

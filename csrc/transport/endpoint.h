@@ -306,7 +306,10 @@ class Endpoint final : private Link::Observer {
     std::string waiting_key{};
     int quiet_ticks = 0;       // nothing has arrived
     int unanswered_ticks = 0;  // nothing has been acknowledged
-    int joining_ticks = 0;     // the other end has not greeted
+    int standing_ticks = 0;    // nor anything of what is in flight
+    // When one of the two ended a connection.
+    std::optional<Reactor::Clock::time_point> last_standstill{};
+    int joining_ticks = 0;  // the other end has not greeted
     RateWatch rate{};
     uint64_t speed_reports = 0;
   };
@@ -402,6 +405,8 @@ class Endpoint final : private Link::Observer {
   void carrierLost(int interface);
   void tick();
   void tickCable(OwnCable& cable);
+  const char* standstillOf(OwnCable& cable);
+  double usualRate(const OwnCable& cable) const;
   void watchRate(OwnCable& cable);
   void signalCables();
   void watchNeighbours();

@@ -24,15 +24,20 @@ namespace topoopt {
 namespace {
 
 constexpr int kMostUnansweredTicks = 3;
+// A system waits ever longer before it sends again what was lost; a new connection begins at once.
+constexpr std::chrono::seconds kLongestStandstill{2};
+constexpr std::chrono::seconds kSoonAgain{10};
 constexpr int kMostQuietLooks = 8;  // in the silence limit
 // In which a report reaches all ranks that it can reach.
 constexpr std::chrono::milliseconds kReportTime{100};
 constexpr int kMostJoiningTicks = 25;
 // From the first report of a change until groups are notified of it.
 constexpr std::chrono::milliseconds kSettlingTime{50};
+constexpr double kBytesPerSecondOfGbps = 1e9 / 8;
 constexpr uint32_t kSpeedUnits = 1'000'000;  // that are 1
 
 constexpr const char* kNoAnswer = "nothing is acknowledged";
+constexpr const char* kStandstill = "its host answers, but what is sent does not arrive";
 
 std::string stoppedText(int rank, std::chrono::milliseconds limit) {
   return "rank " + std::to_string(rank) +
@@ -83,9 +88,9 @@ std::string listOf(const std::vector<int>& ranks) {
   return text;
 }
 
-std::string megabits(double rate) {
+std::string shortOf(double number) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g", rate);
+  std::snprintf(text, sizeof text, "%.3g", number);
   return text;
 }
 
@@ -396,7 +401,7 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   cable.received = 0;
   cable.generation = std::max(theirs, cable.generation) + 1;
   cable.lost = false;
-  cable.quiet_ticks = cable.unanswered_ticks = 0;
+  cable.quiet_ticks = cable.unanswered_ticks = cable.standing_ticks = 0;
   link.establish();
   cable.rate.restart();
   logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
@@ -429,6 +434,27 @@ void Endpoint::tick() {
   reactor_.after(config_.cable_tick, [this] { tick(); });
 }
 
+// Why what is sent does not arrive; nullptr if it does. A cable of which this is said twice within
+// a short time is used again only as long after as a slow one: small packets, with which it is
+// opened, may pass where large ones do not.
+const char* Endpoint::standstillOf(OwnCable& cable) {
+  const Acknowledged acknowledged = cable.link->acknowledged();
+  cable.unanswered_ticks = acknowledged == Acknowledged::kNothing ? cable.unanswered_ticks + 1 : 0;
+  cable.standing_ticks = acknowledged == Acknowledged::kAdvances ? 0 : cable.standing_ticks + 1;
+  const auto limit =
+      std::min<std::chrono::milliseconds>(kLongestStandstill, config_.silence_limit / 2);
+  const bool silent = cable.unanswered_ticks >= kMostUnansweredTicks;
+  const bool stands = cable.standing_ticks * config_.cable_tick >= limit;
+  if (!silent && !stands) return nullptr;
+  const auto now = Reactor::Clock::now();
+  const auto before = std::exchange(cable.last_standstill, std::optional(now));
+  if (stands || (before && now - *before < kSoonAgain)) {
+    const double speed = cable.rate.distrust(now);
+    reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, speed}, nullptr);
+  }
+  return silent ? kNoAnswer : kStandstill;
+}
+
 // What is sent must be acknowledged by the neighbour's system, however slowly the cable carries it;
 // and its process, which sends something in every tick, must be heard of now and then.
 void Endpoint::tickCable(OwnCable& cable) {
@@ -438,10 +464,7 @@ void Endpoint::tickCable(OwnCable& cable) {
     if (++cable.joining_ticks > kMostJoiningTicks) link.drop(Loss::kSilent, "no greeting");
     return;
   }
-  cable.unanswered_ticks = link.answers() ? 0 : cable.unanswered_ticks + 1;
-  if (cable.unanswered_ticks >= kMostUnansweredTicks) {
-    return link.drop(Loss::kSilent, kNoAnswer);
-  }
+  if (const char* why = standstillOf(cable)) return link.drop(Loss::kSilent, why);
   cable.quiet_ticks = link.takeReceived() ? 0 : cable.quiet_ticks + 1;
   if (cable.quiet_ticks * config_.cable_tick >= config_.silence_limit) {
     return failAll(stoppedText(cable.spec.peerRank(), config_.silence_limit), true);
@@ -470,7 +493,7 @@ void Endpoint::lookAtNeighbours() {
     if (of.link->dead()) continue;
     of.quiet_looks = of.link->takeReceived() ? 0 : of.quiet_looks + 1;
     if (of.quiet_looks > kMostQuietLooks) {
-      return failAll(of.link->answers()
+      return failAll(of.link->acknowledged() != Acknowledged::kNothing
                          ? stoppedText(of.rank, config_.silence_limit)
                          : "rank " + std::to_string(of.rank) + " is unreachable: " + kNoAnswer,
                      true);
@@ -480,18 +503,39 @@ void Endpoint::lookAtNeighbours() {
   reactor_.after(config_.silence_limit / kMostQuietLooks, [this] { lookAtNeighbours(); });
 }
 
+// What a cable should carry, by the plan's rates and by what part of theirs other cables of this
+// rank carry: one that was slow from the first large message on has no better rate of its own.
+// Where all wait for that one, the others have but short messages, for which a part above 1 is no
+// evidence.
+double Endpoint::usualRate(const OwnCable& cable) const {
+  const auto planned = [this](const OwnCable& of) {
+    return graph_->cables()[of.spec.cable].rate * kBytesPerSecondOfGbps;
+  };
+  double part = 0;
+  for (const auto& [number, other] : cables_) {
+    if (planned(other) <= 0) continue;  // over cables of others
+    part = std::max({part, other.rate.bestBytesPerSecond() / planned(other),
+                     std::min(1.0, other.rate.bestBurstBytesPerSecond() / planned(other))});
+  }
+  return part * planned(cable);
+}
+
 // A slow cable is reported to all ranks, whose groups change their rings.
 void Endpoint::watchRate(OwnCable& cable) {
   if (!cable.spec.sends) return;
-  const auto speed = cable.rate.look(cable.link->sendProgress(), Reactor::Clock::now());
-  if (!speed) return;
-  const double usual = cable.rate.bestBytesPerSecond() * 8e-6;
-  logLine(*speed < 1 ? LogLevel::kWarning : LogLevel::kInfo,
-          "the link " + textOf(cable.link->name()) +
-              (*speed < 1 ? " is slow: it carries " + megabits(usual * *speed) + " of " +
-                                megabits(usual) + " Mb/s"
-                          : " is tried at its usual rate"));
-  reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, *speed}, nullptr);
+  const auto change =
+      cable.rate.look(cable.link->sendProgress(), Reactor::Clock::now(), usualRate(cable));
+  if (!change) return;
+  const bool slow = change->speed < 1;
+  std::string text = "the link " + textOf(cable.link->name());
+  text += slow ? " is slow: it carries " + shortOf(change->speed * change->usual * 8e-6) + " of " +
+                     shortOf(change->usual * 8e-6) + " Mb/s"
+               : " is tried at its usual rate";
+  if (change->lost_part > 0) {
+    text += ", as " + shortOf(100 * change->lost_part) + " % of its packets are lost";
+  }
+  logLine(slow ? LogLevel::kWarning : LogLevel::kInfo, text);
+  reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, change->speed}, nullptr);
 }
 
 }  // namespace topoopt

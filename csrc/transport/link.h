@@ -72,6 +72,12 @@ enum class Loss : uint8_t {
   kBroken = 4,   // an error here, or bytes that are no frame
 };
 
+enum class Acknowledged {
+  kNothing,   // it is silent
+  kStands,    // it answers, but what is in flight, and was sent again, does not arrive
+  kAdvances,  // more than before, or nothing is in flight
+};
+
 class Link : public Reactor::Handler {
  public:
   class Observer {
@@ -135,8 +141,8 @@ class Link : public Reactor::Handler {
   void establish() { established_ = true; }
   bool usable() const { return !dead_ && established_; }
   void lookForAcknowledgements();
-  // Whether the neighbour's transport has answered since the last call, or had nothing to answer.
-  virtual bool answers() { return true; }
+  // What the neighbour's transport has acknowledged since the last call.
+  virtual Acknowledged acknowledged() { return Acknowledged::kAdvances; }
   // What the system has counted of this connection; nullopt where it does not.
   virtual std::optional<SendProgressCounters> sendProgress() { return std::nullopt; }
   // Something has arrived since the last call.

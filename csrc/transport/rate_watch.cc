@@ -19,6 +19,14 @@ constexpr int kSlowLooks = 4;
 constexpr double kMeasurable = 0.5;
 constexpr double kAllTheTime = 0.9;
 constexpr double kUnblocked = 0.05;
+// Packets are lost where a network is congested, too, but few. By what is lost, a connection is
+// judged over the last looks, of which it must have been busy for a part.
+constexpr double kLossyPart = 0.03;
+constexpr double kFewestLost = 3;
+constexpr double kLossyBusy = 0.3;
+constexpr int kLossyLooks = 2;
+constexpr size_t kMostReadings = 6;
+constexpr std::chrono::duration<double> kBurstsBusy{0.1};  // together
 constexpr std::chrono::seconds kFirstPause{10};
 constexpr std::chrono::seconds kLongestPause{300};
 
@@ -29,48 +37,99 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
   if (size < offsetof(tcp_info, tcpi_sndbuf_limited)) return std::nullopt;  // before Linux 4.10
+  const bool tells_twice = size >= offsetof(tcp_info, tcpi_reord_seen);     // from Linux 4.19 on
+  const uint32_t twice = tells_twice ? info.tcpi_dsack_dups : 0;
   return SendProgressCounters{
       .acknowledged_bytes = info.tcpi_bytes_acked,
       .busy = std::chrono::microseconds(info.tcpi_busy_time),
       .blocked = std::chrono::microseconds(info.tcpi_rwnd_limited),
+      .segments = info.tcpi_data_segs_out,
+      .lost = info.tcpi_total_retrans - std::min(twice, info.tcpi_total_retrans),
       .idle_lately = info.tcpi_delivery_rate_app_limited != 0,
   };
 }
 
-std::optional<double> RateWatch::look(const std::optional<SendProgressCounters>& counters,
-                                      Clock::time_point now) {
-  if (speed_ < 1 && now >= retry_) {
-    speed_ = 1;
-    slow_looks_ = 0;
-    before_.reset();
-    return speed_;
-  }
-  if (!counters) return std::nullopt;
-  const auto before = std::exchange(before_, Reading{*counters, now});
-  if (!before) return std::nullopt;
-  const std::chrono::duration<double> elapsed = now - before->time;
-  const std::chrono::duration<double> busy = counters->busy - before->counters.busy;
-  const std::chrono::duration<double> blocked = counters->blocked - before->counters.blocked;
-  if (blocked > kUnblocked * elapsed || busy < kMeasurable * elapsed) return std::nullopt;
-  const auto bytes = counters->acknowledged_bytes - before->counters.acknowledged_bytes;
-  const double rate = static_cast<double>(bytes) / busy.count();
-  best_ = std::max(best_, rate);
-  if (busy < kAllTheTime * elapsed || counters->idle_lately) return std::nullopt;
-  return judge(rate, now);
+RateWatch::Progress::Progress(const Reading& from, const Reading& to)
+    : elapsed_s(std::chrono::duration<double>(to.time - from.time).count()),
+      busy_s(std::chrono::duration<double>(to.counters.busy - from.counters.busy).count()),
+      blocked_s(std::chrono::duration<double>(to.counters.blocked - from.counters.blocked).count()),
+      bytes(static_cast<double>(to.counters.acknowledged_bytes) -
+            static_cast<double>(from.counters.acknowledged_bytes)),
+      segments(static_cast<double>(to.counters.segments) -
+               static_cast<double>(from.counters.segments)),
+      lost(static_cast<double>(to.counters.lost) - static_cast<double>(from.counters.lost)) {}
+
+void RateWatch::restart() {
+  readings_.clear();
+  slow_looks_ = lossy_looks_ = 0;
 }
 
-// At `rate`, with something to send all the time.
-std::optional<double> RateWatch::judge(double rate, Clock::time_point now) {
-  if (rate >= kSlow * speed_ * best_) {
-    slow_looks_ = 0;
-    return std::nullopt;
+std::optional<RateWatch::Change> RateWatch::look(
+    const std::optional<SendProgressCounters>& counters, Clock::time_point now,
+    double usual_elsewhere) {
+  if (speed_ < 1 && now >= retry_) {
+    speed_ = 1;
+    restart();
+    return Change{.speed = 1.0, .usual = std::max(best_, usual_elsewhere)};
   }
-  if (++slow_looks_ < kSlowLooks) return std::nullopt;
-  slow_looks_ = 0;
-  speed_ = std::max(rate / best_, kLeastSpeed);
+  if (!counters) return std::nullopt;
+  readings_.push_back({*counters, now});
+  if (readings_.size() < 2) return std::nullopt;
+  if (readings_.size() > kMostReadings) readings_.pop_front();
+  const Progress last(readings_[readings_.size() - 2], readings_.back());
+  measure(last);
+  return judge(last, counters->idle_lately, std::max(best_, usual_elsewhere), now);
+}
+
+// What waits in a shaper leaves it in a burst now and then, faster than the network is for long.
+void RateWatch::measure(const Progress& last) {
+  if (last.blocked_s > kUnblocked * last.elapsed_s) return;
+  burst_bytes_ += last.bytes;
+  burst_busy_s_ += last.busy_s;
+  if (burst_busy_s_ >= kBurstsBusy.count()) {
+    const double rate = std::exchange(burst_bytes_, 0.0) / std::exchange(burst_busy_s_, 0.0);
+    best_burst_ = std::max(best_burst_, std::min(rate, measured_burst_));
+    measured_burst_ = rate;
+  }
+  if (last.busyPart() < kMeasurable) return;
+  best_ = std::max(best_, std::min(last.rate(), measured_));
+  measured_ = last.rate();
+}
+
+std::optional<RateWatch::Change> RateWatch::judge(const Progress& last, bool idle_lately,
+                                                  double usual, Clock::time_point now) {
+  const double limit = kSlow * speed_ * usual;
+  const Progress window(readings_.front(), readings_.back());
+  lossy_looks_ = losesPackets(window, limit) ? lossy_looks_ + 1 : 0;
+  if (lossy_looks_ >= kLossyLooks) {
+    return slow(window.rate(), usual, window.lost / window.segments, now);
+  }
+  const bool blocked = last.blocked_s > kUnblocked * last.elapsed_s;
+  if (blocked || last.busyPart() < kAllTheTime || idle_lately) return std::nullopt;
+  slow_looks_ = last.rate() < limit ? slow_looks_ + 1 : 0;
+  if (slow_looks_ < kSlowLooks) return std::nullopt;
+  return slow(last.rate(), usual, 0.0, now);
+}
+
+// So many that it carries less than `limit` while it waits for the network.
+bool RateWatch::losesPackets(const Progress& window, double limit) {
+  return window.lost >= std::max(kFewestLost, kLossyPart * window.segments) &&
+         window.blocked_s <= kUnblocked * window.elapsed_s && window.busyPart() >= kLossyBusy &&
+         window.rate() < limit;
+}
+
+double RateWatch::distrust(Clock::time_point now) {
   pause_ = pause_.count() == 0 ? kFirstPause : std::min(2 * pause_, kLongestPause);
   retry_ = now + pause_;
-  return speed_;
+  return speed_ = kLeastSpeed;
+}
+
+std::optional<RateWatch::Change> RateWatch::slow(double rate, double usual, double lost_part,
+                                                 Clock::time_point now) {
+  slow_looks_ = lossy_looks_ = 0;
+  distrust(now);
+  speed_ = std::max(rate / usual, kLeastSpeed);
+  return Change{.speed = speed_, .usual = usual, .lost_part = lost_part};
 }
 
 }  // namespace topoopt

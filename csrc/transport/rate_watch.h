@@ -1,5 +1,6 @@
-// Notices that a connection has become slow: that it carries, while it has something to carry all
-// the time, a small part of what it carried before.
+// Notices that a connection has become slow: that it carries a small part of what it carried
+// before, or of what others like it carry, while it has something to carry all the time or loses
+// packets.
 //
 // What a system counts of a connection (TCP_INFO) tells time in which the network was waited for
 // from time in which the application sent nothing, or the neighbour read nothing. So small
@@ -9,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 
 namespace topoopt {
@@ -18,6 +20,8 @@ struct SendProgressCounters {
   uint64_t acknowledged_bytes = 0;
   std::chrono::microseconds busy{};     // something was on its way
   std::chrono::microseconds blocked{};  // of that time: the neighbour had no room
+  uint32_t segments = 0;                // with data, those sent again among them
+  uint32_t lost = 0;                    // of them, sent again and not found to have come twice
   bool idle_lately = false;             // the application had nothing more to send
 };
 
@@ -28,29 +32,60 @@ class RateWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Now and then, a few times a second. Returns the speed when it has changed: the part of the best
-  // rate that the connection carries, 1 for all of it. A slow connection is tried anew after a
-  // while, longer each time, as it carries too little then to be measured.
-  std::optional<double> look(const std::optional<SendProgressCounters>& counters,
-                             Clock::time_point now);
+  struct Change {
+    double speed = 1.0;      // the part of the usual rate that the connection carries, 1 for all
+    double usual = 0.0;      // bytes a second
+    double lost_part = 0.0;  // of the packets, if that is why it is slow
+  };
+
+  // Now and then, a few times a second. Returns the speed when it has changed. `usual_elsewhere` is
+  // what the connection should carry, by what others do (bytes a second; 0: not known). A slow
+  // connection is tried anew after a while, longer each time, as it carries too little then to be
+  // measured.
+  std::optional<Change> look(const std::optional<SendProgressCounters>& counters,
+                             Clock::time_point now, double usual_elsewhere = 0.0);
+
+  // It carries nothing large. Its speed until it is tried anew.
+  double distrust(Clock::time_point now);
 
   // Another connection takes its place: the same counters begin anew.
-  void restart() { before_.reset(); }
+  void restart();
 
+  // The largest rate that it had twice while it was busy half of the time; 0 if there is none.
   double bestBytesPerSecond() const { return best_; }
+  // Likewise of short messages, which may be faster than the network is for long.
+  double bestBurstBytesPerSecond() const { return best_burst_; }
 
  private:
   struct Reading {
     SendProgressCounters counters;
     Clock::time_point time;
   };
+  // From one reading to a later one.
+  struct Progress {
+    Progress(const Reading& from, const Reading& to);
+    double busyPart() const { return busy_s / elapsed_s; }
+    double rate() const { return bytes / busy_s; }
 
-  std::optional<double> judge(double rate, Clock::time_point now);
+    double elapsed_s, busy_s, blocked_s, bytes, segments, lost;
+  };
 
-  std::optional<Reading> before_;
-  double best_ = 0;  // bytes a second
+  void measure(const Progress& last);
+  std::optional<Change> judge(const Progress& last, bool idle_lately, double usual,
+                              Clock::time_point now);
+  static bool losesPackets(const Progress& window, double limit);
+  std::optional<Change> slow(double rate, double usual, double lost_part, Clock::time_point now);
+
+  std::deque<Reading> readings_;  // of the last second
+  double measured_ = 0;           // the last measurable rate
+  double best_ = 0;
+  double burst_bytes_ = 0;  // not measured yet
+  double burst_busy_s_ = 0;
+  double measured_burst_ = 0;
+  double best_burst_ = 0;
   double speed_ = 1;
-  int slow_looks_ = 0;  // one after the other
+  int slow_looks_ = 0;   // one after the other
+  int lossy_looks_ = 0;  // likewise
   Clock::time_point retry_{};
   std::chrono::seconds pause_{0};
 };

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -93,21 +93,29 @@ void SocketLink::endReading() {
   }
 }
 
-bool SocketLink::answers() {
+Acknowledged SocketLink::acknowledged() {
   const auto now = Reactor::Clock::now();
   const auto since = now - std::exchange(looked_, now);
   tcp_info info{};
   socklen_t size = sizeof info;
   if (queuedBytes() == 0 || getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
-    return true;
+    return Acknowledged::kAdvances;
   }
-  // Nothing is in flight while the neighbour has no room; the system asks ever more rarely then.
-  if (info.tcpi_unacked == 0) return info.tcpi_probes < kMostProbes;
-  return std::chrono::milliseconds(info.tcpi_last_ack_recv) < since;
+  const uint64_t before = std::exchange(acknowledged_bytes_, info.tcpi_bytes_acked);
+  if (info.tcpi_unacked == 0) {
+    // The neighbour has no room; the system asks ever more rarely then.
+    return info.tcpi_probes < kMostProbes ? Acknowledged::kAdvances : Acknowledged::kNothing;
+  }
+  if (std::chrono::milliseconds(info.tcpi_last_ack_recv) >= since) return Acknowledged::kNothing;
+  const bool stands = info.tcpi_retransmits > 0 && info.tcpi_bytes_acked == before;
+  return stands ? Acknowledged::kStands : Acknowledged::kAdvances;
 }
 
 std::optional<SendProgressCounters> SocketLink::sendProgress() {
-  return sendProgressOf(socket_.get());
+  auto progress = sendProgressOf(socket_.get());
+  // The system has sent what it was given; it is given little at a time, and more waits here.
+  if (progress && wantsToWrite()) progress->idle_lately = false;
+  return progress;
 }
 
 void SocketLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }

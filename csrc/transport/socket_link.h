@@ -15,7 +15,7 @@ class SocketLink : public Link {
   void start() override;
   bool delivered() const override;
   void onReady(uint32_t events) override;
-  bool answers() final;
+  Acknowledged acknowledged() final;
   std::optional<SendProgressCounters> sendProgress() final;
 
  protected:
@@ -40,7 +40,8 @@ class SocketLink : public Link {
   size_t most_per_write_ = kBatchBytes;
   int wake_bytes_ = 1;                   // the socket is readable, for epoll, from so many bytes on
   bool end_seen_ = false;                // the end, or an error, is behind what is still to read
-  Reactor::Clock::time_point looked_{};  // when answers() was called
+  Reactor::Clock::time_point looked_{};  // when acknowledged() was called
+  uint64_t acknowledged_bytes_ = 0;      // then
 };
 
 }  // namespace topoopt

@@ -20,6 +20,7 @@ class Connection {
   // time.
   std::optional<double> look(double rate, double busy = 1.0, double blocked = 0.0,
                              bool idle_lately = false) {
+    change = {};
     now_ += kLook;
     const auto part = [](double share) {
       return std::chrono::duration_cast<microseconds>(share * kLook);
@@ -28,7 +29,13 @@ class Connection {
     counters_.blocked += part(blocked);
     counters_.acknowledged_bytes += static_cast<uint64_t>(rate * busy * 0.2);
     counters_.idle_lately = idle_lately;
-    return watch.look(counters_, now_);
+    const double segments = rate * busy * 0.2 / 1000;
+    counters_.segments += static_cast<uint32_t>(segments);
+    counters_.lost += static_cast<uint32_t>(segments * lost_part);
+    const auto found = watch.look(counters_, now_, usual_elsewhere);
+    if (!found) return std::nullopt;
+    change = *found;
+    return found->speed;
   }
 
   // The first speed that is reported in so many looks.
@@ -40,12 +47,17 @@ class Connection {
     return std::nullopt;
   }
 
+  void distrust() { EXPECT_LT(watch.distrust(now_), 0.01); }
+
   void replace() {
     counters_ = {};
     watch.restart();
   }
 
   RateWatch watch;
+  RateWatch::Change change{};
+  double usual_elsewhere = 0;
+  double lost_part = 0;
 
  private:
   SendProgressCounters counters_;
@@ -84,6 +96,47 @@ TEST(RateWatch, AShortBurstIsNoRate) {
   EXPECT_EQ(connection.lookOften(20, 1e6), std::nullopt) << "a tenth of the burst's rate";
 }
 
+TEST(RateWatch, ABurstBetweenPausesIsNoRate) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(5, 1e6), std::nullopt);
+  EXPECT_EQ(connection.look(8e6, 0.6), std::nullopt);
+  EXPECT_EQ(connection.lookOften(20, 1e6), std::nullopt) << "an eighth of the burst's rate";
+  EXPECT_EQ(connection.watch.bestBytesPerSecond(), 1e6);
+}
+
+TEST(RateWatch, AConnectionThatIsSlowFromTheBeginningIsComparedWithOthers) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(50, 1e5), std::nullopt) << "nothing is known of others";
+  connection.usual_elsewhere = 1e6;
+  const auto speed = connection.lookOften(5, 1e5);
+  ASSERT_TRUE(speed);
+  EXPECT_NEAR(*speed, 0.1, 1e-6);
+  EXPECT_EQ(connection.change.usual, 1e6);
+  EXPECT_EQ(connection.change.lost_part, 0.0);
+}
+
+TEST(RateWatch, OneThatLosesPacketsIsSlowThoughItIsIdleNowAndThen) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+  EXPECT_EQ(connection.lookOften(50, 1e5, 0.6, 0.0, true), std::nullopt) << "nothing is lost";
+  connection.lost_part = 0.1;
+  const auto speed = connection.lookOften(8, 1e5, 0.6, 0.0, true);
+  ASSERT_TRUE(speed);
+  EXPECT_NEAR(*speed, 0.1, 0.01);
+  EXPECT_GT(connection.change.lost_part, 0.03);
+}
+
+TEST(RateWatch, LostPacketsThatCostLittleAreNoReason) {
+  Connection connection;
+  connection.lost_part = 0.1;
+  EXPECT_EQ(connection.lookOften(50, 1e6), std::nullopt);
+  EXPECT_EQ(connection.lookOften(50, 4e5), std::nullopt);
+  EXPECT_EQ(connection.lookOften(50, 1e5, 0.1), std::nullopt) << "hardly busy";
+  connection.lost_part = 0.02;
+  EXPECT_EQ(connection.lookOften(50, 1e5, 0.8, 0.0, true), std::nullopt)
+      << "as where it is congested";
+}
+
 TEST(RateWatch, ASlowConnectionIsTriedAnewEverLater) {
   Connection connection;
   connection.lookOften(5, 1e6);
@@ -101,6 +154,19 @@ TEST(RateWatch, ASlowConnectionIsTriedAnewEverLater) {
     before = looks;
   }
   EXPECT_EQ(connection.lookOften(50, 9e5), std::nullopt) << "it is as it was";
+}
+
+TEST(RateWatch, ADistrustedConnectionIsTriedAnewEverLater) {
+  Connection connection;
+  connection.lookOften(5, 1e6);
+  int before = 0;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    connection.distrust();
+    int looks = 1;
+    while (connection.look(0, 0.0) != 1.0 && looks < 10000) ++looks;
+    EXPECT_GT(looks, before);
+    before = looks;
+  }
 }
 
 TEST(RateWatch, ANewConnectionOfTheCableIsComparedWithTheOldOne) {
