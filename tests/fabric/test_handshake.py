@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,17 +19,10 @@ from support.limits import limit_s
 
 from torch_topoopt.fabric import handshake
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import (
-    Ends,
-    Expected,
-    Handshakes,
-    Identity,
-    Kind,
-    Outcome,
-    wire_version,
-    without_encryption,
-)
+from torch_topoopt.fabric.handshake import Handshakes
+from torch_topoopt.fabric.identity import Ends, Identity, Kind, wire_version, without_encryption
 from torch_topoopt.fabric.links import listen, start_connecting
+from torch_topoopt.fabric.proof import Expected, Outcome
 from torch_topoopt.fabric.wiring import PortAddress
 
 if TYPE_CHECKING:
@@ -330,6 +324,48 @@ def test_dialled_ends_that_fail_are_outcomes_of_their_own(listener: socket.socke
     assert late.error.startswith(f"{NAME}: no answer in time")
     assert (refused.accepted, late.accepted) == (False, False)
     assert silent.fileno() < 0
+
+
+def test_a_call_is_repeated_while_the_network_has_no_way_there(
+    listener: socket.socket, acceptor: Handshakes
+) -> None:
+    near = PortAddress(0, 1, "127.0.0.1", None)
+    unreached = [errno.EHOSTUNREACH, errno.ENETUNREACH]
+
+    def connect_at_last() -> socket.socket:
+        if unreached:
+            raise OSError(unreached.pop(), "unreached")
+        return start_connecting(near, near, listener.getsockname()[1])
+
+    with Handshakes(OURS) as handshakes, ThreadPoolExecutor(1) as pool:
+        handshakes.call(LINK, NAME, connect_at_last)
+        accepted = pool.submit(polled, acceptor)
+        handshakes.run(time.monotonic() + LIMIT_S)
+        outcome = accepted.result(LIMIT_S)
+        assert outcome.connection is not None
+        outcome.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "most"), [(errno.ECONNREFUSED, 1), (errno.EHOSTUNREACH, sys.maxsize)]
+)
+def test_a_call_that_fails_otherwise_or_for_long_is_an_error(
+    number: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "_UNREACHED_S", 0.3)
+    monkeypatch.setattr(handshake, "_REDIAL_S", 0.01)
+    attempts = []
+
+    def connect_never() -> socket.socket:
+        attempts.append(number)
+        raise OSError(number, os.strerror(number))
+
+    with Handshakes(OURS) as handshakes:
+        handshakes.call(LINK, NAME, connect_never)
+        with pytest.raises(FabricError, match=f"^{NAME}: {os.strerror(number)}$"):
+            handshakes.run(time.monotonic() + LIMIT_S)
+    assert 1 <= len(attempts) <= most
+    assert most == 1 or len(attempts) > 1
 
 
 def test_a_wait_ends_when_another_thread_wakes_it(acceptor: Handshakes) -> None:

@@ -16,7 +16,7 @@ from support.limits import limit_s
 
 from torch_topoopt.fabric import local_links
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import wire_version
+from torch_topoopt.fabric.identity import wire_version
 from torch_topoopt.fabric.links import listen
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import RankLinks, Timeouts, open_rank_links

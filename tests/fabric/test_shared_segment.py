@@ -13,7 +13,8 @@ from support.launcher import wait_for
 from support.limits import limit_s, slowness
 
 from torch_topoopt.fabric import shared_segment
-from torch_topoopt.fabric.handshake import Handshakes, Identity
+from torch_topoopt.fabric.handshake import Handshakes
+from torch_topoopt.fabric.identity import Identity
 from torch_topoopt.fabric.local_links import LocalPort
 from torch_topoopt.fabric.shared_segment import open_segment
 

@@ -22,8 +22,10 @@ from torch_topoopt.fabric.cluster.static_check import check_links
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity, wire_version
+from torch_topoopt.fabric.handshake import Handshakes
+from torch_topoopt.fabric.identity import Identity, wire_version
 from torch_topoopt.fabric.links import connections, ends_of
+from torch_topoopt.fabric.proof import Expected
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.wiring import PortAddress, Wiring

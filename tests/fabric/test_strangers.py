@@ -16,9 +16,11 @@ from support.limits import limit_s, slowness
 from torch_topoopt.fabric import handshake
 from torch_topoopt.fabric import strangers as log_of_strangers
 from torch_topoopt.fabric.forwarded_links import ForwardedPort
-from torch_topoopt.fabric.handshake import Ends, Expected, Handshakes, Identity, Kind
+from torch_topoopt.fabric.handshake import Handshakes
+from torch_topoopt.fabric.identity import Ends, Identity, Kind
 from torch_topoopt.fabric.links import listen
 from torch_topoopt.fabric.local_links import LocalPort
+from torch_topoopt.fabric.proof import Expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

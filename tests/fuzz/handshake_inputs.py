@@ -13,8 +13,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import handshake
-from torch_topoopt.fabric.handshake import Ends, Expected, Handshakes, Identity, Kind
+from torch_topoopt.fabric import identity, proof
+from torch_topoopt.fabric.identity import Ends, Identity, Kind
+from torch_topoopt.fabric.proof import Expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +59,14 @@ def accept_one(source: random.Random, accepting: Callable[..., Any]) -> str:
     assert next(talk) == len(greeting)
     try:
         wanted = talk.send(greeting)
-        nonce = wire.sent[: handshake._NONCE_BYTES]
+        nonce = wire.sent[: identity.NONCE_BYTES]
         right = OURS.proof(b"connect", greeting, nonce)
         proof = right if knows else _changed(right, source)
         assert wanted == len(proof)
         talk.send(proof)
-    except handshake._StrangerError:
-        magic, _, _, kind, *_ = handshake._GREETING.unpack(greeting)
-        assert not knows or magic != handshake._MAGIC or kind > max(Kind)
+    except identity.StrangerError:
+        magic, _, _, kind, *_ = identity._GREETING.unpack(greeting)
+        assert not knows or magic != identity._MAGIC or kind > max(Kind)
         return "stranger"
     except StopIteration as end:
         outcome = end.value
@@ -80,7 +81,7 @@ def dial_one(source: random.Random, connecting: Callable[..., Any]) -> str:
     talk = connecting(wire)
     assert next(talk) == 0
     wanted = talk.send(b"")
-    nonce = source.randbytes(handshake._NONCE_BYTES)
+    nonce = source.randbytes(identity.NONCE_BYTES)
     right = nonce + OURS.proof(b"accept", wire.sent, nonce)
     answer = _changed(right, source)
     try:
@@ -99,13 +100,12 @@ def run(inputs: int, seed: int) -> dict[str, int]:
     source = random.Random(seed)
     expected = Expected(None, {LINK: "link"}, lambda connection, ends: None)  # type: ignore[arg-type]
     counts: dict[str, int] = {}
-    with Handshakes(OURS) as handshakes:
-        for i in range(inputs):
-            if i % 4:
-                what = accept_one(source, lambda wire: handshakes._accepting(expected, wire))
-            else:
-                what = dial_one(source, lambda wire: handshakes._connecting(LINK, "link", wire))
-            counts[what] = counts.get(what, 0) + 1
+    for i in range(inputs):
+        if i % 4:
+            what = accept_one(source, lambda wire: proof.accepting(OURS, expected, (), wire))
+        else:
+            what = dial_one(source, lambda wire: proof.connecting(OURS, LINK, "link", wire))
+        counts[what] = counts.get(what, 0) + 1
     return counts
 
 

@@ -18,8 +18,9 @@ from torch_topoopt.fabric.handshake import Handshakes
 from torch_topoopt.fabric.links import connections, describe, ends_of
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.handshake import Identity, Outcome
+    from torch_topoopt.fabric.identity import Identity
     from torch_topoopt.fabric.links import ServerPorts
+    from torch_topoopt.fabric.proof import Outcome
     from torch_topoopt.plan import Link, Plan
 
 _DIAL_TIMEOUT_S = 1.0  # for connecting and for the proof

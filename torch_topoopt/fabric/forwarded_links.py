@@ -11,11 +11,11 @@ import socket
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric import links
-from torch_topoopt.fabric.handshake import Kind
+from torch_topoopt.fabric.identity import Kind
 from torch_topoopt.fabric.rank_port import RankPort
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.handshake import Ends
+    from torch_topoopt.fabric.identity import Ends
     from torch_topoopt.plan import Plan
 
 

@@ -1,14 +1,6 @@
 """Both ends of every connection of a job prove that they know its secret, before anything else.
 
-Three messages, and a verdict (C connects, A accepts; HMAC is HMAC-SHA256 under the job's key):
-
-    C to A   greeting: magic, version, plan digest, ends of the connection, a fresh nonce
-    A to C   a fresh nonce, HMAC("accept", greeting, nonce)
-    C to A   HMAC("connect", greeting, nonce)
-    A to C   what is wrong, as text; empty if nothing is
-
-HMAC("link", greeting, nonce) is a key of the connection, which both ends know and never send: links
-that are encrypted begin TLS with it (csrc/transport/tls_session.h).
+What they send each other is in proof.py.
 
 A connection that proves nothing is a stranger's: it is closed and counted, and no error of the job.
 One that knows the secret and says another version, plan or link than is expected is an error at
@@ -22,25 +14,20 @@ that is proven or fails is an Outcome.
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
-import hashlib
-import hmac
 import itertools
 import logging
 import os
-import secrets
 import selectors
 import socket
-import struct
-import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch_topoopt import __version__
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.identity import StrangerError
+from torch_topoopt.fabric.proof import Expected, Outcome, accepting, connecting, failed_call
 from torch_topoopt.fabric.strangers import (
     STRANGER_S,
     Allowance,
@@ -50,24 +37,12 @@ from torch_topoopt.fabric.strangers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable
 
-    # Yields how many bytes it needs next, and is sent them.
-    Talk = Generator[int, bytes, "Outcome"]
+    from torch_topoopt.fabric.identity import Ends, Identity
+    from torch_topoopt.fabric.proof import Talk
 
 log = logging.getLogger("torch_topoopt")
-
-SECRET_BYTES = 32
-_ENCRYPTED = ", TLS 1.3"  # in a version
-_MAGIC = b"TOPOOPT3"
-# Raised with every change of what ranks send each other after the handshake (csrc/transport/frame.h
-# and the schedules of csrc/plan).
-_WIRE_VERSION = 2
-_GREETING = struct.Struct("!8s96s16sB4i32s")
-_MOST_VERSION_BYTES = 96
-_NONCE_BYTES = 32
-_PROOF_BYTES = hashlib.sha256().digest_size
-_MOST_VERDICT_BYTES = 255
 
 _STRANGER_S = STRANGER_S
 # Connections that may be unproven at once, beside those that are expected; one of them is closed
@@ -75,133 +50,24 @@ _STRANGER_S = STRANGER_S
 _MOST_STRANGERS = 128
 _CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 500, 0.05
 _MOST_ACCEPTED = 32  # before the others are read from again
+# Interfaces and neighbours that have just come up are not reached at once.
+_UNREACHED_S = 5.0
+_REDIAL_S = 0.2
 _NO_FILES_PAUSE_S = 1.0  # while this process has no descriptor left
-
-
-class Kind(enum.IntEnum):
-    """Kinds of connection: a link of the plan, of one server's ranks, or forwarded by kernels."""
-
-    LINK = 0
-    LOCAL = 1
-    FORWARDED = 2
-
-
-@dataclass(frozen=True, order=True)
-class Ends:
-    """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1)."""
-
-    kind: Kind
-    source: int
-    source_port: int
-    target: int
-    target_port: int
-
-    def __str__(self) -> str:
-        if self.kind is Kind.LINK:
-            return (
-                f"server {self.source} port {self.source_port} "
-                f"to server {self.target} port {self.target_port}"
-            )
-        return f"rank {self.source} to rank {self.target}"
-
-
-def wire_version(build: str = "", *, encrypted: bool = False) -> str:
-    """All that must be the same at both ends; `build` identifies the sources of the backend."""
-    parts = [f"protocol {_WIRE_VERSION}", f"{sys.byteorder}-endian"]
-    parts += [f"build {build}"] if build else []
-    return f"{__version__} ({', '.join(parts)}{_ENCRYPTED if encrypted else ''})"
-
-
-def without_encryption(version: str) -> str:
-    """The wire_version() of the same build for links that are not encrypted."""
-    return version.replace(_ENCRYPTED, "")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Facts shared by all ends of a job. `secret` has SECRET_BYTES bytes; it is shown nowhere."""
-
-    secret: bytes = field(repr=False)
-    plan_digest: str
-    version: str = wire_version()
-
-    def __post_init__(self) -> None:
-        if len(self.version.encode("ascii", "replace")) > _MOST_VERSION_BYTES:
-            raise ValueError(f"version: {self.version!r} is longer than {_MOST_VERSION_BYTES}")
-
-    def derived(self, purpose: str) -> Identity:
-        """An identity for `purpose` alone: what proves one says nothing of the other."""
-        secret = hmac.digest(self.secret, b"derive " + purpose.encode(), "sha256")
-        return replace(self, secret=secret)
-
-    def greeting(self, ends: Ends) -> bytes:
-        numbers = (ends.source, ends.source_port, ends.target, ends.target_port)
-        version, digest = self.version.encode("ascii", "replace"), self.plan_digest.encode("ascii")
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return _GREETING.pack(_MAGIC, version, digest, ends.kind, *numbers, nonce)
-
-    def link_key(self, greeting: bytes, nonce: bytes) -> bytes:
-        """For what the ends of this one connection send each other after the handshake."""
-        return hmac.digest(self.secret, b"link" + greeting + nonce, "sha256")
-
-    def proof(self, role: bytes, greeting: bytes, nonce: bytes) -> bytes:
-        return hmac.digest(self.secret, role + greeting + nonce, "sha256")
 
 
 class NoAnswerError(FabricError):
     """Nothing came from the other end in time."""
 
 
-class _StrangerError(Exception):
-    """The other end has not proven that it knows the secret."""
-
-
 @dataclass(frozen=True)
-class _Greeting:
-    version: str
-    plan_digest: str
-    ends: Ends
-
-    @staticmethod
-    def read(data: bytes) -> _Greeting:
-        magic, version, digest, kind, *numbers, _ = _GREETING.unpack(data)
-        if magic != _MAGIC or kind not in list(Kind):
-            raise _StrangerError(f"it sent no greeting of this torch_topoopt: {magic!r}")
-        return _Greeting(_text(version), _text(digest), Ends(Kind(kind), *numbers))
-
-
-def _text(padded: bytes) -> str:
-    return padded.rstrip(b"\0").decode("ascii", "replace")
-
-
-@dataclass
-class Expected:
-    """Connections that are to come to one listener, each with its name in messages.
-
-    `trusts` says whether one that has come may be of this job at all; `admit` prepares one that has
-    proven that it is. While a thread polls, its caller may change `names`: what is not in them is
-    refused.
-    """
-
-    listener: socket.socket
-    names: dict[Ends, str]
-    admit: Callable[[socket.socket, Ends], None]
-    trusts: Callable[[socket.socket], bool] = lambda connection: True
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A connection that was proven, or `error`: it was dialled, or the right secret accepted it.
-
-    `connection`, which blocks, belongs to whom poll() has returned it to. `key` is known to both
-    of its ends alone.
-    """
+class _Call:
+    """A connection that is dialled anew while the network says that it has no way there."""
 
     ends: Ends
-    accepted: bool
-    connection: socket.socket | None
-    error: str = ""
-    key: bytes = field(default=b"", repr=False)
+    name: str
+    connect: Callable[[], socket.socket]
+    until: float
 
 
 @dataclass(eq=False)
@@ -213,6 +79,7 @@ class _Conversation:
     expected: Expected | None = None  # None: dialled
     wanted: int = 0
     data: bytearray = field(default_factory=bytearray)
+    call: _Call | None = None
 
 
 class Handshakes:
@@ -233,6 +100,7 @@ class Handshakes:
         self._strangers = Strangers()
         self._unproven: dict[_Conversation, None] = {}  # accepted; the oldest first
         self._calling: dict[_Conversation, None] = {}  # dialled
+        self._calls: list[tuple[float, _Call]] = []  # to dial, and when
         self._crowd = Allowance(_CROWD, _CROWD_PER_S)
         self._paused: dict[int, tuple[float, Expected]] = {}  # listeners, until when
         self._selector = selectors.DefaultSelector()
@@ -269,12 +137,44 @@ class Handshakes:
         It may still be connecting (links.start_connecting).
         """
         self._dialled[ends] = name
-        talk = self._connecting(ends, name, connection)
-        conversation = _Conversation(connection, talk, time.monotonic() + timeout_s)
+        talk = connecting(self._identity, ends, name, connection)
+        self._converse(_Conversation(connection, talk, time.monotonic() + timeout_s))
+
+    def call(self, ends: Ends, name: str, connect: Callable[[], socket.socket]) -> None:
+        """As dial(), of what `connect` returns, once more and more if it reaches nothing at first.
+
+        What `connect` raises as OSError is an error of this connection.
+        """
+        self._dialled[ends] = name
+        now = time.monotonic()
+        self._calls.append((now, _Call(ends, name, connect, now + _UNREACHED_S)))
+
+    def _converse(self, conversation: _Conversation) -> None:
+        connection = conversation.connection
         connection.setblocking(False)
         self._calling[conversation] = None
         self._selector.register(connection, selectors.EVENT_WRITE, conversation)
-        next(talk)
+        next(conversation.talk)
+
+    def _dial_what_is_due(self) -> None:
+        now = time.monotonic()
+        due = [call for at, call in self._calls if at <= now]
+        self._calls = [(at, call) for at, call in self._calls if at > now]
+        for call in due:
+            try:
+                connection = call.connect()
+            except OSError as error:
+                self._end_call(call, failed_call(call.ends, call.name, error))
+            else:
+                talk = connecting(self._identity, call.ends, call.name, connection)
+                self._converse(_Conversation(connection, talk, float("inf"), call=call))
+
+    def _end_call(self, call: _Call, outcome: Outcome) -> None:
+        now = time.monotonic()
+        if outcome.unreached and now < call.until:
+            self._calls.append((now + _REDIAL_S, call))
+        else:
+            self._outcomes.append(outcome)
 
     def expect(self, expected: Expected) -> None:
         """Accepts connections of `expected.listener`, which remains the caller's."""
@@ -353,8 +253,9 @@ class Handshakes:
     def _slice(self, timeout_s: float, *, patient: bool) -> list[Outcome]:
         """One wait, and what it has brought. Without `patient`, raises where nothing can help."""
         self._drop_late()
+        self._dial_what_is_due()
         self._go_on_accepting()
-        wait_s = max(0.0, min(timeout_s, self._due_s()))
+        wait_s = 0.0 if self._outcomes else max(0.0, min(timeout_s, self._due_s()))
         for key, events in self._selector.select(None if wait_s == float("inf") else wait_s):
             if isinstance(key.data, Expected):
                 self._accept(key.data, patient=patient)
@@ -378,6 +279,7 @@ class Handshakes:
         due = [until for until, _ in self._paused.values()]
         due += [conversation.deadline for conversation in itertools.islice(self._unproven, 1)]
         due += [conversation.deadline for conversation in self._calling]
+        due += [at for at, _ in self._calls]
         return min(due, default=float("inf")) - time.monotonic()
 
     def _accept(self, expected: Expected, *, patient: bool) -> None:
@@ -410,7 +312,7 @@ class Handshakes:
     def _listen_to(self, expected: Expected, connection: socket.socket) -> None:
         connection.setblocking(False)
         peer, deadline = _peer(connection), time.monotonic() + _STRANGER_S
-        talk = self._accepting(expected, connection)
+        talk = accepting(self._identity, expected, self._accepted, connection)
         conversation = _Conversation(connection, talk, deadline, peer, expected, next(talk))
         self._unproven[conversation] = None
         self._selector.register(connection, selectors.EVENT_READ, conversation)
@@ -493,66 +395,14 @@ class Handshakes:
                 conversation.connection.close()
             else:
                 conversation.connection.setblocking(True)
-            self._outcomes.append(outcome)
-        except _StrangerError as stranger:
+            if conversation.call is None:
+                self._outcomes.append(outcome)
+            else:
+                self._end_call(conversation.call, outcome)
+        except StrangerError as stranger:
             self._turn_away(conversation, str(stranger))
         except OSError as error:
             self._turn_away(conversation, f"{error.strerror or error} before its proof")
-
-    def _connecting(self, ends: Ends, name: str, connection: socket.socket) -> Talk:
-        greeting = self._identity.greeting(ends)
-        hint = ""
-        try:
-            yield 0  # until it is connected
-            hint = "; it has failed, or is in another job"
-            connection.sendall(greeting)
-            answer = yield _NONCE_BYTES + _PROOF_BYTES
-            nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-            if not hmac.compare_digest(proof, self._identity.proof(b"accept", greeting, nonce)):
-                wrong = f"{name}: the other end is in another job, or not torch_topoopt"
-                return Outcome(ends, False, None, wrong)
-            connection.sendall(self._identity.proof(b"connect", greeting, nonce))
-            (size,) = yield 1
-            wrong = (yield size).decode("utf-8", "replace") if size else ""
-        except OSError as error:
-            return Outcome(ends, False, None, f"{name}: {error.strerror or error}{hint}")
-        if wrong:
-            return Outcome(ends, False, None, f"{name}: the other end says: {wrong}")
-        return Outcome(ends, False, connection, key=self._identity.link_key(greeting, nonce))
-
-    def _accepting(self, expected: Expected, connection: socket.socket) -> Talk:
-        data = yield _GREETING.size
-        greeting = _Greeting.read(data)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        connection.sendall(nonce + self._identity.proof(b"accept", data, nonce))
-        proof = yield _PROOF_BYTES
-        if not hmac.compare_digest(proof, self._identity.proof(b"connect", data, nonce)):
-            raise _StrangerError("it does not know the job's secret")
-        ends, names = greeting.ends, expected.names.copy()
-        missing = {e: name for e, name in names.items() if e not in self._accepted}
-        wrong = self._mismatch(greeting, missing)
-        verdict = wrong.encode()[:_MOST_VERDICT_BYTES]
-        with contextlib.suppress(OSError):  # it may be gone; what is wrong is said here too
-            connection.sendall(bytes([len(verdict)]) + verdict)
-        if wrong:
-            name = missing.get(ends) or min(missing.values(), default=str(ends))
-            return Outcome(ends, True, None, f"{name}: {wrong}")
-        try:
-            expected.admit(connection, ends)
-        except FabricError as error:
-            return Outcome(ends, True, None, str(error))
-        return Outcome(ends, True, connection, key=self._identity.link_key(data, nonce))
-
-    def _mismatch(self, greeting: _Greeting, missing: Iterable[Ends]) -> str:
-        """The mismatch of a proven end; "" if there is none."""
-        own = self._identity
-        if greeting.version != own.version:
-            return f"torch_topoopt {greeting.version} connects to {own.version}"
-        if greeting.plan_digest != own.plan_digest:
-            return f"plan {greeting.plan_digest} connects to plan {own.plan_digest}"
-        if greeting.ends not in missing:
-            return f"{greeting.ends} is not expected here"
-        return ""
 
 
 def _peer(connection: socket.socket) -> str:

@@ -13,10 +13,12 @@ import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Ends, Expected, Kind
+from torch_topoopt.fabric.identity import Ends, Kind
+from torch_topoopt.fabric.proof import Expected
 from torch_topoopt.plan import BYTES_PER_GBPS, Link
 from torch_topoopt.plan.units import format_gbps
 
@@ -248,15 +250,17 @@ class ServerPorts:
 
     def connect(self, handshakes: Handshakes) -> None:
         for link in self.outgoing:
-            with _naming(link):
-                self.dial(link, handshakes)
+            handshakes.call(ends_of(link), describe(link), partial(self._start_connecting, link))
 
-    def dial(self, link: Link, handshakes: Handshakes, timeout_s: float = float("inf")) -> None:
+    def dial(self, link: Link, handshakes: Handshakes, timeout_s: float) -> None:
         """Begins to connect one of `outgoing`; raises OSError where the kernel refuses at once."""
+        connection = self._start_connecting(link)
+        handshakes.dial(ends_of(link), describe(link), connection, timeout_s)
+
+    def _start_connecting(self, link: Link) -> socket.socket:
         near = self._addresses[link.source, link.source_port]
         far = self._addresses[link.target, link.target_port]
-        connection = start_connecting(near, far, self._wiring.tcp_port_of(far))
-        handshakes.dial(ends_of(link), describe(link), connection, timeout_s)
+        return start_connecting(near, far, self._wiring.tcp_port_of(far))
 
     def expect(self, handshakes: Handshakes) -> None:
         for where, links in self._expected.items():

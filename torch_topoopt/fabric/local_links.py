@@ -12,12 +12,12 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.handshake import Kind
+from torch_topoopt.fabric.identity import Kind
 from torch_topoopt.fabric.rank_port import RankPort
 from torch_topoopt.fabric.strangers import peer_credentials
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.handshake import Ends
+    from torch_topoopt.fabric.identity import Ends
 
 
 class LocalPort(RankPort):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import ForwardedPort, unlinked_servers
-from torch_topoopt.fabric.handshake import Handshakes, Identity
+from torch_topoopt.fabric.handshake import Handshakes
+from torch_topoopt.fabric.identity import Identity
 from torch_topoopt.fabric.links import ServerPorts
 from torch_topoopt.fabric.local_links import LocalPort
 from torch_topoopt.fabric.secret import fresh_secret, given_secret

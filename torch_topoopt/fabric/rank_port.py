@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Ends, Expected, Kind
+from torch_topoopt.fabric.identity import Ends, Kind
 from torch_topoopt.fabric.links import LISTEN_QUEUE, time_left
+from torch_topoopt.fabric.proof import Expected
 
 if TYPE_CHECKING:
     import socket

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import SECRET_BYTES
+from torch_topoopt.fabric.identity import SECRET_BYTES
 
 SECRET_VARIABLE = "TOPOOPT_SECRET_FILE"
 _SIGNED = "hmac-sha256 "

@@ -21,7 +21,7 @@ from torch_topoopt.fabric.local_links import LocalPort
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.fabric.handshake import Identity
+    from torch_topoopt.fabric.identity import Identity
 
 # So that no process can make the memory vanish under another one that uses it.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

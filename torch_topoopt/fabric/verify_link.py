@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity, NoAnswerError
+from torch_topoopt.fabric.handshake import Handshakes, NoAnswerError
+from torch_topoopt.fabric.identity import Identity
+from torch_topoopt.fabric.proof import Expected
 from torch_topoopt.fabric.secret import fresh_secret
 
 if TYPE_CHECKING:

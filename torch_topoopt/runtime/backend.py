@@ -41,7 +41,7 @@ from torch_topoopt.runtime.job_network import Place
 from torch_topoopt.runtime.versions import check_build
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.handshake import Identity
+    from torch_topoopt.fabric.identity import Identity
 
 _NAME = "topoopt"
 _LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -45,7 +45,7 @@ from torch_topoopt.runtime.supervised import supervise
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.fabric.handshake import Identity
+    from torch_topoopt.fabric.identity import Identity
     from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.rank_links import RankLinks
     from torch_topoopt.fabric.wiring import Wiring

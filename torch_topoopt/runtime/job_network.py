@@ -16,7 +16,7 @@ from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.handshake import wire_version, without_encryption
+from torch_topoopt.fabric.identity import wire_version, without_encryption
 from torch_topoopt.fabric.links import OpenLink, connections, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Expected, Handshakes, Identity, NoAnswerError
+from torch_topoopt.fabric.handshake import Handshakes, NoAnswerError
+from torch_topoopt.fabric.identity import Identity
+from torch_topoopt.fabric.proof import Expected
 from torch_topoopt.plan import Link
 
 if TYPE_CHECKING:

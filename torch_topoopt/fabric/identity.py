@@ -1,0 +1,118 @@
+"""Who is at the ends of a connection of a job, and by which secret they know each other."""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import secrets
+import struct
+import sys
+from dataclasses import dataclass, field, replace
+
+from torch_topoopt import __version__
+
+SECRET_BYTES = 32
+NONCE_BYTES = 32
+_ENCRYPTED = ", TLS 1.3"  # in a version
+_MAGIC = b"TOPOOPT3"
+# Raised with every change of what ranks send each other after the handshake (csrc/transport/frame.h
+# and the schedules of csrc/plan).
+_WIRE_VERSION = 2
+_GREETING = struct.Struct("!8s96s16sB4i32s")
+GREETING_BYTES = _GREETING.size
+_MOST_VERSION_BYTES = 96
+
+
+class StrangerError(Exception):
+    """The other end has not proven that it knows the secret."""
+
+
+class Kind(enum.IntEnum):
+    """Kinds of connection: a link of the plan, of one server's ranks, or forwarded by kernels."""
+
+    LINK = 0
+    LOCAL = 1
+    FORWARDED = 2
+
+
+@dataclass(frozen=True, order=True)
+class Ends:
+    """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1)."""
+
+    kind: Kind
+    source: int
+    source_port: int
+    target: int
+    target_port: int
+
+    def __str__(self) -> str:
+        if self.kind is Kind.LINK:
+            return (
+                f"server {self.source} port {self.source_port} "
+                f"to server {self.target} port {self.target_port}"
+            )
+        return f"rank {self.source} to rank {self.target}"
+
+
+def wire_version(build: str = "", *, encrypted: bool = False) -> str:
+    """All that must be the same at both ends; `build` identifies the sources of the backend."""
+    parts = [f"protocol {_WIRE_VERSION}", f"{sys.byteorder}-endian"]
+    parts += [f"build {build}"] if build else []
+    return f"{__version__} ({', '.join(parts)}{_ENCRYPTED if encrypted else ''})"
+
+
+def without_encryption(version: str) -> str:
+    """The wire_version() of the same build for links that are not encrypted."""
+    return version.replace(_ENCRYPTED, "")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Facts shared by all ends of a job. `secret` has SECRET_BYTES bytes; it is shown nowhere."""
+
+    secret: bytes = field(repr=False)
+    plan_digest: str
+    version: str = wire_version()
+
+    def __post_init__(self) -> None:
+        if len(self.version.encode("ascii", "replace")) > _MOST_VERSION_BYTES:
+            raise ValueError(f"version: {self.version!r} is longer than {_MOST_VERSION_BYTES}")
+
+    def derived(self, purpose: str) -> Identity:
+        """An identity for `purpose` alone: what proves one says nothing of the other."""
+        secret = hmac.digest(self.secret, b"derive " + purpose.encode(), "sha256")
+        return replace(self, secret=secret)
+
+    def greeting(self, ends: Ends) -> bytes:
+        numbers = (ends.source, ends.source_port, ends.target, ends.target_port)
+        version, digest = self.version.encode("ascii", "replace"), self.plan_digest.encode("ascii")
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return _GREETING.pack(_MAGIC, version, digest, ends.kind, *numbers, nonce)
+
+    def link_key(self, greeting: bytes, nonce: bytes) -> bytes:
+        """For what the ends of this one connection send each other after the handshake."""
+        return hmac.digest(self.secret, b"link" + greeting + nonce, "sha256")
+
+    def proof(self, role: bytes, greeting: bytes, nonce: bytes) -> bytes:
+        return hmac.digest(self.secret, role + greeting + nonce, "sha256")
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What an end says of itself before its proof (Identity.greeting)."""
+
+    version: str
+    plan_digest: str
+    ends: Ends
+
+    @staticmethod
+    def read(data: bytes) -> Greeting:
+        """Of GREETING_BYTES bytes; raises StrangerError."""
+        magic, version, digest, kind, *numbers, _ = _GREETING.unpack(data)
+        if magic != _MAGIC or kind not in list(Kind):
+            raise StrangerError(f"it sent no greeting of this torch_topoopt: {magic!r}")
+        return Greeting(_text(version), _text(digest), Ends(Kind(kind), *numbers))
+
+
+def _text(padded: bytes) -> str:
+    return padded.rstrip(b"\0").decode("ascii", "replace")
