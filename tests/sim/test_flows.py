@@ -333,3 +333,33 @@ ONE = [FlowLink(0, 1, 8.0)]
 def test_bad_lists_are_named(flows: list[Flow], options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run_flows(ONE, flows, **options)
+
+
+@pytest.mark.parametrize(
+    ("rates", "paths"),
+    [
+        (
+            (99999999999.93172, 300000000000.5042, 99999999999.98265, 299999999999.4777),
+            "12:3 01:1 01:3 2:1.000000001 3:1 0123:3 3:3 3:3 3:1 3:3",
+        ),
+        (
+            (300000000000.72186, 100000000000.16731, 299999999999.4613, 100000000000.1002),
+            "3:1 23:1 12:1 12:1.000000001 3:3 01:1 1:3 1:2 3:1 2:1 0123:2 3:2",
+        ),
+    ],
+)
+def test_links_whose_levels_are_nearly_equal_settle(rates: tuple[float, ...], paths: str) -> None:
+    """`paths` are links and megabytes of each flow. A search found these: closing one link opened
+    the other, for ever."""
+
+    def completion_s(rates: tuple[float, ...]) -> float:
+        links = [FlowLink(i, i + 1, rate) for i, rate in enumerate(rates)]
+        flows = []
+        for path in paths.split():
+            way, megabytes = path.split(":")
+            used = tuple(map(int, way))
+            flows.append(Flow(used[0], used[-1] + 1, float(megabytes) * 1e6, used))
+        return run_flows(links, flows).completion_s
+
+    even = tuple(round(rate, -11) for rate in rates)
+    assert completion_s(rates) == pytest.approx(completion_s(even), rel=1e-9)

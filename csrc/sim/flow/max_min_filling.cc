@@ -17,7 +17,9 @@ constexpr double kTie = 1e-12;
 // A level that is found again this close is kept, so that rounding does not accumulate.
 constexpr double kSame = 1e-14;
 constexpr unsigned kSolvesPerSum = 16;
-constexpr size_t kTurnsPerLink = 1000;
+// Turns of a solve before what may be rounding is taken to be ten times as much, and how often.
+constexpr size_t kTurnsPerLink = 50;
+constexpr int kMostWidenings = 6;
 
 }  // namespace
 
@@ -259,17 +261,30 @@ void MaxMinRates::close(int link, double level) {
   }
 }
 
+// Two links whose levels differ by about kTie can open one another for ever: each is closed at its
+// own level, and what that is off by is more than rounding on the other. So what may be rounding
+// grows with the turns, for this solve; levels are off by as much of themselves.
 void MaxMinRates::fill() {
   highest_closed_ = 0;
+  const size_t turns_before = kTurnsPerLink * (link_.size() + 1);
   size_t turns = 0;
+  int widenings = 0;
   while (!heap_.empty()) {
-    if (++turns > kTurnsPerLink * (link_.size() + 1)) {  // a fault of ours, better than no end
-      throw std::logic_error("max-min rates do not settle");
+    if (++turns > turns_before) {
+      if (++widenings > kMostWidenings) {  // a fault of ours, better than no end
+        throw std::logic_error("max-min rates do not settle");
+      }
+      turns = 0;
+      for (LinkState& link : link_) link.slack *= 10;
     }
     const Level top = heap_.front();
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     heap_.pop_back();
     if (link_[top.link].queued && key_[top.link] == top.level) take(top);
+  }
+  if (widenings == 0) return;
+  for (size_t link = 0; link < link_.size(); ++link) {
+    link_[link].slack = kRounding * known_capacity_[link];
   }
 }
 

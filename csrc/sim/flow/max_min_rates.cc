@@ -7,13 +7,6 @@
 
 namespace topoopt {
 
-namespace {
-
-// Part of a capacity that may be rounding of sums.
-constexpr double kRounding = 1e-14;
-
-}  // namespace
-
 MaxMinRates::MaxMinRates(const std::vector<double>& capacity, const PathTable& paths)
     : capacity_(capacity), paths_(&paths) {
   reset(paths);

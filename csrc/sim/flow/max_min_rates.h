@@ -67,6 +67,7 @@ class MaxMinRates {
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
+  static constexpr double kRounding = 1e-14;  // part of a capacity that may be rounding of sums
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
   struct Member {
