@@ -4,6 +4,8 @@
 # make test    setup-dev, then every check and every test
 # make test-all  the same with the tests marked exhaustive
 # make test-clients  trains with Hugging Face's Trainer, accelerate, Lightning and Ray Train, which it installs
+# make figures  figures and tables of the TopoOpt paper (FIGURES="11a 12": some; RAY=auto: on a Ray cluster)
+# make figures-quick  the same at small sizes; make figure-11a: one figure
 # make fuzz    ten million inputs to readers of the wire and of documents (FUZZ_INPUTS=100000: fewer)
 # make stubs   the stubs of the extension modules, from their bindings
 # make dist    source distribution and wheel, in dist/
@@ -16,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients fuzz lint typecheck stubs dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients figures figures-quick fuzz lint typecheck stubs dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -108,6 +110,18 @@ else
 	@$(PIP) install -r requirements-clients.txt
 endif
 	@$(BIN)/python -m pytest -m '' tests/clients
+
+FIGURES ?=
+JOBS ?= $(shell nproc)
+COMPUTE = $(BIN)/python benchmarks/figures --jobs $(JOBS) $(if $(RAY),--ray $(RAY))
+figures: setup
+	@$(COMPUTE) $(FIGURES)
+
+figures-quick: setup
+	@$(COMPUTE) --quick $(FIGURES)
+
+figure-%: setup
+	@$(COMPUTE) $*
 
 # Of all inputs, 45 % each go to the two targets in C++, 9 % to the handshake, 1 % are documents.
 FUZZ_INPUTS ?= 10000000

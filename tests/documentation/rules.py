@@ -114,6 +114,10 @@ SMALLER = (
 
 ELSEWHERE = (
     Elsewhere(r"benchmarks/planner\.py --gaps", "tests/benchmarks/test_exhaustive_optimum.py"),
+    Elsewhere(
+        r"benchmarks/figures$|benchmarks/figures [0-9]|make figure-",
+        "tests/benchmarks/test_figures_benchmark.py",
+    ),
     Elsewhere(r"benchmarks/faults\.py", "tests/benchmarks/test_faults_benchmark.py"),
     Elsewhere(r"benchmarks/published_graphs\.py", "tests/benchmarks/test_published_graphs.py"),
     Elsewhere(r"--ssh box0|run --cluster", f"{HERE}::test_the_readme_on_four_machines"),

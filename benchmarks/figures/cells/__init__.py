@@ -1,0 +1,1 @@
+"""The computations of figures: from JSON parameters to JSON rows."""

@@ -1,0 +1,67 @@
+"""Who sends how much to whom: the DLRM of sections 2.1 and 4.3 on 16 servers.
+
+The paper states bytes of the example, not all sizes of its model: 22 GB of parameters, of which
+what is not embedding tables makes AllReduce transfers of 4 GB, thus 2 GB; and 32 MB of activations
+between a server with a table and each other one (8192 samples a server, 512 doubles a sample).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from torch_topoopt.plan import Cluster, Demand, Group, GroupDemand, PairDemand, Ring
+from torch_topoopt.topology.find_network import find_network
+from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
+from torch_topoopt.topology.routing.pair_bytes import demand_matrix
+from torch_topoopt.topology.routing.routes import group_bytes, ring_pair_bytes
+
+SERVERS = 16
+TABLES = (0, 3, 8, 13)  # the servers of E0 to E3
+MODEL_BYTES = 22_000_000_000
+DENSE_BYTES = 2_000_000_000
+TRANSFER_BYTES = 8192 * 512 * 8
+
+
+def _demand(hybrid: bool) -> Demand:
+    everyone = tuple(range(SERVERS))
+    if not hybrid:
+        return Demand((GroupDemand(everyone, MODEL_BYTES),), ())
+    ends = {(table, other) for table in TABLES for other in everyone if other != table}
+    pairs = sorted(ends | {(b, a) for a, b in ends})
+    sizes = {pair: TRANSFER_BYTES * ((pair in ends) + (pair[::-1] in ends)) for pair in pairs}
+    return Demand(
+        (GroupDemand(everyone, DENSE_BYTES),),
+        tuple(PairDemand(a, b, size) for (a, b), size in sizes.items()),
+    )
+
+
+def on_rings(*, strides: list[int], hybrid: bool) -> Any:
+    """Bytes [source][target] of AllReduce over rings of these strides together, and of MP."""
+    demand = _demand(hybrid)
+    rings = tuple(
+        Ring(tuple(p * i % SERVERS for i in range(SERVERS)), 1 / len(strides)) for p in strides
+    )
+    group = Group(tuple(range(SERVERS)), rings)
+    reduced = np.zeros((SERVERS, SERVERS))
+    for (a, b), size in ring_pair_bytes((group,), group_bytes(demand)).items():
+        reduced[a, b] += size
+    return {"all_reduce": reduced.tolist(), "mp": demand_matrix(demand, SERVERS).tolist()}
+
+
+def on_topoopt(*, degree: int, mode: str) -> Any:
+    """The same on the network that TopologyFinder wires for it: what servers exchange, and what
+    crosses the links, forwarded bytes included."""
+    demand = _demand(hybrid=True)
+    network = find_network(Cluster(SERVERS, degree, 100.0, "simplex"), demand, mode=mode)
+    asked = traffic_matrix(network, demand, SERVERS)
+    mp = demand_matrix(demand, SERVERS)
+    rings = [list(ring.servers) for ring in network.groups[0].rings]
+    return {
+        "links": [[link.source, link.target] for link in network.links],
+        "rings": rings,
+        "all_reduce": (asked - mp).tolist(),
+        "mp": mp.tolist(),
+        "on_links": hop_bytes(network, asked).tolist(),
+    }

@@ -1,0 +1,1 @@
+"""The figures: which cells they need, and what is drawn and compared."""
