@@ -1,4 +1,4 @@
-"""One word for one thing: no two classes of one name."""
+"""One word for one thing: no two classes, and no two files of tests, of one name."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def test_no_two_classes_have_one_name() -> None:
                 homes[node.name].append(module)
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
     assert "planner.options" in homes["PlanningOptions"]
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Pytest imports each by its name alone."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in (rooms.ROOT / "tests").rglob("test_*.py"):
+        homes[path.name].append(str(path.parent.relative_to(rooms.ROOT)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+    assert homes["test_names.py"] == ["tests"]

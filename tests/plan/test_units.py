@@ -42,11 +42,19 @@ def test_a_rate_with_a_unit_is_understood(text: str, gbps: float) -> None:
         ("nanGbps", "'nanGbps' is not a rate"),
         ("0Gbps", "'0Gbps' is not greater than 0"),
         ("", "'' is not a rate"),
+        ("9" * 400 + "Gbps", f"'{'9' * 79}... (406 characters) is too large for a rate"),
     ],
 )
 def test_anything_else_is_refused_with_what_would_be_right(text: str, message: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         parse_gbps(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "Gbps", "x" * 5000, "1" + "x" * 5000])
+def test_what_is_refused_is_shortened(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape("characters)")) as refused:
+        parse_gbps(text)
+    assert len(str(refused.value)) < 500
 
 
 def test_figures_are_short_and_carry_their_unit() -> None:

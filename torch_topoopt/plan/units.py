@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+
+from torch_topoopt.plan.codec import brief, brief_name
 
 _RATE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z/]*)")
 _GBPS = {"kbps": 1e-6, "mbps": 1e-3, "gbps": 1.0, "tbps": 1e3}
@@ -14,15 +17,20 @@ def parse_gbps(text: str) -> float:
     """ "200Mbps", "25 Gb/s" -> Gb/s. The unit is compulsory; raises ValueError."""
     match = _RATE.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{text!r} is not a rate; write a number and a unit, e.g. 25Gbps")
+        raise ValueError(f"{brief(text)} is not a rate; write a number and a unit, e.g. 25Gbps")
     number, unit = match.groups()
     if not unit:
-        raise ValueError(f"{text!r} has no unit; write {number}Gbps or {number}Mbps")
+        shown = brief_name(number)
+        raise ValueError(f"{brief(text)} has no unit; write {shown}Gbps or {shown}Mbps")
     if unit.lower() not in _GBPS or unit[1:2] == "B":
-        raise ValueError(f"{unit!r} is not a unit of bits per second; use kbps, Mbps, Gbps or Tbps")
+        raise ValueError(
+            f"{brief(unit)} is not a unit of bits per second; use kbps, Mbps, Gbps or Tbps"
+        )
     gbps = float(number) * _GBPS[unit.lower()]
     if not gbps > 0:
-        raise ValueError(f"{text!r} is not greater than 0")
+        raise ValueError(f"{brief(text)} is not greater than 0")
+    if math.isinf(gbps):
+        raise ValueError(f"{brief(text)} is too large for a rate; write one as in 25Gbps")
     return gbps
 
 
