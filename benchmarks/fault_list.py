@@ -317,7 +317,19 @@ FAULTS: dict[str, Fault] = {
         Fault("3 % of the packets corrupted", _corrupted(_CORRUPT)),
         Fault("every packet corrupted", _corrupted(_CORRUPT_ALL), notice=_SILENT),
         Fault("1 % of the packets lost", _rules(slice(2), "IN numgen random mod 100 < 1 drop")),
-        Fault("10 % of the packets lost", _rules(slice(2), "IN numgen random mod 100 < 10 drop")),
+        Fault(
+            "10 % of the packets lost",
+            _rules(slice(2), "IN numgen random mod 100 < 10 drop"),
+            notice="is slow: ",
+            settles_s=2.0,
+            leaves_no_trace=False,
+        ),
+        Fault(
+            "large packets lost, one direction",
+            _rules(slice(1), "IN meta length > 1000 drop"),
+            notice="lost the link",
+            leaves_no_trace=False,
+        ),
         Fault(
             "link at a tenth of its rate",
             _slow,

@@ -241,7 +241,9 @@ class _Watched:
         silent = {process.rank for process in self._job.ranks} - dying
         silent -= {error.rank for error in errors}
         codes = {process.exit_code for process in self._job.ranks if process.rank in silent}
-        if silent:
+        if errors and not self._fault.ends:
+            trial.detail = self._job.last_words()
+        elif silent:
             trial.detail = f"no error on ranks {sorted(silent)}, exit codes {codes}"
 
     def _say(self, trial: Trial) -> None:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _REPETITIONS = 20
-_MOST_GROWTH_BYTES = {1: 16 << 20}  # by the number of repetitions; the first ones fill buffers
+_MOST_FRESH_GROWTH_BYTES = 16 << 20  # of a job without faults before: the first ones fill buffers
 _MOST_MEDIAN_GROWTH_BYTES = 1 << 20
 _MOST_SAID = 110  # characters
 _NAME_WIDTH = 42
@@ -122,7 +122,8 @@ class Row:
             )
             if self.sum_of(name)
         ]
-        if self.growth_bytes > _MOST_GROWTH_BYTES.get(len(self.trials), _MOST_MEDIAN_GROWTH_BYTES):
+        fresh = len(self.trials) == 1 or not getattr(self.fault, "leaves_no_trace", True)
+        if self.growth_bytes > (_MOST_FRESH_GROWTH_BYTES if fresh else _MOST_MEDIAN_GROWTH_BYTES):
             found.append(f"{self.growth_bytes / 2**20:.1f} MiB of memory left")
         return found
 
