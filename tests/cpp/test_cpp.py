@@ -62,13 +62,21 @@ def _run(command: list[str], **variables: str) -> str:
     except subprocess.TimeoutExpired as expired:
         printed = expired.stdout.decode(errors="replace") if expired.stdout else ""
         pytest.fail(
-            f"{command[0]}: not done after {seconds:.0f} s\n{printed[-8000:]}", pytrace=False
+            f"{command[0]}: not done after {seconds:.0f} s\n{_without_warnings(printed)[-8000:]}",
+            pytrace=False,
         )
     if done.returncode != 0:
+        printed = _without_warnings(done.stdout)
         pytest.fail(
-            f"{command[0]}: exit status {done.returncode}\n{done.stdout[-20000:]}", pytrace=False
+            f"{command[0]}: exit status {done.returncode}\n{printed[-20000:]}", pytrace=False
         )
     return done.stdout
+
+
+def _without_warnings(printed: str) -> str:
+    """What is left when the thousands of lines are gone that links write when tests cut them."""
+    lines = printed.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("torch_topoopt WARNING: "))
 
 
 # Every suite runs under each, with a part of its random messages and calls.
