@@ -161,6 +161,7 @@ def make_cluster(
     accelerators_per_server: int = 1,
     *,
     parallel_links: bool = False,
+    memory_limited: bool = True,
 ) -> Cluster:
     """The Cluster that the options describe; raises InputError or DocumentError if it cannot be."""
     from torch_topoopt.plan import Cluster
@@ -174,6 +175,7 @@ def make_cluster(
         accelerators_per_server=accelerators_per_server,
         accelerator=accelerator,
         parallel_links=parallel_links,
+        memory_limited=memory_limited,
     ).validate()
 
 

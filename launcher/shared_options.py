@@ -85,6 +85,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "whose times are planned with: device or device:format, as h100 or a100:bf16 "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
+    "no-memory-limit": {
+        "action": "store_true",
+        "help": "also strategies that need more memory than an accelerator has",
+    },
     "batch-size": {
         "type": int,
         "metavar": "SAMPLES",
@@ -227,6 +231,7 @@ def cluster_of(
         getattr(arguments, "accelerator", None) or accelerator,
         accelerators_of(arguments),
         parallel_links=arguments.parallel_links,
+        memory_limited=not getattr(arguments, "no_memory_limit", False),
     )
 
 

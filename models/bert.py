@@ -2,6 +2,9 @@
 
 Word embeddings are factorised: List 1 gives an embedding size (512) of its own, below the hidden
 size, so a projection stands between the two, and the output layer shares the embedding's weights.
+
+Size "released" is what stands for BERT in the simulations that the paper released: an encoder and a
+decoder of attention and dense layers, without embeddings and norms.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from torch_topoopt.models.sizes import choose, with_alias
 
 @dataclass(frozen=True)
 class BERTSize:
-    """`batch_size` is List 1's batch per accelerator, `sequence` the tokens of one sample."""
+    """`batch_size` is List 1's batch per accelerator, `sequence` the tokens of one sample.
+
+    Without a `vocabulary` it is an EncoderDecoder, which takes numbers instead of tokens.
+    """
 
     blocks: int
     hidden: int
@@ -35,6 +41,7 @@ SIZES = with_alias(
         "paper-5.3": BERTSize(12, 1024, 16, 64, 512, _VOCABULARY, 16),
         "paper-5.6": BERTSize(6, 768, 6, 256, 512, _VOCABULARY, 16),
         "paper-6": BERTSize(6, 1024, 16, 1024, 512, _VOCABULARY, 2),
+        "released": BERTSize(12, 1024, 16, 64, 0, 0, 16),
         "tiny": BERTSize(2, 32, 4, 6, 16, 50, 4),
     }
 )
@@ -79,15 +86,57 @@ class BERT(nn.Module):
         return linear(x, self.embeddings.tokens.weight, self.bias)
 
 
-def build(size: str = DEFAULT_SIZE) -> BERT:
+class EncoderDecoderBlock(nn.Module):
+    """Three attention and four dense layers: of encoder and decoder, [batch, sequence, hidden]."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.encoder_attention = nn.MultiheadAttention(hidden, heads, bias=False, batch_first=True)
+        self.encoder_dense = nn.Sequential(
+            nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
+        )
+        self.decoder_attention = nn.MultiheadAttention(hidden, heads, bias=False, batch_first=True)
+        self.cross_attention = nn.MultiheadAttention(hidden, heads, bias=False, batch_first=True)
+        self.decoder_dense = nn.Sequential(
+            nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
+        )
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.encoder_dense(x + self.encoder_attention(x, x, x, need_weights=False)[0])
+        y = y + self.decoder_attention(y, y, y, need_weights=False)[0]
+        y = y + self.cross_attention(y, x, x, need_weights=False)[0]
+        return x, self.decoder_dense(y)
+
+
+class EncoderDecoder(nn.Module):
+    """[batch, sequence, hidden], for encoder and decoder, to [batch, sequence, 1]."""
+
+    def __init__(self, size: BERTSize) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            EncoderDecoderBlock(size.hidden, size.heads) for _ in range(size.blocks)
+        )
+        self.output = nn.Linear(size.hidden, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        x = y = inputs
+        for block in self.blocks:
+            x, y = block(x, y)
+        return self.output(y)
+
+
+def build(size: str = DEFAULT_SIZE) -> BERT | EncoderDecoder:
     """The network of one of SIZES; raises ValueError for another name."""
-    return BERT(choose(SIZES, size))
+    chosen = choose(SIZES, size)
+    return BERT(chosen) if chosen.vocabulary else EncoderDecoder(chosen)
 
 
 def example_batch(
     batch_size: int | None = None, *, size: str = DEFAULT_SIZE
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token and segment indices, both zero, [batch_size, sequence]."""
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Token and segment indices, both zero, [batch_size, sequence]; zeros for an EncoderDecoder."""
     chosen = choose(SIZES, size)
     shape = (batch_size or chosen.batch_size, chosen.sequence)
+    if not chosen.vocabulary:
+        return torch.zeros(*shape, chosen.hidden)
     return torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)

@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="instead of servers, ports and bandwidth: the machines of this file; where they are "
         "joined by cables, the network is given and only the strategy is searched",
     )
-    shared_options.add(options, *shared_options.PLANNING)
+    shared_options.add(options, *shared_options.PLANNING, "no-memory-limit")
     options.add_argument(
         "--export-strategy",
         metavar="FILE",

@@ -49,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     searched = ("rounds", "evaluations")
     shared_options.add(options, *(n for n in shared_options.PLANNING if n not in searched))
+    shared_options.add(options, "no-memory-limit")
     shared_options.add(options, "rounds", default=2)
     shared_options.add(options, "evaluations", default=5000)
     packet_options.add_level(options)

@@ -81,6 +81,16 @@ def test_vgg16_and_resnet50_have_their_published_parameters() -> None:
     assert parameters("resnet50") == 25_557_032
 
 
+def test_released_sizes_have_the_gradients_of_the_released_simulations() -> None:
+    """Bytes that an AllReduce of data parallelism carries there."""
+    assert MODELS["vgg"].SIZES["released"].side ** 2 * 512 == 61952
+    assert 4 * parameters("vgg", "released") == pytest.approx(1.157e9, rel=1e-3)
+    attention, dense = 4 * 1024**2, 1024**2 + 1024
+    expected = 12 * (3 * attention + 4 * dense) + 1024 + 1
+    assert parameters("bert", "released") == expected
+    assert 4 * expected == pytest.approx(806e6, rel=1e-3)
+
+
 def test_bert_blocks_have_their_published_parameters() -> None:
     with torch.device("meta"):
         encoder = MODELS["bert"].build("paper").encoder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.small_op_graphs import chain, embeddings, graph, operator
 
@@ -52,6 +54,13 @@ def test_starts_are_only_those_that_fit_into_memory() -> None:
     for start in starts:
         assert max(memory_by_server(op_graph, cluster, start)) <= memory_limit(cluster)
     assert data_parallel(chain(3), 4) in starting_strategies(chain(3), cluster)
+
+
+def test_without_a_memory_limit_everything_fits() -> None:
+    cluster = replace(Cluster(4, 2, 10.0), memory_limited=False)
+    op_graph = embeddings(5, table_bytes=1_500_000_000)
+    assert data_parallel(op_graph, 4) in starting_strategies(op_graph, cluster)
+    check_memory(op_graph, cluster, data_parallel(op_graph, 4))
 
 
 def test_a_start_is_found_where_only_some_operators_must_be_whole() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from torch_topoopt.plan import limits
 from torch_topoopt.plan.codec import DocumentError
@@ -25,7 +25,8 @@ class Cluster:
     `ports` is "duplex" (a port carries both directions: NICs, copper cables) or "simplex" (separate
     transmit and receive fibres, each switched on its own; degree counts transmitters).
     `link_latency_s` is paid once per hop, by the signal alone (what a relay adds: CostModel).
-    `accelerator` names an entry of the accelerator table.
+    `accelerator` names an entry of the accelerator table; unless `memory_limited`, strategies may
+    need more memory than it has, as in the simulations that the paper released.
 
     Where ports are not alike, `port_gbps[server][port]` is the rate of each, `link_gbps` the least
     of them, and a link is as fast as the slower of its two ports. Where cables are given, servers
@@ -33,6 +34,8 @@ class Cluster:
     TopologyFinder may join two servers more than once for lack of others: any degree will do.
     An odd number of duplex ports in all leaves one of them dark (`dark_ports`).
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"memory_limited"})
 
     servers: int
     degree: int
@@ -43,6 +46,7 @@ class Cluster:
     accelerator: str = "cpu-core"
     parallel_links: bool = False
     port_gbps: tuple[tuple[float, ...], ...] | None = None
+    memory_limited: bool = True
 
     def __post_init__(self) -> None:
         if self.port_gbps is not None:  # 100 and 100.0 are the same rate, so the same text

@@ -3,7 +3,8 @@
 Tables whole and spread evenly over the servers (Naumov et al., DLRM, 2019, section 4), or each on a
 group of servers; tables in parts on servers of their own; layers in parts of their parameters
 (Shoeybi et al., Megatron-LM, 2019), in groups that lie along a ring or across it; the few largest
-layers in parts (Krizhevsky, "One weird trick", 2014); experts over one ring (Lepikhin et al.,
+layers in parts (Krizhevsky, "One weird trick", 2014); branches of the model side by side, on
+servers of their own (Dean et al., DistBelief, 2012); experts over one ring (Lepikhin et al.,
 GShard, 2020); pipelines cut where one tensor is handed over. Everything else shares samples.
 
 Which of them is good depends on the network, so they are priced on it, by the coarse simulator.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.accelerators import reads_all_parameters
+from torch_topoopt.search.branches import branches
 from torch_topoopt.search.lowering import degrees_of
 from torch_topoopt.search.pipelines import pipeline
 from torch_topoopt.search.shards import may_split
@@ -133,7 +135,7 @@ def _fitting(problem: SearchProblem) -> dict[Strategy, str]:
         return {}
     case = _Case.of(problem)
     made: dict[Strategy, str] = {}
-    for family in (_spread, _on_groups, _in_parts, _layers_in_parts, _pipelines):
+    for family in (_spread, _on_groups, _branches_apart, _in_parts, _layers_in_parts, _pipelines):
         for name, strategy in family(case):
             if problem.executable is None or all(map(problem.executable, strategy)):
                 made.setdefault(strategy, name)
@@ -189,6 +191,32 @@ def _on_groups(case: _Case) -> _Named:
                     f"{label} on groups of {size} servers {where}",
                     _placed(case, chosen, groups, Degrees(size)),
                 )
+
+
+def _branches_apart(case: _Case) -> _Named:
+    """Each branch with parameters on a group of its own, as large as they allow: the gradients of
+    each are summed by its servers only, at the same time."""
+    operators = case.problem.op_graph.operators
+    found = [
+        branch
+        for branch in branches(case.problem.op_graph)
+        if any(operators[i].parameter_bytes for i in branch)
+    ]
+    size = case.problem.cluster.servers // max(1, len(found))
+    if len(found) < 2 or size < 2:  # whole tables are spread by `_spread`
+        return
+    size = min(size, case.samples)
+    for where, groups in _groups(case, len(found), size):
+        group_of = {i: groups[k] for k, branch in enumerate(found) for i in branch}
+        yield (
+            f"{len(found)} branches on groups of {size} servers {where}",
+            tuple(
+                Placement.of(placement.operator, group_of[i], Degrees(size))
+                if i in group_of and operators[i].splittable
+                else placement
+                for i, placement in enumerate(case.base)
+            ),
+        )
 
 
 def _in_parts(case: _Case) -> _Named:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import MeasuredStep, Operator, OpGraph
     from torch_topoopt.plan import Cluster, Degrees, Group, Network, Placement
 
+_NO_LIMIT = 2**62  # bytes
+
 
 def degrees_of(strategies: Iterable[Sequence[Placement]]) -> set[Degrees]:
     """All degrees that occur in `strategies`."""
@@ -187,7 +189,9 @@ def _network_of_paths(
 
 
 def memory_limit(cluster: Cluster) -> int:
-    """Bytes of memory of one accelerator of `cluster`."""
+    """Bytes of memory that a strategy may take of one accelerator of `cluster`."""
+    if not cluster.memory_limited:
+        return _NO_LIMIT
     return accelerator(cluster.accelerator).memory_bytes
 
 
