@@ -217,6 +217,7 @@ class IterationTasks:
         job: Job,
         network: RoutedNetwork,
         strategy: collections.abc.Sequence[torch_topoopt.plan.Placement],
+        ring_steps: str = "together",
     ) -> None: ...
     def add_to(
         self,

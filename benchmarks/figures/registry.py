@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from figures.figure import Figure
 
-_MODULES = ("costs", "dedicated", "heatmaps", "moving", "paths", "tree_rings")
+_MODULES = ("as_released", "costs", "dedicated", "heatmaps", "moving", "paths", "tree_rings")
 
 
 def all_figures() -> dict[str, Figure]:

@@ -41,6 +41,13 @@ py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::Flow::*
   return values;
 }
 
+RingSteps ringStepsOf(const std::string& name) {
+  if (name == "together") return RingSteps::kTogether;
+  if (name == "chained") return RingSteps::kChained;
+  if (name == "barrier") return RingSteps::kBarrier;
+  throw std::invalid_argument("ring_steps: '" + name + "' is not together, chained or barrier");
+}
+
 AddedIterations addTo(const IterationTasks& tasks, FlowProgram& program,
                       const std::vector<std::vector<WeightedPath>>& paths,
                       const Array<int>& path_of_flow, int iterations) {
@@ -71,11 +78,13 @@ void bindIterationTasks(py::module_& module) {
   py::class_<IterationTasks>(
       module, "IterationTasks",
       "The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet.")
-      .def(py::init([](std::shared_ptr<Job> job, const RoutedNetwork& network,
-                       const std::vector<plan::Placement>& strategy) {
-             return IterationTasks(std::move(job), network, strategy);
-           }),
-           py::arg("job").none(false), py::arg("network"), py::arg("strategy"))
+      .def(
+          py::init([](std::shared_ptr<Job> job, const RoutedNetwork& network,
+                      const std::vector<plan::Placement>& strategy, const std::string& ring_steps) {
+            return IterationTasks(std::move(job), network, strategy, ringStepsOf(ring_steps));
+          }),
+          py::arg("job").none(false), py::arg("network"), py::arg("strategy"),
+          py::arg("ring_steps") = "together")
       .def_property_readonly(
           "source",
           [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::source); })

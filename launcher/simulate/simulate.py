@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torch_topoopt.launcher import console, documents, parser, shared_options, signals
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
@@ -92,6 +92,7 @@ def main(argv: list[str]) -> int:
     if arguments.until is not None and not arguments.until > 0:
         raise InputError(f"until: {arguments.until} is not above 0")
     options = packet_options.given_options(arguments)
+    options.pop("ring_steps", None)  # belongs to the program
     terminal = console.Terminal(json_output=arguments.json)
     with (
         terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress,
@@ -134,7 +135,7 @@ def _program(
     if (arguments.plan is None) == (arguments.flows is None):
         raise InputError("give either a PLAN or --flows FILE (see `topoopt simulate --help`)")
     if arguments.flows is not None:
-        for option in ("model", "iterations", "architecture", "batch_size"):
+        for option in ("model", "iterations", "architecture", "batch_size", "ring_steps"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option.replace('_', '-')}: belongs to a PLAN, not to --flows")
         return sim.read_flows(arguments.flows), None, {}
@@ -145,9 +146,12 @@ def _program(
     terminal.line(
         planning.assumptions(plan.cluster, plan.strategy_space, graph.model, graph.batch_size)
     )
-    iterations = 1 if arguments.iterations is None else arguments.iterations
+    how: dict[str, Any] = {
+        "iterations": 1 if arguments.iterations is None else arguments.iterations,
+        "ring_steps": arguments.ring_steps or "together",
+    }
     if arguments.architecture is None:
-        program, names = sim.named_plan_program(graph, plan, iterations=iterations)
+        program, names = sim.named_plan_program(graph, plan, **how)
         return program, None, names
     from torch_topoopt.architectures import architecture
     from torch_topoopt.sim.architecture_program import architecture_program
@@ -159,13 +163,10 @@ def _program(
         from torch_topoopt.reconfiguration.moving_circuits import MovingCircuits
 
         moving = MovingCircuits(
-            *what, level=arguments.level, micro_batches=parts, seed=plan.seed, iterations=iterations
+            *what, level=arguments.level, micro_batches=parts, seed=plan.seed, **how
         )
         return moving.program, moving.control, {}
-    program = architecture_program(
-        *what, micro_batches=parts, seed=plan.seed, iterations=iterations
-    )
-    return program, None, {}
+    return architecture_program(*what, micro_batches=parts, seed=plan.seed, **how), None, {}
 
 
 def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:

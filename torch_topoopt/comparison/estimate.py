@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Demand, Pair
     from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.sim.iteration_program import RingSteps
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def predict_architecture(
     level: str = "flow",
     micro_batches: int = 1,
     seed: int = 0,
+    ring_steps: RingSteps = "together",
     **options: Any,
 ) -> ArchitectureEstimate:
     """One iteration on what an entry of ARCHITECTURES built, also where circuits move during it.
@@ -110,14 +112,16 @@ def predict_architecture(
     `link_bytes` is empty, for the links are not the same throughout. `seed` is for paths that flows
     take and for circuits that no demand asks for. Raises ValueError also as `run_flows`.
     """
-    if topology.reconfiguration is None and level == "flow" and not options:
+    changed = bool(options) or ring_steps != "together"
+    if topology.reconfiguration is None and level == "flow" and not changed:
         return predict_on(topology, op_graph, cluster, strategy, micro_batches=micro_batches)
     link_bytes: tuple[int, ...] = ()
     iterations = 1
     if topology.reconfiguration is None:
         program = architecture_program(
-            topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed
-        )
+            topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed,
+            ring_steps=ring_steps,
+        )  # fmt: skip
         result = run_program(program, level=level, **options)
         iteration_s = result.completion_s
         by_servers = [link.source < topology.servers for link in topology.links]
@@ -126,7 +130,7 @@ def predict_architecture(
     else:
         moving = MovingCircuits(
             topology, op_graph, cluster, strategy, level=level, micro_batches=micro_batches,
-            seed=seed,
+            seed=seed, ring_steps=ring_steps,
         )  # fmt: skip
         iterations = len(moving.ends)
         result = moving.run(**options)

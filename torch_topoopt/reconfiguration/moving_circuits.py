@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Pair
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.sim import FlowsResult
+    from torch_topoopt.sim.iteration_program import RingSteps
 
 ITERATIONS = 2  # the first one starts with random circuits; the last one counts
 MOST_WINDOWS = 200_000
@@ -63,6 +64,7 @@ class MovingCircuits:
         micro_batches: int = 1,
         seed: int = 0,
         iterations: int = ITERATIONS,
+        ring_steps: RingSteps = "together",
     ) -> None:
         if topology.reconfiguration is None:
             raise ValueError(f"topology: {topology.architecture} does not change its circuits")
@@ -82,7 +84,7 @@ class MovingCircuits:
         for a, b in self._link:
             self.program.add_link(a, b, self._bits_per_s(1), cluster.link_latency_s * 1e9)
         rings = Routes(topology).rings
-        tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches)
+        tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches, ring_steps)
         self._asked = tasks.pairs
         direct = [[_core.WeightedPath([self._link[pair]])] for pair in tasks.pairs]
         path_of_flow = np.tile(tasks.pair_of_flow, max(iterations, 0))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
+    from torch_topoopt.sim.iteration_program import RingSteps
 
 
 def architecture_program(
@@ -34,11 +35,13 @@ def architecture_program(
     micro_batches: int = 1,
     seed: int = 0,
     iterations: int = 1,
+    ring_steps: RingSteps = "together",
 ) -> _core.FlowProgram:
     """`iterations` iterations of `op_graph` split by `strategy` on `topology`, one after another.
 
     `seed` chooses the paths. Raises ValueError for a topology that changes during a run, another
-    number of servers, a strategy that does not fit, servers without a path, or no iterations.
+    number of servers, a strategy that does not fit, servers without a path, no iterations, or
+    another `ring_steps`.
     """
     if topology.reconfiguration is not None:
         raise ValueError(
@@ -51,7 +54,7 @@ def architecture_program(
         )
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
-    tasks = IterationTasks.of(op_graph, cluster, routes.rings, strategy, micro_batches)
+    tasks = IterationTasks.of(op_graph, cluster, routes.rings, strategy, micro_batches, ring_steps)
     program = _core.FlowProgram(topology.nodes, topology.servers)
     for link in topology.links:
         program.add_link(link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9)

@@ -4,13 +4,13 @@ The tasks are those of `predict`: forward and backward pass of every operator on
 shares it, activations and gradients between placements, and one AllReduce per bucket of gradients
 (per operator, if the OpGraph has no buckets); csrc/sim/iteration/iteration_program.h makes them.
 What `predict` treats as one flow is taken apart, so that a packet has one path: a transfer is one
-flow for each of its paths, and a ring one for each of its hops.
+flow for each of its paths, and a ring one for each of its hops, or of its hops in each step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Pair
     from torch_topoopt.search.strategies import Strategy
+
+# How the 2 (k - 1) steps of a ring AllReduce among k servers follow each other: all at once, as one
+# flow for each hop; a server sends what it received in the step before; or all wait for all.
+RingSteps = Literal["together", "chained", "barrier"]
+RING_STEPS: tuple[RingSteps, ...] = get_args(RingSteps)
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,12 @@ class IterationTasks:
         rings: _core.RoutedNetwork,
         strategy: Strategy,
         micro_batches: int,
+        ring_steps: RingSteps = "together",
     ) -> IterationTasks:
-        """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator."""
+        """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator or another
+        `ring_steps`."""
         job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
-        core = _core.IterationTasks(job, rings, strategy)
+        core = _core.IterationTasks(job, rings, strategy, ring_steps)
         ends = core.source.astype(np.int64) * cluster.servers + core.target
         distinct, pair_of_flow = np.unique(ends, return_inverse=True)
         pairs = [divmod(number, cluster.servers) for number in distinct.tolist()]

@@ -19,26 +19,32 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Plan
     from torch_topoopt.sim.flow_names import FlowName
+    from torch_topoopt.sim.iteration_program import RingSteps
 
 
-def plan_program(op_graph: OpGraph, plan: Plan, *, iterations: int = 1) -> _core.FlowProgram:
+def plan_program(
+    op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
+) -> _core.FlowProgram:
     """As `named_plan_program`, without the names."""
-    return named_plan_program(op_graph, plan, iterations=iterations)[0]
+    return named_plan_program(op_graph, plan, iterations=iterations, ring_steps=ring_steps)[0]
 
 
 def named_plan_program(
-    op_graph: OpGraph, plan: Plan, *, iterations: int = 1
+    op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
 ) -> tuple[_core.FlowProgram, dict[int, FlowName]]:
     """`iterations` training iterations of `op_graph` under `plan`, one after another, and what
     every flow carries, by the number of its task.
 
     Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
-    accelerator, two servers that must exchange bytes but have no route, or no iterations.
+    accelerator, two servers that must exchange bytes but have no route, no iterations, or
+    another `ring_steps`.
     """
     cluster, network = plan.cluster, plan.network
     check_strategy(op_graph, cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
     rings = lower_network(cluster, network)
-    tasks = IterationTasks.of(op_graph, cluster, rings, plan.strategy, plan.micro_batches)
+    tasks = IterationTasks.of(
+        op_graph, cluster, rings, plan.strategy, plan.micro_batches, ring_steps
+    )
     program = _core.FlowProgram(cluster.servers, cluster.servers)
     for link in network.links:
         bits_per_s, latency_ns = cluster.gbps_of(link) * 1e9, cluster.link_latency_s * 1e9

@@ -8,8 +8,8 @@
 namespace topoopt {
 
 IterationTasks::IterationTasks(std::shared_ptr<const Job> job, const RoutedNetwork& network,
-                               const std::vector<Placement>& strategy)
-    : job_(std::move(job)), network_(&network) {
+                               const std::vector<Placement>& strategy, RingSteps ring_steps)
+    : job_(std::move(job)), ring_steps_(ring_steps), network_(&network) {
   PlacementCosts costs(job_);
   const std::vector<int> ids = costs.intern(strategy);
   std::vector<int> themselves(job_->servers);
@@ -47,19 +47,49 @@ int IterationTasks::transfer(int source, int target, double size_bytes, const Ca
 
 void IterationTasks::allReduce(const std::vector<int>& servers, double size_bytes, int after,
                                const Cargo& cargo) {
-  const size_t k = servers.size();
+  const double k = static_cast<double>(servers.size());
   for (const plan::Ring& ring : network_->rings(servers)) {
     const int number = addCargo(cargo, ring.servers);
-    const double of_hop = 2 * (static_cast<double>(k) - 1) / static_cast<double>(k) * ring.share;
-    const int first_hop = static_cast<int>(flows_.size());
-    const int first_step = static_cast<int>(steps_.size());
-    for (size_t i = 0; i < k; ++i) {
-      const int hop =
-          addFlow(ring.servers[i], ring.servers[(i + 1) % k], of_hop * size_bytes, number);
-      dependency(after, hop);
+    const double hop_bytes = 2 * (k - 1) / k * ring.share * size_bytes;
+    if (ring_steps_ == RingSteps::kTogether) {
+      ringAtOnce(ring, hop_bytes, after, number);
+    } else {
+      ringInSteps(ring, hop_bytes, after, number);
     }
-    const int end = add({TaskKind::kDelay, -1, 0, 0.0, first_hop, static_cast<int>(k)});
-    for (int hop = first_step; hop < end; ++hop) dependency(hop, end);
+  }
+}
+
+void IterationTasks::ringAtOnce(const plan::Ring& ring, double hop_bytes, int after, int cargo) {
+  const size_t k = ring.servers.size();
+  const int first_hop = static_cast<int>(flows_.size());
+  const int first_step = static_cast<int>(steps_.size());
+  for (size_t i = 0; i < k; ++i) {
+    dependency(after, addFlow(ring.servers[i], ring.servers[(i + 1) % k], hop_bytes, cargo));
+  }
+  const int end = add({TaskKind::kDelay, -1, 0, 0.0, first_hop, static_cast<int>(k)});
+  for (int hop = first_step; hop < end; ++hop) dependency(hop, end);
+}
+
+void IterationTasks::ringInSteps(const plan::Ring& ring, double hop_bytes, int after, int cargo) {
+  const int k = static_cast<int>(ring.servers.size());
+  const int count = 2 * (k - 1);
+  std::vector<int> before;  // the flow of each hop in the step before
+  for (int number = 0; number < count; ++number) {
+    std::vector<int> now(k);
+    for (int i = 0; i < k; ++i) {
+      now[i] = addFlow(ring.servers[i], ring.servers[(i + 1) % k], hop_bytes / count, cargo);
+      if (before.empty() || ring_steps_ == RingSteps::kBarrier) {
+        dependency(after, now[i]);
+      } else {
+        dependency(before[i], now[i]);
+        dependency(before[(i + k - 1) % k], now[i]);
+      }
+    }
+    before = std::move(now);
+    if (ring_steps_ == RingSteps::kBarrier || number == count - 1) {
+      after = delay(0.0);
+      for (const int flow : before) dependency(flow, after);
+    }
   }
 }
 

@@ -27,11 +27,18 @@ struct AddedIterations {
   std::vector<int> cargo_of_task;
 };
 
+// How the 2 (k - 1) steps of a ring AllReduce among k servers follow each other.
+enum class RingSteps {
+  kTogether,  // one flow per hop, with the bytes of all steps
+  kChained,   // a server sends in a step what it has received in the one before
+  kBarrier,   // no server begins a step before all have ended the one before
+};
+
 // The tasks of one iteration with no server folded, whose flows have no paths yet.
 //
-// A ring AllReduce is one flow per hop, with all bytes that cross this hop in 2 (k - 1) steps, all
-// at once. It has ended when the slowest hop has, and when the latencies of the 2 (k - 1)
-// consecutive hops are over (ringLatency), of which each flow has paid its own.
+// With its steps together, a ring AllReduce has ended when the slowest hop has, and when the
+// latencies of the 2 (k - 1) consecutive hops are over (ringLatency), of which each flow has paid
+// its own.
 class IterationTasks {
  public:
   struct Flow {
@@ -47,7 +54,8 @@ class IterationTasks {
 
   // Groups use the rings of `network`. Throws std::invalid_argument as IterationSteps.
   IterationTasks(std::shared_ptr<const Job> job, const RoutedNetwork& network,
-                 const std::vector<Placement>& strategy);
+                 const std::vector<Placement>& strategy,
+                 RingSteps ring_steps = RingSteps::kTogether);
 
   const std::vector<Flow>& flows() const { return flows_; }
   const std::vector<RingCargo>& cargoes() const { return cargoes_; }
@@ -79,11 +87,14 @@ class IterationTasks {
     int hops = 0;
   };
   int add(Step step);
+  void ringAtOnce(const plan::Ring& ring, double hop_bytes, int after, int cargo);
+  void ringInSteps(const plan::Ring& ring, double hop_bytes, int after, int cargo);
   int addFlow(int source, int target, double size_bytes, int cargo);
   int addCargo(const Cargo& cargo, std::vector<int> ring);
   class Emitter;
 
   std::shared_ptr<const Job> job_;
+  RingSteps ring_steps_;
   const RoutedNetwork* network_ = nullptr;  // while the steps are made
   std::vector<Step> steps_;
   std::vector<Flow> flows_;
