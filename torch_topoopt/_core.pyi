@@ -58,12 +58,20 @@ class FlowProgram:
         self, source: int, target: int, size_bytes: float, links: collections.abc.Sequence[int]
     ) -> int: ...
     def add_link(self, source: int, target: int, bits_per_s: float, latency_ns: float) -> int: ...
+    def add_loop(self, first: int, end: int, start_s: float = 0.0) -> None:
+        """
+        Tasks first..end again and again; `end` waits for all others of them.
+        """
     def flow(self, task: int) -> ProgramFlow:
         """
         The flow that is task `task`; its links are indices.
         """
     def set_first_come(self, first_come: bool) -> None: ...
     def set_hosts_at_once(self, count: float) -> None: ...
+    def set_rounds(self, rounds: int) -> None:
+        """
+        How often every loop has to end before the run does.
+        """
     @property
     def flow_count(self) -> int: ...
     @property
@@ -225,6 +233,7 @@ class IterationTasks:
         paths: collections.abc.Sequence[collections.abc.Sequence[WeightedPath]],
         path_of_flow: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
         iterations: int,
+        hosts: collections.abc.Sequence[int] = [],
     ) -> AddedIterations: ...
     @property
     def cargoes(self) -> list[Cargo]: ...

@@ -50,9 +50,10 @@ RingSteps ringStepsOf(const std::string& name) {
 
 AddedIterations addTo(const IterationTasks& tasks, FlowProgram& program,
                       const std::vector<std::vector<WeightedPath>>& paths,
-                      const Array<int>& path_of_flow, int iterations) {
+                      const Array<int>& path_of_flow, int iterations,
+                      const std::vector<int>& hosts) {
   const std::span<const int> numbers(path_of_flow.data(), path_of_flow.size());
-  return tasks.addTo(program, paths, numbers, iterations);
+  return tasks.addTo(program, paths, numbers, iterations, hosts);
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ void bindIterationTasks(py::module_& module) {
           [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::target); })
       .def_property_readonly("cargoes", &IterationTasks::cargoes)
       .def("add_to", &addTo, py::arg("program"), py::arg("paths"), py::arg("path_of_flow"),
-           py::arg("iterations"));
+           py::arg("iterations"), py::arg("hosts") = std::vector<int>{});
 }
 
 }  // namespace topoopt

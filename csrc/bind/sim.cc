@@ -38,6 +38,13 @@ py::array_t<T> array(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
+// A tuple of arrays, one per loop.
+py::tuple roundEnds(const Outcome& outcome) {
+  py::list ends;
+  for (const std::vector<double>& of_loop : outcome.round_ends_s) ends.append(array(of_loop));
+  return py::tuple(ends);
+}
+
 std::string item(const char* list, size_t index) {
   return std::string(list) + "[" + std::to_string(index) + "]";
 }
@@ -98,6 +105,10 @@ void addDependency(FlowProgram& program, int before, int after) {
 void addChange(FlowProgram& program, double time_s, int link, double bits_per_s) {
   program.addChange({time_s, link, bits_per_s},
                     [&program] { return item("changes", program.changes().size()); });
+}
+
+void addLoop(FlowProgram& program, int first, int end, double start_s) {
+  program.addLoop({first, end, start_s});
 }
 
 void failOnCycle(const FlowProgram& program) {
@@ -166,6 +177,10 @@ void bindFlowProgram(py::module_& module) {
       .def("add_dependency", &addDependency, py::arg("before"), py::arg("after"))
       .def("add_change", &addChange, py::arg("time_s"), py::arg("link"), py::arg("bits_per_s"))
       .def("set_first_come", &FlowProgram::setFirstCome, py::arg("first_come"))
+      .def("add_loop", &addLoop, py::arg("first"), py::arg("end"), py::arg("start_s") = 0.0,
+           "Tasks first..end again and again; `end` waits for all others of them.")
+      .def("set_rounds", &FlowProgram::setRounds, py::arg("rounds"),
+           "How often every loop has to end before the run does.")
       .def("set_hosts_at_once", &FlowProgram::setHostsAtOnce, py::arg("count"))
       .def_static("read", &readFlowProgram, py::arg("path"),
                   py::call_guard<py::gil_scoped_release>())
@@ -202,6 +217,7 @@ py::dict runProgram(const FlowProgram& program, Network& network, RunOptions opt
   }
   TaskRunner runner(program.hosts());
   options.first_come = program.firstCome();
+  options.rounds = program.rounds();
   if (!keep_going.is_none()) {
     options.keep_going = [&keep_going](double now_s, int finished) {
       py::gil_scoped_acquire acquire;
@@ -218,7 +234,7 @@ py::dict runProgram(const FlowProgram& program, Network& network, RunOptions opt
   }
   py::dict result;
   result["completion_s"] = outcome->makespan_s;
-  result["complete"] = outcome->finished == program.graph().size();
+  result["complete"] = outcome->complete;
   result["flows"] = program.flowCount();
   result["events"] = outcome->events;
   result["packet_hops"] = network.packetHops();
@@ -227,6 +243,7 @@ py::dict runProgram(const FlowProgram& program, Network& network, RunOptions opt
   result["finish_s"] = array(outcome->finish_s);
   result["link_bytes"] = array(outcome->link_bytes);
   result["device_busy_s"] = array(outcome->device_busy_s);
+  result["round_ends_s"] = roundEnds(*outcome);
   return result;
 }
 

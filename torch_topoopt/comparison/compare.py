@@ -121,7 +121,7 @@ def compare(
     impossible: dict[str, str] = {}
     tree_gbps = None
     try:
-        tree_gbps = _equal_cost(cluster, plan.network)
+        tree_gbps = equal_cost_tree_gbps(cluster, plan.network)
     except ValueError as error:
         if "fat-tree" in names:
             impossible["fat-tree"] = str(error)
@@ -289,7 +289,7 @@ def _starts(
     )
 
 
-def _equal_cost(cluster: Cluster, network: Network) -> float:
+def equal_cost_tree_gbps(cluster: Cluster, network: Network) -> float:
     """The rate, in Gb/s, of the fat-tree that costs what TopoOpt's `network` does; degree x link
     rate at most: more than the ideal switch it never gets. Raises ValueError where every fat-tree
     costs more."""

@@ -64,6 +64,8 @@ class FlowsResult:
     (`complete` is False; times of what did not happen are infinite). `cpu_seconds` is the run
     alone, without reading; `peak_memory_mb` is that of the whole process. `packet_hops` is 0 at
     flow level. `device_busy_s` is what hosts have computed.
+    `round_ends_s`: per loop of the program, when each of its rounds ended; tasks that are repeated
+    have the times of their last round.
     `packet_counts`, at packet level, are per link: packets (of data), wire_bytes, dropped, trimmed,
     marked, pauses, most_queued_bytes.
     """
@@ -79,6 +81,7 @@ class FlowsResult:
     finish_s: NDArray[np.float64]
     link_bytes: NDArray[np.float64]
     device_busy_s: NDArray[np.float64]
+    round_ends_s: tuple[NDArray[np.float64], ...] = ()
     packet_counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class IterationTasks:
     `pairs[pair_of_flow[i]][0]` to [1]. Pairs are distinct and ascending."""
 
     op_graph: OpGraph
+    servers: int
     core: _core.IterationTasks
     pairs: list[Pair]
     pair_of_flow: NDArray[np.int32]
@@ -60,7 +61,7 @@ class IterationTasks:
         ends = core.source.astype(np.int64) * cluster.servers + core.target
         distinct, pair_of_flow = np.unique(ends, return_inverse=True)
         pairs = [divmod(number, cluster.servers) for number in distinct.tolist()]
-        return cls(op_graph, core, pairs, pair_of_flow.astype(np.int32))
+        return cls(op_graph, cluster.servers, core, pairs, pair_of_flow.astype(np.int32))
 
     def add_to(
         self,
@@ -68,13 +69,16 @@ class IterationTasks:
         paths: Sequence[Sequence[_core.WeightedPath]],
         path_of_flow: NDArray[np.int32],
         iterations: int,
+        hosts: Sequence[int] = (),
     ) -> IterationProgram:
-        """Adds `iterations` of them to `program`, one after another.
+        """Adds `iterations` of them to `program`, one after another, server s of the job as
+        its host `hosts[s]` (without any: s).
 
         Flow f of iteration i takes all of `paths[path_of_flow[i * flows + f]]`, which hold
-        fractions of its bytes. Raises ValueError for iterations below 1.
+        fractions of its bytes. Raises ValueError for iterations below 1, or hosts that are
+        not one for each server.
         """
-        added = self.core.add_to(program, paths, path_of_flow, iterations)
+        added = self.core.add_to(program, paths, path_of_flow, iterations, list(hosts))
         return IterationProgram(program, added.ends, self, added.cargo_of_task)
 
 

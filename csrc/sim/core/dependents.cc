@@ -12,7 +12,7 @@ constexpr int kHashed = 16;  // of a list; the rest is compared
 
 }  // namespace
 
-void Dependents::prepare(const TaskGraph& graph) {
+void Dependents::prepare(const TaskGraph& graph, bool repeated) {
   const auto& pairs = graph.dependencies();
   tasks_ = graph.size();
   waiting_.assign(tasks_, 0);
@@ -34,6 +34,8 @@ void Dependents::prepare(const TaskGraph& graph) {
     first = last;
   }
   addEdges();
+  first_waiting_.clear();
+  if (repeated) first_waiting_ = waiting_;
 }
 
 // The number of the list of the tasks before in these pairs, in this order.

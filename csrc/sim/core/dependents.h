@@ -16,7 +16,8 @@ namespace topoopt {
 // steps are left. A list is what was added for one task without another in between.
 class Dependents {
  public:
-  void prepare(const TaskGraph& graph);
+  // With `repeated`, what has been started may be waited for again, once more by each.
+  void prepare(const TaskGraph& graph, bool repeated = false);
 
   // Whether the task waits for nothing.
   bool isFree(int task) const { return waiting_[task] == 0; }
@@ -28,14 +29,14 @@ class Dependents {
   void release(int task, const Start& start) {
     for (int i = begin_[task]; i < begin_[task + 1]; ++i) {
       const int node = nodes_[i];
-      if (--waiting_[node] > 0) continue;
+      if (!countDown(node)) continue;
       if (node < tasks_) {
         start(node);
         continue;
       }
       const int list = node - tasks_;
       for (int m = member_begin_[list]; m < member_begin_[list + 1]; ++m) {
-        if (--waiting_[members_[m]] == 0) start(members_[m]);
+        if (countDown(members_[m])) start(members_[m]);
       }
     }
   }
@@ -48,11 +49,19 @@ class Dependents {
     uint64_t hash;
   };
 
+  // One dependency less; whether it was the last. Where tasks are repeated, the node then waits for
+  // all of them again: none can be done twice before the node's own task has been.
+  bool countDown(int node) {
+    if (--waiting_[node] > 0) return false;
+    if (!first_waiting_.empty()) waiting_[node] = first_waiting_[node];
+    return true;
+  }
   int listOf(const Pair* first, int size);
   void addEdges();
 
   int tasks_ = 0;
   std::vector<int> waiting_;        // per node (tasks, then lists): its open dependencies
+  std::vector<int> first_waiting_;  // the same before anything is done; only where repeated
   std::vector<int> begin_, nodes_;  // per task: nodes that wait for it
   std::vector<List> lists_;
   std::vector<int> member_begin_, members_;  // per list: tasks that wait for all of it

@@ -96,6 +96,13 @@ int FlowProgram::addFlow(const ProgramFlow& flow, std::span<const int> links, co
   return graph_.addFlow(routeOf(links), flow.size_bytes, latency_ns * 1e-9);
 }
 
+void FlowProgram::setRounds(int rounds) {
+  if (rounds < 1) {
+    throw std::invalid_argument("rounds: " + std::to_string(rounds) + " is not at least 1");
+  }
+  rounds_ = rounds;
+}
+
 int FlowProgram::addCompute(int host, double seconds, int priority, const Where& where) {
   if (host < 0 || host >= hosts_) {
     fail(where, "host " + std::to_string(host) + " is not in 0.." + std::to_string(hosts_ - 1));

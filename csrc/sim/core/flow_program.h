@@ -56,6 +56,11 @@ class FlowProgram {
   // As RunOptions::first_come.
   void setFirstCome(bool first_come) { first_come_ = first_come; }
 
+  // As TaskGraph::addLoop; they go on until each has been through `rounds` rounds, at least 1.
+  void addLoop(const Loop& loop) { graph_.addLoop(loop); }
+  void setRounds(int rounds);
+  int rounds() const { return rounds_; }
+
   // As TaskGraph::setDevicesAtOnce.
   void setHostsAtOnce(double count) { graph_.setDevicesAtOnce(count); }
 
@@ -80,6 +85,7 @@ class FlowProgram {
 
   int nodes_, hosts_;
   bool first_come_ = false;
+  int rounds_ = 1;
   int flows_ = 0;
   std::vector<ProgramLink> links_;
   std::vector<int64_t> route_begin_{0};

@@ -25,11 +25,20 @@ struct Task {
   double latency_s;
 };
 
+// Tasks `first` to `end` again and again, from `start_s` on: a round begins when `end`, which waits
+// for all others, has finished. No dependency joins them with other tasks.
+struct Loop {
+  int first;
+  int end;
+  double start_s;
+};
+
 class TaskGraph {
  public:
   void clear() {
     tasks_.clear();
     dependencies_.clear();
+    loops_.clear();
     devices_at_once_ = std::numeric_limits<double>::infinity();
   }
   int addCompute(int device, double seconds, int priority) {
@@ -46,6 +55,24 @@ class TaskGraph {
 
   // `after` starts when `before` and all its other dependencies are done.
   void addDependency(int before, int after) { dependencies_.emplace_back(before, after); }
+
+  // Throws std::invalid_argument unless 0 <= first <= end < size(), behind every loop before it,
+  // and start_s is finite and not negative.
+  void addLoop(const Loop& loop) {
+    const std::string name = "loops[" + std::to_string(loops_.size()) + "]";
+    const int behind = loops_.empty() ? 0 : loops_.back().end + 1;
+    if (loop.first < behind || loop.end < loop.first || loop.end >= size()) {
+      throw std::invalid_argument(name + ": tasks " + std::to_string(loop.first) + " to " +
+                                  std::to_string(loop.end) + " are not a part of " +
+                                  std::to_string(behind) + ".." + std::to_string(size() - 1));
+    }
+    if (!(loop.start_s >= 0 && loop.start_s < std::numeric_limits<double>::infinity())) {
+      throw std::invalid_argument(name + ".start_s: " + std::to_string(loop.start_s) +
+                                  " is not a finite time from 0 on");
+    }
+    loops_.push_back(loop);
+  }
+  const std::vector<Loop>& loops() const { return loops_; }
 
   // So many devices compute at full speed at once (infinity: all of them). While more of them
   // compute, they share that evenly, as processes share the processors of one machine. Throws
@@ -65,6 +92,7 @@ class TaskGraph {
  private:
   std::vector<Task> tasks_;
   std::vector<std::pair<int, int>> dependencies_;
+  std::vector<Loop> loops_;
   double devices_at_once_ = std::numeric_limits<double>::infinity();
 };
 

@@ -30,7 +30,7 @@ T pop(std::vector<T>& heap) {
 void TaskRunner::prepare(const TaskGraph& graph) {
   const size_t count = graph.size();
   tasks_ = &graph.tasks();
-  dependents_.prepare(graph);
+  dependents_.prepare(graph, !graph.loops().empty());
   for (Device& device : devices_) {
     device.busy = false;
     device.ready.clear();
@@ -49,10 +49,56 @@ void TaskRunner::prepare(const TaskGraph& graph) {
   outcome_.start_s.assign(count, kNever);
   outcome_.finish_s.assign(count, kNever);
   outcome_.device_busy_s.assign(devices_.size(), 0.0);
+  prepareLoops(graph);
+}
+
+void TaskRunner::prepareLoops(const TaskGraph& graph) {
+  loops_.clear();
+  loop_of_.clear();
+  left_ = graph.size();
+  outcome_.round_ends_s.assign(graph.loops().size(), {});
+  if (graph.loops().empty()) return;
+  loop_of_.assign(graph.size(), -1);
+  for (const Loop& loop : graph.loops()) {
+    std::fill(loop_of_.begin() + loop.first, loop_of_.begin() + loop.end + 1,
+              static_cast<int>(loops_.size()));
+    loops_.push_back({loop});
+    left_ += rounds_ - (loop.end - loop.first + 1);
+  }
+  for (const auto& [before, after] : graph.dependencies()) {
+    if (loop_of_[before] == loop_of_[after]) continue;
+    throw std::invalid_argument("loops: task " + std::to_string(after) + " waits for task " +
+                                std::to_string(before) + ", and only one of them is in a loop");
+  }
+}
+
+void TaskRunner::beginRound(int loop) {
+  Turning& turning = loops_[loop];
+  turning.begin_s = now_;
+  turning.finished = 0;
+  for (int task = turning.loop.first; task <= turning.loop.end; ++task) {
+    if (dependents_.isFree(task)) start(task);
+  }
+}
+
+void TaskRunner::finishInLoop(int loop, int task) {
+  Turning& turning = loops_[loop];
+  ++turning.finished;
+  if (task != turning.loop.end) return;
+  const std::string name = "loops[" + std::to_string(loop) + "]";
+  if (turning.finished != turning.loop.end - turning.loop.first + 1) {
+    throw std::invalid_argument(name + ": its last task does not wait for all others");
+  }
+  if (!(now_ > turning.begin_s)) throw std::invalid_argument(name + ": a round takes no time");
+  std::vector<double>& ends = outcome_.round_ends_s[loop];
+  ends.push_back(now_);
+  if (static_cast<int>(ends.size()) <= rounds_) --left_;
+  beginRound(loop);
 }
 
 const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
                                const RunOptions& options) {
+  rounds_ = options.rounds;
   prepare(graph);
   changes_.assign(options.changes.begin(), options.changes.end());
   std::ranges::stable_sort(changes_, {}, &LinkChange::time_s);
@@ -63,10 +109,13 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
   double control_at_s = options.control ? options.control_at_s : kNever;
   if (control_at_s <= 0) control_at_s = options.control(0);
   for (int i = 0; i < graph.size(); ++i) {
-    if (dependents_.isFree(i)) start(i);
+    if (dependents_.isFree(i) && (loop_of_.empty() || loop_of_[i] < 0)) start(i);
+  }
+  for (int i = 0; i < static_cast<int>(loops_.size()); ++i) {
+    timers_.push(loops_[i].loop.start_s, graph.size() + i);
   }
   bool cut_short = false;
-  for (int turn = 1; !cut_short && outcome_.finished < graph.size(); ++turn) {
+  for (int turn = 1; !cut_short && left_ > 0; ++turn) {
     dispatchDevices();
     double limit = options.until_s;
     limit = std::min({limit, timers_.least(), nextWorkedOff()});
@@ -83,12 +132,13 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
     delivered_.clear();
     takeChanges();
     if (now_ >= control_at_s) control_at_s = options.control(now_);
-    cut_short = now_ >= options.until_s && outcome_.finished < graph.size();
+    cut_short = now_ >= options.until_s && left_ > 0;
     if (options.keep_going && (quiet || turn % kTurnsBetweenReports == 0)) {
       cut_short = cut_short || !options.keep_going(now_, outcome_.finished);
     }
   }
-  if (!cut_short && outcome_.finished < graph.size()) failOnUnfinished(graph);
+  if (!cut_short && left_ > 0) failOnUnfinished(graph);
+  outcome_.complete = left_ <= 0;
   outcome_.makespan_s = now_;
   outcome_.link_bytes = network.linkBytes();
   outcome_.events += network.events();
@@ -117,6 +167,11 @@ void TaskRunner::finish(int task) {
   ++outcome_.events;
   outcome_.finish_s[task] = now_;
   dependents_.release(task, [this](int dependent) { start(dependent); });
+  if (loop_of_.empty() || loop_of_[task] < 0) {
+    --left_;
+  } else {
+    finishInLoop(loop_of_[task], task);
+  }
 }
 
 void TaskRunner::takeTimers() {
@@ -126,6 +181,11 @@ void TaskRunner::takeTimers() {
     timers_.take(horizon, expired_);
     std::sort(expired_.begin(), expired_.end());
     for (const EventQueue::Event& event : expired_) {
+      const int tasks = static_cast<int>(tasks_->size());
+      if (event.item >= tasks) {
+        beginRound(event.item - tasks);
+        continue;
+      }
       const Task& t = (*tasks_)[event.item];
       if (t.kind == TaskKind::kCompute) free(t.resource);
       finish(event.item);
@@ -199,9 +259,14 @@ void TaskRunner::failOnUnfinished(const TaskGraph& graph) const {
                                 cycleText(cycle, [](int task) { return int64_t{task}; }));
   }
   for (int task = 0; task < graph.size(); ++task) {
+    if (!loop_of_.empty() && loop_of_[task] >= 0) continue;
     if (dependents_.isWaiting(task) || outcome_.finish_s[task] != kNever) continue;
     throw std::invalid_argument("tasks[" + std::to_string(task) +
                                 "]: never arrives: a link of its path has failed and stays so");
+  }
+  if (!loops_.empty()) {
+    throw std::invalid_argument(
+        "loops: a flow never arrives: a link of its path has failed and stays so");
   }
   throw std::logic_error("a task is neither finished nor waiting");
 }

@@ -24,7 +24,9 @@ struct Outcome {
   std::vector<double> device_busy_s;  // per device
   std::vector<double> link_bytes;     // per link
   int64_t events = 0;
-  int finished = 0;  // tasks
+  int finished = 0;  // tasks; what is repeated counts each time, and has the times of the last
+  bool complete = false;
+  std::vector<std::vector<double>> round_ends_s;  // per loop of the graph
 };
 
 struct RunOptions {
@@ -32,6 +34,8 @@ struct RunOptions {
   std::span<const LinkChange> changes = {};
   // Whether devices take, of ready tasks with equal priority, the one that was ready first.
   bool first_come = false;
+  // Loops go on until each of them has been through so many rounds.
+  int rounds = 1;
   // Called at `control_at_s` (0: before anything starts), and then at every time that it returns
   // (infinity: no more); it may change the network.
   double control_at_s = std::numeric_limits<double>::infinity();
@@ -46,8 +50,9 @@ class TaskRunner {
   explicit TaskRunner(int devices) : devices_(devices) {}
 
   // Simulates `graph` from time 0 on `network`, which is reset first. The graph must be valid
-  // (FlowSimulator::validate). Throws std::invalid_argument for a cycle in the dependencies, and
-  // for flows that wait for ever on a link that has failed. Valid until the next call.
+  // (FlowSimulator::validate). Throws std::invalid_argument for a cycle in the dependencies, for
+  // flows that wait for ever on a link that has failed, and for a loop that depends on other tasks,
+  // whose last task does not wait for all of it, or that takes no time. Valid until the next call.
   const Outcome& run(const TaskGraph& graph, Network& network, const RunOptions& options = {});
 
  private:
@@ -65,7 +70,17 @@ class TaskRunner {
     std::vector<Ready> ready;
   };
 
+  // Where a loop stands: its rounds so far, when this one began, its tasks that have finished.
+  struct Turning {
+    Loop loop;
+    double begin_s = 0;
+    int finished = 0;
+  };
+
   void prepare(const TaskGraph& graph);
+  void prepareLoops(const TaskGraph& graph);
+  void beginRound(int loop);
+  void finishInLoop(int loop, int task);
   void start(int task);
   void finish(int task);
   void free(int device);
@@ -84,6 +99,10 @@ class TaskRunner {
   bool first_come_ = false;
   const std::vector<Task>* tasks_ = nullptr;
   Dependents dependents_;
+  std::vector<Turning> loops_;
+  std::vector<int> loop_of_;  // per task, -1: none; empty without loops
+  int rounds_ = 1;
+  int64_t left_ = 0;  // tasks outside of loops, and rounds, that are still to be finished
   std::vector<Device> devices_;
   std::vector<int> idle_devices_;  // with new ready tasks or newly idle, to be dispatched
   std::vector<int> delivered_;

@@ -62,8 +62,9 @@ void FlowSimulator::validate(const TaskGraph& graph) const {
 
 const Outcome& FlowSimulator::run(const TaskGraph& graph) {
   validate(graph);
-  // Devices that share what computes are not alike: how many they are decides.
-  const Folding folding = std::isinf(graph.devicesAtOnce()) ? folding_ : Folding::kNever;
+  // Devices that share what computes are not alike: how many they are decides. Nor are loops.
+  const bool alike = std::isinf(graph.devicesAtOnce()) && graph.loops().empty();
+  const Folding folding = alike ? folding_ : Folding::kNever;
   const std::optional<FoldedGraph> folded = fold(graph, paths_, capacity_, devices_, folding);
   if (!folded) return runner_.run(graph, network_);
   FlowNetwork network(folded->capacity, folded->paths);
@@ -75,6 +76,7 @@ const Outcome& FlowSimulator::unfold(const FoldedGraph& folded, const Outcome& o
   unfolded_.makespan_s = of_folded.makespan_s;
   unfolded_.events = of_folded.events;
   unfolded_.finished = static_cast<int>(tasks);
+  unfolded_.complete = true;
   unfolded_.start_s.resize(tasks);
   unfolded_.finish_s.resize(tasks);
   for (size_t i = 0; i < tasks; ++i) {

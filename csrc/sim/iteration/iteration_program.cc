@@ -97,8 +97,12 @@ void IterationTasks::ringInSteps(const plan::Ring& ring, double hop_bytes, int a
 class IterationTasks::Emitter {
  public:
   Emitter(const IterationTasks& tasks, FlowProgram& program,
-          const std::vector<std::vector<WeightedPath>>& paths)
-      : tasks_(tasks), program_(program), paths_(paths), first_task_(tasks.steps_.size() + 1) {
+          const std::vector<std::vector<WeightedPath>>& paths, std::span<const int> hosts)
+      : tasks_(tasks),
+        program_(program),
+        paths_(paths),
+        hosts_(hosts),
+        first_task_(tasks.steps_.size() + 1) {
     waits_.assign(tasks_.steps_.size(), 0);
     waited_for_.assign(tasks_.steps_.size(), 0);
     for (const auto& [before, after] : tasks_.dependencies_) {
@@ -153,6 +157,8 @@ class IterationTasks::Emitter {
     return paths_[number];
   }
 
+  int hostOf(int server) const { return hosts_.empty() ? server : hosts_[server]; }
+
   void waitFor(int step, int task) {
     for (int before = first_task_[step]; before < first_task_[step + 1]; ++before) {
       program_.addDependency(before, task);
@@ -161,16 +167,16 @@ class IterationTasks::Emitter {
 
   void addStep(const Step& step) {
     if (step.kind == TaskKind::kCompute) {
-      program_.addCompute(step.resource, step.seconds, step.priority, where());
+      program_.addCompute(hostOf(step.resource), step.seconds, step.priority, where());
     } else if (step.kind == TaskKind::kDelay) {
       program_.addDelay(step.hops > 0 ? ringDelay(step) : step.seconds, where());
     } else {
       const Flow& flow = tasks_.flows_[step.resource];
       for (const WeightedPath& path : pathsOf(step.resource)) {
         if (path.weight == 0) continue;
-        program_.addFlow(
-            {program_.graph().size(), flow.source, flow.target, flow.size_bytes * path.weight},
-            path.links, where());
+        program_.addFlow({program_.graph().size(), hostOf(flow.source), hostOf(flow.target),
+                          flow.size_bytes * path.weight},
+                         path.links, where());
         cargo_.resize(program_.graph().size(), -1);
         cargo_.back() = flow.cargo;
       }
@@ -193,6 +199,7 @@ class IterationTasks::Emitter {
   const IterationTasks& tasks_;
   FlowProgram& program_;
   const std::vector<std::vector<WeightedPath>>& paths_;
+  std::span<const int> hosts_;
   std::span<const int> path_of_flow_;
   std::vector<int> first_task_;           // per step and at the end, of the iteration that is added
   std::vector<char> waits_, waited_for_;  // per step
@@ -201,7 +208,8 @@ class IterationTasks::Emitter {
 
 AddedIterations IterationTasks::addTo(FlowProgram& program,
                                       const std::vector<std::vector<WeightedPath>>& paths,
-                                      std::span<const int> path_of_flow, int iterations) const {
+                                      std::span<const int> path_of_flow, int iterations,
+                                      std::span<const int> hosts) const {
   if (iterations < 1) {
     throw std::invalid_argument("iterations: " + std::to_string(iterations) + " is not at least 1");
   }
@@ -211,8 +219,13 @@ AddedIterations IterationTasks::addTo(FlowProgram& program,
                                 std::to_string(flows_.size()) + " flows of " +
                                 std::to_string(iterations) + " iterations");
   }
+  if (!hosts.empty() && static_cast<int>(hosts.size()) != job_->servers) {
+    throw std::invalid_argument("hosts: " + std::to_string(hosts.size()) +
+                                " are not one for each of " + std::to_string(job_->servers) +
+                                " servers");
+  }
   program.setHostsAtOnce(job_->servers_at_once);
-  Emitter emitter(*this, program, paths);
+  Emitter emitter(*this, program, paths, hosts);
   AddedIterations added;
   for (int i = 0; i < iterations; ++i) {
     added.ends.push_back(emitter.iteration(path_of_flow.subspan(i * flows_.size(), flows_.size()),

@@ -60,12 +60,14 @@ class IterationTasks {
   const std::vector<Flow>& flows() const { return flows_; }
   const std::vector<RingCargo>& cargoes() const { return cargoes_; }
 
-  // Adds `iterations` of them to `program`, one after another. Flow f of iteration i takes all of
+  // Adds `iterations` of them to `program`, one after another, the job's server s as the program's
+  // host `hosts[s]` (without any: s). Flow f of iteration i takes all of
   // `paths[path_of_flow[i * flows + f]]`, which hold fractions of its bytes. Throws
-  // std::invalid_argument for no iterations, another number of `path_of_flow`, or a path that does
-  // not lead from source to target.
+  // std::invalid_argument for no iterations, another number of `path_of_flow` or `hosts`, or a path
+  // that does not lead from source to target.
   AddedIterations addTo(FlowProgram& program, const std::vector<std::vector<WeightedPath>>& paths,
-                        std::span<const int> path_of_flow, int iterations) const;
+                        std::span<const int> path_of_flow, int iterations,
+                        std::span<const int> hosts = {}) const;
 
  private:
   // Sink of IterationSteps.

@@ -1,0 +1,162 @@
+"""What a shared cluster does for its jobs on one architecture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TAIL = 0.99  # the quantile that is called the tail
+
+
+@dataclass(frozen=True, eq=False)
+class JobOutcome:
+    """A job that arrived, and what became of it; times are infinite for what never happens.
+
+    `times_s` are seconds of its iterations, of which each stands for `weights` of them. `spread`
+    is the switches that its servers hang on over the fewest that could have as many.
+    """
+
+    model: str
+    servers: int
+    arrival_s: float
+    start_s: float
+    end_s: float
+    times_s: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    spread: float = 1.0
+
+    @property
+    def iteration_s(self) -> float:
+        """The mean; infinite for a job that never starts."""
+        if not len(self.times_s):
+            return math.inf
+        return float(np.average(self.times_s, weights=self.weights))
+
+    @property
+    def waiting_s(self) -> float:
+        return self.start_s - self.arrival_s
+
+
+@dataclass(frozen=True)
+class WiringCost:
+    """What wiring costs: seconds that servers wait for their links, and that jobs wait in all, on
+    average over the jobs that start; `other_*` with look-ahead if this is without, and without if
+    this is with it. `last_end_s` is the end of the last job."""
+
+    look_ahead: bool
+    reconfiguration_s: float
+    other_reconfiguration_s: float
+    other_waiting_s: float
+    other_last_end_s: float
+
+
+@dataclass(frozen=True)
+class NetworkOutcome:
+    """All jobs on one architecture, in the order of arrival.
+
+    `utilisation` is the part of the servers that jobs hold, on average from the first arrival to
+    the last end (where jobs never end: in the end), and `fragmentation` the spread of what runs, on
+    average over servers and time in the same way.
+    """
+
+    network: str
+    server_gbps: float
+    jobs: tuple[JobOutcome, ...]
+    utilisation: float
+    fragmentation: float
+    shards: WiringCost | None = None
+
+    def iterations(self, model: str | None = None) -> tuple[float, float]:
+        """Mean and 99th percentile of the seconds of an iteration, of all jobs or those of a model.
+
+        Every job that starts counts alike: the mean is that of the jobs' means, and all iterations
+        of a job weigh as much as those of another. NaN if no such job starts.
+        """
+        jobs = [j for j in self.jobs if len(j.times_s) and model in (None, j.model)]
+        if not jobs:
+            return math.nan, math.nan
+        times = np.concatenate([job.times_s for job in jobs])
+        weights = np.concatenate([job.weights / job.weights.sum() for job in jobs])
+        order = np.argsort(times, kind="stable")
+        reached = np.cumsum(weights[order]) / weights.sum()
+        place = min(int(np.searchsorted(reached, TAIL)), len(times) - 1)
+        tail = float(times[order[place]])
+        return float(np.mean([job.iteration_s for job in jobs])), tail
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(sorted({job.model for job in self.jobs}))
+
+    @property
+    def waiting_s(self) -> float:
+        """On average over the jobs that start; 0 if none does."""
+        return _mean([job.waiting_s for job in self.jobs if job.start_s < math.inf])
+
+    @property
+    def completion_s(self) -> float:
+        """From arrival to end, on average over the jobs that end; 0 if none does."""
+        return _mean([job.end_s - job.arrival_s for job in self.jobs if job.end_s < math.inf])
+
+    def summary(self) -> dict[str, Any]:
+        """The JSON output; None for what never happens."""
+        models = {name: self.iterations(name) for name in self.models}
+        every = self.iterations()
+        return {
+            "architecture": self.network,
+            "server_gbps": self.server_gbps,
+            "mean_s": _finite(every[0]),
+            "p99_s": _finite(every[1]),
+            "models": {
+                name: {"mean_s": _finite(mean_s), "p99_s": _finite(p99_s)}
+                for name, (mean_s, p99_s) in models.items()
+            },
+            "waiting_s": self.waiting_s,
+            "completion_s": self.completion_s,
+            "utilisation": self.utilisation,
+            "fragmentation": self.fragmentation,
+            "shards": None if self.shards is None else vars(self.shards),
+            "jobs": [
+                {
+                    "model": job.model,
+                    "servers": job.servers,
+                    "arrival_s": job.arrival_s,
+                    "start_s": _finite(job.start_s),
+                    "end_s": _finite(job.end_s),
+                    "waiting_s": _finite(job.waiting_s),
+                    "iteration_s": _finite(job.iteration_s),
+                    "spread": job.spread,
+                }
+                for job in self.jobs
+            ],
+        }
+
+
+def usage(jobs: tuple[JobOutcome, ...], servers: int) -> tuple[float, float]:
+    """Utilisation and fragmentation, as NetworkOutcome has them."""
+    started = [job for job in jobs if job.start_s < math.inf]
+    if not started:
+        return 0.0, 1.0
+    endless = [job for job in started if job.end_s == math.inf]
+    if endless:
+        held = [(float(job.servers), job.spread) for job in endless]
+        span_s = 1.0
+    else:
+        held = [(job.servers * (job.end_s - job.start_s), job.spread) for job in started]
+        span_s = max(job.end_s for job in started) - min(job.arrival_s for job in jobs)
+    total = sum(amount for amount, _ in held)
+    fragmentation = sum(amount * spread for amount, spread in held) / total
+    return total / (servers * span_s), fragmentation
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
