@@ -1,4 +1,4 @@
-"""`topoopt simulate`: how long flows, or the iterations of a plan, take on a network."""
+"""`topoopt simulate`: how long flows, the iterations of a plan, or the jobs of a cluster take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from torch_topoopt.launcher import console, documents, parser, shared_options, signals
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import planning
-from torch_topoopt.launcher.simulate import packet_options
+from torch_topoopt.launcher.simulate import packet_options, shared_cluster
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -23,15 +23,24 @@ if TYPE_CHECKING:
     from torch_topoopt.sim.flow_names import FlowName
 
 _DESCRIPTION = """\
-Simulates training iterations of a PLAN, or the flows of a file: explicit paths, sizes and
-dependencies; a flow starts when all that it depends on are delivered. One record per line, # begins
-a comment:
+Simulates training iterations of a PLAN, the jobs that share a cluster, or the flows of a file.
+
+--jobs FILE: jobs arrive, wait for servers, run side by side and leave, on TopoOpt, where each has
+links of its own, and on networks of switches, where their flows share links. FILE is JSON:
+
+  {"version": 1,
+   "cluster": {"servers": 64, "degree": 4, "link_gbps": 100, "accelerators_per_server": 4},
+   "architectures": [{"name": "topoopt"}, {"name": "fat-tree", "server_gbps": 200}],
+   "jobs": [{"model": "vgg", "servers": 16, "arrival_s": 0, "iterations": 1000}]}
+
+--flows FILE: explicit paths, sizes and dependencies; a flow starts when all that it depends on are
+delivered. One record per line, # begins a comment:
 
   nodes N hosts H
   link ID SRC DST BITS_PER_S LATENCY_NS
   flow ID SRC DST BYTES path K LINK_1 .. LINK_K deps M FLOW_1 .. FLOW_M
 
-Nodes 0..H-1 are hosts, the others switches. docs/simulators.md describes format and levels."""
+Nodes 0..H-1 are hosts, the others switches. docs/simulators.md describes formats and levels."""
 
 _EXAMPLES = """\
   topoopt simulate --flows ring.txt --json
@@ -40,7 +49,8 @@ _EXAMPLES = """\
   topoopt simulate --flows ring.txt --flow-csv flows.csv --link-csv links.csv --trace trace.json
   topoopt simulate runs/2026-01-31T12-00-00/plan.json
   topoopt simulate plan.json --model vgg --iterations 3
-  topoopt simulate plan.json --architecture fat-tree"""
+  topoopt simulate plan.json --architecture fat-tree
+  topoopt simulate --jobs jobs.json"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,6 +58,9 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("simulate", _DESCRIPTION, _EXAMPLES)
     options.add_argument("plan", metavar="PLAN", nargs="?", help="a plan.json")
     options.add_argument("--flows", metavar="FILE", help="links and flows, in the format above")
+    options.add_argument(
+        "--jobs", metavar="FILE", help="a cluster and the jobs that share it, in the format above"
+    )
     options.add_argument(
         "--model",
         metavar="MODEL",
@@ -92,6 +105,8 @@ def main(argv: list[str]) -> int:
     if arguments.until is not None and not arguments.until > 0:
         raise InputError(f"until: {arguments.until} is not above 0")
     options = packet_options.given_options(arguments)
+    if arguments.jobs is not None:
+        return shared_cluster.main(arguments, options)
     options.pop("ring_steps", None)  # belongs to the program
     terminal = console.Terminal(json_output=arguments.json)
     with (
@@ -133,7 +148,7 @@ def _program(
     from torch_topoopt import sim
 
     if (arguments.plan is None) == (arguments.flows is None):
-        raise InputError("give either a PLAN or --flows FILE (see `topoopt simulate --help`)")
+        raise InputError("give a PLAN, --flows FILE or --jobs FILE (see `topoopt simulate --help`)")
     if arguments.flows is not None:
         for option in ("model", "iterations", "architecture", "batch_size", "ring_steps"):
             if getattr(arguments, option) is not None:

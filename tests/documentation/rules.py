@@ -43,6 +43,7 @@ class Given(NamedTuple):
 
 GIVEN = (
     Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),
+    Given("docs/simulators.md", "jobs.json", '{"version": 1,'),
     Given("docs/profiling.md", "models.py", "# models.py"),
     Given("docs/extending.md", "mine.py", "# mine.py"),
     Given("docs/extending.md", "twin.py", "# twin.py"),

@@ -173,8 +173,8 @@ def test_a_plan_runs_packet_by_packet_on_another_architecture(
     [
         (["--flows", "missing.txt"], "missing.txt: cannot be read: No such file"),
         (["--flows", "{flows}", "--level", "atoms"], "level: 'atoms' is not one of flow, packet"),
-        ([], "give either a PLAN or --flows FILE"),
-        (["plan.json", "--flows", "{flows}"], "give either a PLAN or --flows FILE"),
+        ([], "give a PLAN, --flows FILE or --jobs FILE"),
+        (["plan.json", "--flows", "{flows}"], "give a PLAN, --flows FILE or --jobs FILE"),
         (["--flows", "{flows}", "--iterations", "2"], "--iterations: belongs to a PLAN"),
         (["missing.json"], "missing.json: cannot read this Plan"),
         (["--flows", "{flows}", "--until", "0"], "until: 0.0 is not above 0"),
@@ -220,3 +220,58 @@ def test_wrong_packet_options_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+JOBS = {
+    "version": 1,
+    "cluster": {"servers": 12, "degree": 4, "link_gbps": 25},
+    "architectures": [{"name": "topoopt"}, {"name": "leaf-spine"}],
+    "jobs": [
+        {"model": "vgg:tiny", "servers": 8, "iterations": 100},
+        {"model": "dlrm:tiny", "servers": 8, "arrival_s": 1, "iterations": 100},
+    ],
+    "planning": {"evaluations": 20, "rounds": 1},
+}
+
+
+def test_jobs_that_share_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps(JOBS))
+    assert main(["simulate", "--jobs", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["architecture"] for entry in found["architectures"]] == ["topoopt", "leaf-spine"]
+    for entry in found["architectures"]:
+        first, second = entry["jobs"]
+        assert second["start_s"] >= first["end_s"]
+        assert set(entry["models"]) == {"vgg:tiny", "dlrm:tiny"}
+    assert main(["simulate", "--jobs", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "leaf-spine, 100 Gb/s a server" in shown
+    assert "all jobs" in shown
+    assert "without look-ahead" in shown or "without; jobs would start" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, ["--level", "packet"], "level: 'packet': --jobs is simulated at level flow"),
+        ({}, ["--iterations", "3"], "--iterations: belongs to another simulation"),
+        ({"mix": {}}, [], "mix.models: missing field"),
+        ({"jobs": []}, [], "jobs: give either a list of jobs or a mix"),
+        ({"seed": "x"}, [], "seed: expected int, got 'x'"),
+        ({"jobs": [{"model": "none", "servers": 8}]}, [], "model: 'none' is not one of"),
+    ],
+)
+def test_a_bad_cluster_of_jobs_is_one_line(
+    changes: dict[str, object],
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({**JOBS, **changes}))
+    assert main(["simulate", "--jobs", str(path), *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("topoopt: error:") == 1

@@ -131,9 +131,15 @@ class JobKinds:
     def plan(self, kind: Kind) -> Plan:
         """Of a TopoOpt shard. Raises ValueError for a model that does not fit."""
         if kind not in self._plans:
-            self._report(f"planning {kind[0]} on {kind[1]} servers")
+            text = f"planning {kind[0]} on {kind[1]} servers"
+            self._report(text)
             graph = self._graph(kind)
-            planned = plan(graph, self._document.shard(kind[1]), self._options)
+            planned = plan(
+                graph,
+                self._document.shard(kind[1]),
+                self._options,
+                on_progress=lambda now: self._report(f"{text}, round {now.round}"),
+            )
             if not planned.predicts_time:
                 raise ValueError(f"{kind[0]}: an iteration takes no time")
             self._plans[kind] = planned
