@@ -10,7 +10,16 @@ if TYPE_CHECKING:
 
     from figures.figure import Figure
 
-_MODULES = ("as_released", "costs", "dedicated", "heatmaps", "moving", "paths", "tree_rings")
+_MODULES = (
+    "as_released",
+    "costs",
+    "dedicated",
+    "heatmaps",
+    "moving",
+    "paths",
+    "shared",
+    "tree_rings",
+)
 
 
 def all_figures() -> dict[str, Figure]:

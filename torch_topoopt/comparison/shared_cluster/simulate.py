@@ -32,14 +32,17 @@ def simulate_jobs(
     document: SharedCluster,
     graph_of: Callable[[str, int], OpGraph],
     *,
+    kinds: JobKinds | None = None,
     on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> tuple[NetworkOutcome, ...]:
     """One outcome per architecture, in the order of the document.
 
     `graph_of(model, accelerators)` gives the OpGraph of a model on so many accelerators together.
-    The same document gives the same outcomes. `on_progress` is called now and then, and whatever
-    it raises ends the simulation. Raises DocumentError for an invalid document, and ValueError for
-    a model that does not fit, or a fat-tree that costs more than TopoOpt at any rate.
+    `kinds` are those of a document that differs in its jobs, their placement or the seed alone:
+    what it has planned is not planned again. The same arguments give the same outcomes.
+    `on_progress` is called now and then, and whatever it raises ends the simulation. Raises
+    DocumentError for an invalid document, and ValueError for a model that does not fit, or a
+    fat-tree that costs more than TopoOpt at any rate.
     """
     document.validate()
     switched = {
@@ -47,7 +50,7 @@ def simulate_jobs(
         for network in document.architectures
         if network.name != "topoopt"
     }
-    kinds = JobKinds(document, graph_of, lambda text: on_progress(None, text))
+    kinds = kinds or JobKinds(document, graph_of, lambda text: on_progress(None, text))
     jobs = jobs_of(document, lambda model, servers: _ideal_s(document, kinds, model, servers))
     return tuple(
         _on_switches(document, switched[network], kinds, jobs, on_progress)
