@@ -211,3 +211,16 @@ def test_tasks_beside_loops_end_and_a_loop_begins_when_it_is_told() -> None:
     assert result.completion_s == 10.0
     assert result.round_ends_s[0].tolist() == [3.5, 6.5, 9.5]
     assert not run_program(program, until_s=5.0).complete
+
+
+def test_jobs_repeat_packet_by_packet_too() -> None:
+    """A job alone takes as long in every round; beside another it is slower where they meet."""
+    leaves = ARCHITECTURES["leaf-spine"](CLUSTER)
+    routes = Routes(leaves)
+    jobs = placed(routes, [all_reduce_tasks(10**6)] * 4, random.Random(6).sample(range(16), 16))
+    (alone,), _ = run_concurrent(routes, jobs[:1], [0.0], 3, level="packet", transport="dctcp")
+    assert alone == pytest.approx(alone[0], rel=0.02)
+    together, result = run_concurrent(routes, jobs, [0.0] * 4, 3, level="packet", transport="dctcp")
+    assert result.complete
+    assert result.packet_hops > 0
+    assert mean(together[0]) > 1.05 * alone[0]

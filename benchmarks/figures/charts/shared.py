@@ -20,8 +20,13 @@ _TREES = ("Fat-tree, Table 2", "Fat-tree, d B' = B")
 _OVERSUBSCRIBED = "Oversub. Fat-tree"
 # placement, what is hashed to a path, runs; the first is drawn
 _WAYS = (("random", "flow", 5), ("random", "pair", 2), ("first-fit", "flow", 2))
-_SIZES = {"servers": 432, "per_job": 16, "jobs": [5, 10, 15, 20, 27], "evaluations": 500}
-_QUICK = {"servers": 54, "per_job": 9, "jobs": [2, 6], "evaluations": 50}
+_SIZES: dict[str, Any] = {
+    "servers": 432,
+    "per_job": 16,
+    "jobs": [5, 10, 15, 20, 27],
+    "evaluations": 500,
+}
+_QUICK: dict[str, Any] = {"servers": 54, "per_job": 9, "jobs": [2, 6], "evaluations": 50}
 # Section 5.6, as printed
 _MEAN = {"Fat-tree": 1.7, "Oversub. Fat-tree": 1.15}
 _TAIL_FULL = {"Fat-tree": 3.4}
@@ -39,7 +44,7 @@ def _way(placement: str, ecmp: str) -> str:
 
 
 def _cells(quick: bool) -> list[Cell]:
-    return [
+    cells = [
         Cell.of(
             "figures.cells.shared:at_loads",
             **{**(_QUICK if quick else _SIZES), "degree": 8, "gbps": 100.0},
@@ -49,9 +54,15 @@ def _cells(quick: bool) -> list[Cell]:
         for placement, ecmp, runs in (_WAYS[:1] if quick else _WAYS)
         for seed in range(1 if quick else runs)
     ]
+    if not quick:
+        size = {**_SIZES, "jobs": _SIZES["jobs"][0], "degree": 8, "gbps": 100.0, "seed": 0}
+        cells.append(Cell.of("figures.cells.shared_packets:both_levels", **size, limit_s=2400))
+    return cells
 
 
 def _make(results: Results, quick: bool) -> Made:
+    packets = [row["mean_s"] for p, row in results if "placement" not in p]
+    results = [(p, row) for p, row in results if "placement" in p]
     points, csv = _points(results)
     sizes = _QUICK if quick else _SIZES
     loads = {n: 100 * n * sizes["per_job"] / sizes["servers"] for n in sizes["jobs"]}
@@ -83,6 +94,15 @@ def _make(results: Results, quick: bool) -> Made:
             mean(_ratio(points, (ways[0], n), "TopoOpt", "Ideal Switch", field) for n in loads),
         )
         for what, field in (("mean", "mean_s"), ("tail", "p99_s"))
+    ]
+    quantities += [
+        Quantity(
+            f"packet level over flow level, {loads[sizes['jobs'][0]]:.0f} % load",
+            row["packet"][network] / row["flow"][network],
+            mode=network if network == "TopoOpt" else f"{network}; {ways[0]}",
+        )
+        for row in packets
+        for network in row["flow"]
     ]
     return Made(csv, draw, quantities, (8.5, 4.0))
 
