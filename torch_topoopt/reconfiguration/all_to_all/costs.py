@@ -1,0 +1,37 @@
+"""What an all-to-all on moving circuits costs: the alpha-beta model and the switch's delay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CircuitCosts:
+    """A slot takes alpha + bytes x beta, a reconfiguration `reconfiguration_s`.
+
+    `latency_s` is alpha, of one message over one hop; beta is 8 / (`link_gbps` 10^9) seconds per
+    byte. As in the paper (section 2.1), the first topology counts as a reconfiguration.
+    """
+
+    link_gbps: float
+    latency_s: float
+    reconfiguration_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.link_gbps < math.inf:
+            raise ValueError(f"bandwidth: {self.link_gbps:g} Gb/s is not a rate above 0")
+        for name, value in (
+            ("latency", self.latency_s),
+            ("reconfiguration-delay", self.reconfiguration_s),
+        ):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name}: {value:g} s is not a time from 0 on")
+
+    def slot_s(self, chunk_bytes: float) -> float:
+        """Seconds of one slot, in which links carry chunks of at most so many bytes."""
+        return self.latency_s + chunk_bytes * 8e-9 / self.link_gbps
+
+    def seconds(self, slots: int, reconfigurations: int, chunk_bytes: float) -> float:
+        """Seconds of slots in which every link may carry `chunk_bytes`."""
+        return reconfigurations * self.reconfiguration_s + slots * self.slot_s(chunk_bytes)

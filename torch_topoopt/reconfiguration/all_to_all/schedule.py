@@ -1,0 +1,79 @@
+"""A schedule: the sequence of topologies, and which chunk goes over which link in which slot.
+
+A chunk is all that one server has for another, and is named by the two. The slots of a topology are
+cut into rounds; where a schedule has barriers, a chunk leaves and arrives in one round.
+
+A translated schedule lists the sends of server 0's chunks alone: those of server x are the same
+with x added to every server, modulo n. Its topologies are circulants. So a ring of 4096 servers
+takes some millions of rows and not billions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+SLOT, SENDER, PORT, SOURCE, TARGET = range(5)  # columns of `AllToAllSchedule.sends`
+
+
+@dataclass(frozen=True, eq=False)
+class AllToAllSchedule:
+    """`links[topology, server, port]` is the server that a port sends to; its own is a dark port.
+
+    `rounds` holds the slots of each round of each topology. `sends` has a row for each chunk and
+    hop, (slot, sender, port, source, target), with slots counted from 0 through all topologies.
+    """
+
+    links: NDArray[np.int32]
+    rounds: tuple[tuple[int, ...], ...]
+    sends: NDArray[np.int32]
+    translated: bool
+
+    @property
+    def servers(self) -> int:
+        """n."""
+        return int(self.links.shape[1])
+
+    @property
+    def degree(self) -> int:
+        """k, circuits out of and into every server."""
+        return int(self.links.shape[2])
+
+    @property
+    def reconfigurations(self) -> int:
+        """d, with the first topology."""
+        return len(self.links)
+
+    @property
+    def slots(self) -> int:
+        """Of all topologies together."""
+        return sum(map(sum, self.rounds))
+
+    def first_slots(self) -> NDArray[np.int64]:
+        """The first slot of each topology, and after them the number of all slots."""
+        return np.cumsum([0, *map(sum, self.rounds)])
+
+    def whole(self) -> AllToAllSchedule:
+        """The same with the sends of every server listed."""
+        if not self.translated:
+            return self
+        servers = self.servers
+        sends = np.repeat(self.sends[None], servers, axis=0)
+        by = np.arange(servers, dtype=np.int32)[:, None]
+        for column in (SENDER, SOURCE, TARGET):
+            sends[:, :, column] = (sends[:, :, column] + by) % servers
+        return AllToAllSchedule(self.links, self.rounds, sends.reshape(-1, 5), translated=False)
+
+
+def circulant_links(servers: int, strides: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    """The links of circulant topologies: port p of server x leads to x + `strides[topology][p]`."""
+    offsets = np.array(strides, dtype=np.int32)[:, None, :]
+    links: NDArray[np.int32] = (np.arange(servers, dtype=np.int32)[:, None] + offsets) % servers
+    return links

@@ -1,0 +1,218 @@
+"""Two independent checks of a schedule: a replay hop by hop, and the paper's sum of matrices.
+
+`verify` replays: links that exist, none used twice in a slot, each chunk from its source over one
+server after another to its target, each delivered once. `matrix_form` forgets slots and links and
+keeps what the paper keeps (section 3.1): how many hops each chunk takes on each topology;
+`check_matrix_form` asks whether the powers of the adjacency matrices lead there, and whether all
+flows together are the all-to-all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torch_topoopt.reconfiguration.all_to_all.schedule import (
+    PORT,
+    SENDER,
+    SLOT,
+    SOURCE,
+    TARGET,
+    AllToAllSchedule,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not do what it says; the message names slot, server or chunk."""
+
+
+@dataclass(frozen=True)
+class ScheduleReplay:
+    """What a replay counted: `link_slots` are hops of all chunks, `carried` the chunks that crossed
+    from a topology into a later one."""
+
+    slots: int
+    reconfigurations: int
+    link_slots: int
+    carried: int
+
+
+def verify(schedule: AllToAllSchedule) -> ScheduleReplay:
+    """ScheduleReplays a schedule; raises ScheduleError for the first rule that it breaks.
+
+    A translated schedule is judged by the chunks of server 0: in a circulant, translations of two
+    sends meet on a link exactly where both leave through one port in one slot.
+    """
+    links, sends, n = schedule.links, schedule.sends, schedule.servers
+    _check_links(links)
+    if schedule.translated:
+        offsets = (links - np.arange(n, dtype=np.int32)[None, :, None]) % n
+        if np.any(offsets != offsets[:, :1]):
+            raise ScheduleError("translated: a topology is not a circulant")
+        if np.any(sends[:, SOURCE] != 0):
+            raise ScheduleError("translated: expected chunks of server 0 only")
+    if len(sends) and not (
+        np.all(sends[:, SLOT] >= 0)
+        and np.all(sends[:, SLOT] < schedule.slots)
+        and np.all((sends[:, PORT] >= 0) & (sends[:, PORT] < schedule.degree))
+        and np.all((sends[:, SENDER:] >= 0)[:, [0, 2, 3]])
+        and np.all((sends[:, SENDER:] < n)[:, [0, 2, 3]])
+    ):
+        raise ScheduleError("sends: a slot, server or port is out of range")
+    topology = np.searchsorted(schedule.first_slots()[1:], sends[:, SLOT], side="right")
+    _check_exclusive(schedule)
+    receivers = links[topology, sends[:, SENDER], sends[:, PORT]]
+    if np.any(dark := receivers == sends[:, SENDER]):
+        row = sends[int(np.argmax(dark))]
+        raise ScheduleError(f"slot {row[SLOT]}: port {row[PORT]} of server {row[SENDER]} is dark")
+    order = np.lexsort((sends[:, SLOT], _chunks(schedule)))
+    starts = _check_walks(schedule, sends[order], receivers[order])
+    changed = np.diff(topology[order]) != 0
+    changed[starts[1:] - 1] = False  # from one chunk to the next
+    chunk_of = np.cumsum(np.isin(np.arange(len(sends)), starts))
+    copies = n if schedule.translated else 1
+    return ScheduleReplay(
+        slots=schedule.slots,
+        reconfigurations=schedule.reconfigurations,
+        link_slots=len(sends) * copies,
+        carried=len(np.unique(chunk_of[1:][changed])) * copies,
+    )
+
+
+def check_barriers(schedule: AllToAllSchedule) -> None:
+    """Raises ScheduleError for a chunk that does not leave and arrive within one round."""
+    ends = np.cumsum([slots for rounds in schedule.rounds for slots in rounds])
+    round_of = np.searchsorted(ends, schedule.sends[:, SLOT], side="right")
+    order = np.lexsort((schedule.sends[:, SLOT], _chunks(schedule)))
+    chunks, round_of = _chunks(schedule)[order], round_of[order]
+    late = (np.diff(chunks) == 0) & (np.diff(round_of) != 0)
+    if np.any(late):
+        source, target = divmod(int(chunks[:-1][late][0]), schedule.servers)
+        raise ScheduleError(f"chunk {source} to {target}: is under way when its round ends")
+
+
+def _chunks(schedule: AllToAllSchedule) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = (
+        schedule.sends[:, SOURCE].astype(np.int64) * schedule.servers + schedule.sends[:, TARGET]
+    )
+    return numbers
+
+
+def _check_links(links: NDArray[np.int32]) -> None:
+    """Every server receives on at most as many ports as it has."""
+    _, n, k = links.shape
+    if np.any((links < 0) | (links >= n)):
+        raise ScheduleError(f"links: expected servers from 0 to {n - 1}")
+    for i, topology in enumerate(links):
+        lit = topology[topology != np.arange(n)[:, None]]
+        received = np.bincount(lit, minlength=n)
+        if received.max() > k:
+            raise ScheduleError(
+                f"topology {i}: server {int(received.argmax())} receives on {received.max()} "
+                f"circuits and has {k}"
+            )
+
+
+def _check_exclusive(schedule: AllToAllSchedule) -> None:
+    """No link carries two chunks in a slot."""
+    sends = schedule.sends.astype(np.int64)
+    sender = 0 if schedule.translated else sends[:, SENDER]
+    used = (sends[:, SLOT] * schedule.servers + sender) * schedule.degree + sends[:, PORT]
+    order = np.argsort(used, kind="stable")
+    twice = np.flatnonzero(np.diff(used[order]) == 0)
+    if len(twice):
+        first, second = schedule.sends[order[twice[0] : twice[0] + 2]]
+        raise ScheduleError(
+            f"slot {first[SLOT]}: port {first[PORT]} of server {first[SENDER]} carries the chunk "
+            f"{first[SOURCE]} to {first[TARGET]} and that of {second[SOURCE]} to {second[TARGET]}"
+        )
+
+
+def _check_walks(
+    schedule: AllToAllSchedule, sends: NDArray[np.int32], receivers: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """`sends` by chunk and slot; returns the row at which each chunk starts."""
+    n = schedule.servers
+    chunks = sends[:, SOURCE].astype(np.int64) * n + sends[:, TARGET]
+    new = np.ones(len(sends), dtype=bool)
+    new[1:] = np.diff(chunks) != 0
+    starts = np.flatnonzero(new)
+    every = np.arange(n if schedule.translated else n * n, dtype=np.int64)
+    expected = every[every % n != every // n]
+    if not np.array_equal(chunks[starts], expected):
+        wrong = int(np.setxor1d(chunks[starts], expected)[0])
+        what = "is never sent" if wrong in expected else "has nowhere to go"
+        raise ScheduleError(f"chunk {wrong // n} to {wrong % n}: {what}")
+
+    def fail(bad: NDArray[np.bool_], what: str) -> None:
+        if np.any(bad):
+            row = sends[int(np.argmax(bad))]
+            raise ScheduleError(f"chunk {row[SOURCE]} to {row[TARGET]}: in slot {row[SLOT]} {what}")
+
+    held = np.empty_like(receivers)  # where the chunk is before each send
+    held[1:] = receivers[:-1]
+    held[starts] = sends[starts, SOURCE]
+    fail(held != sends[:, SENDER], "it is sent by a server that does not have it")
+    again = np.zeros(len(sends), dtype=bool)
+    again[1:] = ~new[1:] & (np.diff(sends[:, SLOT]) <= 0)
+    fail(again, "it is sent twice")
+    last = np.append(new[1:], True)
+    fail(
+        (receivers == sends[:, TARGET]) != last, "its walk ends elsewhere, or goes on at its target"
+    )
+    return starts
+
+
+Term = tuple[tuple[int, ...], "NDArray[np.bool_]"]
+
+
+def matrix_form(schedule: AllToAllSchedule) -> list[Term]:
+    """The schedule as a sum: (hops on each topology, mask of the flows that take so many).
+
+    Where no chunk is carried, all but one of the hop counts of a term are 0: this is the paper's
+    sum of M (elementwise) P_i^h. Carried chunks make it products P_1^a P_2^b ...
+    """
+    whole = schedule.whole()
+    n = whole.servers
+    topology = np.searchsorted(whole.first_slots()[1:], whole.sends[:, SLOT], side="right")
+    hops = np.zeros((n * n, whole.reconfigurations), dtype=np.int64)
+    np.add.at(hops, (_chunks(whole), topology), 1)
+    kinds, kind_of = np.unique(hops, axis=0, return_inverse=True)
+    kind_of = kind_of.reshape(n, n)
+    return [
+        (tuple(kind.tolist()), kind_of == i) for i, kind in enumerate(kinds) if np.any(kind != 0)
+    ]
+
+
+def check_matrix_form(links: NDArray[np.int32], terms: list[Term]) -> int:
+    """Raises ScheduleError unless the terms are walks on the topologies and sum to the all-to-all.
+
+    Returns the least slots that these hops take: of each topology, the hops of all flows over its
+    circuits, rounded up, but no fewer than the longest of them has.
+    """
+    d, n, k = links.shape
+    adjacency = np.zeros((d, n, n), dtype=bool)
+    for i in range(d):
+        adjacency[i, np.arange(n)[:, None], links[i]] = True
+        np.fill_diagonal(adjacency[i], False)
+    total = np.zeros((n, n), dtype=np.int64)
+    hops_sum, longest = np.zeros(d, dtype=np.int64), np.zeros(d, dtype=np.int64)
+    for hops, mask in terms:
+        walks = np.eye(n, dtype=np.float64)
+        for i, count in enumerate(hops):
+            for _ in range(count):
+                walks = (walks @ adjacency[i] > 0).astype(np.float64)
+        if np.any(mask & (walks == 0)):
+            source, target = map(int, np.argwhere(mask & (walks == 0))[0])
+            raise ScheduleError(f"chunk {source} to {target}: no walk has the hops {hops}")
+        total += mask
+        hops_sum += np.array(hops) * int(mask.sum())
+        longest = np.maximum(longest, hops)
+    if not np.array_equal(total, 1 - np.eye(n, dtype=np.int64)):
+        raise ScheduleError("the flows do not sum to the all-to-all")
+    return int(np.maximum(-(-hops_sum // (n * k)), longest).sum())
