@@ -47,17 +47,50 @@ class Rule:
     mac: str | None = None
 
 
+class FilterSocket:
+    """Changes filters of one namespace, one after the other; close it in the end."""
+
+    def __init__(self, namespace: str) -> None:
+        def open_socket() -> socket.socket:
+            return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+
+        self._kernel = inside(namespace, open_socket)
+        self._kernel.settimeout(5.0)
+
+    def __enter__(self) -> FilterSocket:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._kernel.close()
+
+    def add(self, rule: Rule, classifier: str = "u32") -> None:
+        """Adds a rule; raises OSError with what the kernel answers (ENOENT: no such classifier)."""
+        options = _flower(rule) if classifier == "flower" else _u32(rule)
+        body = _tc_message(rule.ingress, rule.priority)
+        body += _attribute(_KIND, classifier.encode() + b"\0")
+        self._request(_ADD, _CREATE | _EXCLUSIVE, body + _attribute(_OPTIONS | _NESTED, options))
+
+    def delete(self, ingress: int, priority: int = 1) -> None:
+        """Removes the rule of that priority; raises OSError (ENOENT: there is none)."""
+        self._request(_DELETE, 0, _tc_message(ingress, priority))
+
+    def _request(self, kind: int, flags: int, body: bytes) -> None:
+        """Sends one request and waits for its acknowledgement."""
+        size = _HEADER.size + len(body)
+        self._kernel.send(_HEADER.pack(size, kind, _REQUEST | _ACK | flags, 1, 0) + body)
+        answer = self._kernel.recv(65536)
+        answered = _HEADER.unpack_from(answer)[1]
+        (code,) = struct.unpack_from("=i", answer, _HEADER.size)
+        if answered != _ERROR or code > 0:
+            raise FabricError(f"netns: the kernel answered a filter with message {answered}")
+        if code:
+            raise OSError(-code, os.strerror(-code))
+
+
 def add(namespace: str, rule: Rule, classifier: str = "u32") -> None:
-    """Adds a rule; raises OSError with what the kernel answers (ENOENT: no such classifier)."""
-    options = _flower(rule) if classifier == "flower" else _u32(rule)
-    body = _tc_message(rule.ingress, rule.priority)
-    body += _attribute(_KIND, classifier.encode() + b"\0") + _attribute(_OPTIONS | _NESTED, options)
-    _request(namespace, _ADD, _CREATE | _EXCLUSIVE, body)
-
-
-def delete(namespace: str, ingress: int, priority: int = 1) -> None:
-    """Removes the rule of that priority; raises OSError (ENOENT: there is none)."""
-    _request(namespace, _DELETE, 0, _tc_message(ingress, priority))
+    """Adds one rule; raises as FilterSocket.add does."""
+    with FilterSocket(namespace) as filters:
+        filters.add(rule, classifier)
 
 
 def present(route: Any, ingress: int) -> list[Rule]:
@@ -119,25 +152,6 @@ def _tc_message(index: int, priority: int) -> bytes:
 def _attribute(kind: int, value: bytes) -> bytes:
     size = 4 + len(value)
     return struct.pack("=HH", size, kind) + value + b"\0" * (-size % 4)
-
-
-def _request(namespace: str, kind: int, flags: int, body: bytes) -> None:
-    """Sends one request and waits for its acknowledgement."""
-
-    def open_socket() -> socket.socket:
-        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-
-    with inside(namespace, open_socket) as kernel:
-        kernel.settimeout(5.0)
-        size = _HEADER.size + len(body)
-        kernel.send(_HEADER.pack(size, kind, _REQUEST | _ACK | flags, 1, 0) + body)
-        answer = kernel.recv(65536)
-    answered = _HEADER.unpack_from(answer)[1]
-    (code,) = struct.unpack_from("=i", answer, _HEADER.size)
-    if answered != _ERROR or code > 0:
-        raise FabricError(f"netns: the kernel answered a filter with message {answered}")
-    if code:
-        raise OSError(-code, os.strerror(-code))
 
 
 def choose(choice: Sequence[str] = CLASSIFIERS) -> str:

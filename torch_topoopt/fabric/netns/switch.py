@@ -36,6 +36,9 @@ _POLL_S = 0.005
 _UP = 1  # IFF_UP
 _SOCKET = re.compile(r"socket(\d+)")
 
+_Sockets = dict[str, tuple[int, bool]]  # socket -> (index of its interface, whether it is up)
+_Rules = dict[str, list[netns_filters.Rule]]  # socket -> what is redirected at its ingress
+
 
 class NetnsSwitch:
     """The switch in `namespace`; it has the sockets whose interfaces are there.
@@ -56,6 +59,7 @@ class NetnsSwitch:
         self._namespace = namespace
         self._clock = SystemClock() if clock is None else clock
         self._moving = threading.Lock()
+        self._filters: netns_filters.FilterSocket | None = None  # while circuits are changed
         self._timers: set[threading.Timer] = set()
         dark = [circuit for circuit, lit in self._read().items() if not lit]
         self._light_later(dark)
@@ -84,8 +88,8 @@ class NetnsSwitch:
         steps = (*difference.remove, *difference.add)
         added = []
         try:
-            with self._moving:
-                sockets, used = self._sockets(), set(self._read())
+            with self._changing() as (sockets, rules):
+                used = set(_circuits_of(sockets, rules))
                 for done, circuit in enumerate(steps):
                     ingress, _ = self._ends(circuit, sockets)
                     if circuit in difference.remove:
@@ -102,6 +106,8 @@ class NetnsSwitch:
     ) -> None:
         wanted = set(circuits)
         deadline = self._clock.now() + timeout_s
+        for timer in tuple(self._timers):  # reading while mirrors move would only slow them down
+            timer.join(timeout_s)
         while True:
             lit = {circuit for circuit, lit in self._read().items() if lit}
             dark = wanted - lit
@@ -122,34 +128,46 @@ class NetnsSwitch:
     @contextlib.contextmanager
     def _device(self) -> Iterator[Any]:
         """An IPRoute in the switch's namespace; what goes wrong there is the switch's error."""
+        with self._reached(), netns_kernel.open_route(self._namespace) as route:
+            yield route
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        """What goes wrong in the switch's namespace is the switch's error."""
         from pyroute2.netlink.exceptions import NetlinkError
 
         if not netns_kernel.exists(self._namespace):
             raise SwitchUnreachable(f"{self.name}: there is no namespace {self._namespace}")
         try:
-            with netns_kernel.open_route(self._namespace) as route:
-                yield route
+            yield
         except (NetlinkError, OSError) as error:
             raise SwitchUnreachable(f"{self.name}: {error}") from None
 
-    def _sockets(self) -> dict[str, tuple[int, bool]]:
-        """Socket -> (index of its interface, whether it is up)."""
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[tuple[_Sockets, _Rules]]:
+        """Sockets and rules, which nobody else in this process changes meanwhile.
+
+        They are read once, and changed over one connection to the kernel: opening one takes longer
+        than a change.
+        """
+        with self._moving, self._device() as route:
+            sockets = _sockets(route)
+            rules = _rules(route, sockets)
+            with netns_filters.FilterSocket(self._namespace) as self._filters:
+                try:
+                    yield sockets, rules
+                finally:
+                    self._filters = None
+
+    def _sockets(self) -> _Sockets:
         with self._device() as route:
             return _sockets(route)
 
     def _read(self) -> dict[Circuit, bool]:
-        """Circuits -> whether they carry light: the mirror has arrived and both fibres are in."""
+        """Circuits -> whether they carry light."""
         with self._device() as route:
             sockets = _sockets(route)
-            numbers = {index: socket for socket, (index, _) in sockets.items()}
-            found = {}
-            for socket, (index, up) in sockets.items():
-                for rule in netns_filters.present(route, index):
-                    far = str(rule.tag)
-                    arrived = rule.egress is not None and numbers.get(rule.egress) == far
-                    both_in = up and far in sockets and sockets[far][1]
-                    found[Circuit(f"{socket}A", f"{far}B")] = arrived and both_in
-            return found
+            return _circuits_of(sockets, _rules(route, sockets))
 
     def _set(self, circuit: Circuit, ingress: int, used: set[Circuit]) -> bool:
         """Sets a circuit that is dark yet; False if it is there already."""
@@ -158,15 +176,13 @@ class NetnsSwitch:
         for port in circuit.ports:
             if any(port in other.ports for other in used):
                 raise SwitchError(f"{self.name}: port {port} is in use")
-        with self._device():
-            self._add_rule(netns_filters.Rule(ingress, None, _number(circuit.egress)))
+        self._add_rule(netns_filters.Rule(ingress, None, _number(circuit.egress)))
         used.add(circuit)
         return True
 
     def _remove(self, circuit: Circuit, ingress: int, used: set[Circuit]) -> None:
         if circuit in used:
-            with self._device():
-                self._delete_rule(ingress)
+            self._delete_rule(ingress)
             used.discard(circuit)
 
     def _light_later(self, circuits: Iterable[Circuit]) -> None:
@@ -177,10 +193,9 @@ class NetnsSwitch:
 
         def arrive() -> None:
             try:
-                with contextlib.suppress(SwitchError), self._moving:
-                    sockets = self._sockets()
+                with contextlib.suppress(SwitchError), self._changing() as (sockets, rules):
                     for circuit in circuits:
-                        self._light(circuit, sockets)
+                        self._light(circuit, sockets, rules)
             finally:
                 self._timers.discard(timer)
 
@@ -189,17 +204,16 @@ class NetnsSwitch:
         self._timers.add(timer)
         timer.start()
 
-    def _light(self, circuit: Circuit, sockets: dict[str, tuple[int, bool]]) -> None:
+    def _light(self, circuit: Circuit, sockets: _Sockets, rules: _Rules) -> None:
         """Unless it has been removed meanwhile, or lit by another."""
         ingress, egress = self._ends(circuit, sockets)
         tag = _number(circuit.egress)
-        with self._device() as route:
-            rules = netns_filters.present(route, ingress)
-            if any(rule.tag == tag and rule.egress is None for rule in rules):
-                self._delete_rule(ingress)
-                self._add_rule(netns_filters.Rule(ingress, egress, tag))
+        near = circuit.ingress.removesuffix("A")
+        if any(rule.tag == tag and rule.egress is None for rule in rules[near]):
+            self._delete_rule(ingress)
+            self._add_rule(netns_filters.Rule(ingress, egress, tag))
 
-    def _ends(self, circuit: Circuit, sockets: dict[str, tuple[int, bool]]) -> tuple[int, int]:
+    def _ends(self, circuit: Circuit, sockets: _Sockets) -> tuple[int, int]:
         """The interfaces of a circuit; raises SwitchError if it is none of this switch."""
         near, far = circuit.ingress.removesuffix("A"), circuit.egress.removesuffix("B")
         of_sockets = near in sockets and far in sockets
@@ -208,22 +222,41 @@ class NetnsSwitch:
         return sockets[near][0], sockets[far][0]
 
     def _add_rule(self, rule: netns_filters.Rule) -> None:
-        netns_filters.add(self._namespace, rule)
+        assert self._filters is not None
+        self._filters.add(rule)
 
     def _delete_rule(self, ingress: int) -> None:
+        assert self._filters is not None
         try:
-            netns_filters.delete(self._namespace, ingress)
+            self._filters.delete(ingress)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
 
 
-def _sockets(route: Any) -> dict[str, tuple[int, bool]]:
+def _sockets(route: Any) -> _Sockets:
     found = {}
     for link in route.get_links():
         match = _SOCKET.fullmatch(link.get_attr("IFLA_IFNAME"))
         if match:
             found[match[1]] = (link["index"], bool(link["flags"] & _UP))
+    return found
+
+
+def _rules(route: Any, sockets: _Sockets) -> _Rules:
+    return {socket: netns_filters.present(route, index) for socket, (index, _) in sockets.items()}
+
+
+def _circuits_of(sockets: _Sockets, rules: _Rules) -> dict[Circuit, bool]:
+    """Circuits -> whether they carry light: the mirror has arrived and both fibres are in."""
+    numbers = {index: socket for socket, (index, _) in sockets.items()}
+    found = {}
+    for socket, (_, up) in sockets.items():
+        for rule in rules[socket]:
+            far = str(rule.tag)
+            arrived = rule.egress is not None and numbers.get(rule.egress) == far
+            both_in = up and far in sockets and sockets[far][1]
+            found[Circuit(f"{socket}A", f"{far}B")] = arrived and both_in
     return found
 
 
