@@ -20,6 +20,7 @@ from torch_topoopt.fabric.netns import filters as netns_filters
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.fabric.netns.circuit_mover import NetnsCircuitMover
 from torch_topoopt.fabric.netns.layout import (
     LAUNCHER,
     MAX_DEGREE,
@@ -129,6 +130,17 @@ class NetnsFabric:
         return NetnsSwitch(
             self.layout.switch_namespace, name=self._fabric, delay_s=self._options.switch_delay_s
         )
+
+    def circuit_mover(self, plan: Plan) -> NetnsCircuitMover:
+        """Moves the circuits of the wired `plan`; raises FabricError, saying why, if it cannot."""
+        if self._options.relay != "kernel" or self._options.forwarding != "routes":
+            raise FabricError(
+                "netns: circuits move under the connections of a job only where hosts forward by "
+                "their routes (relay: kernel, forwarding: routes)"
+            )
+        switch = self.switch()
+        limit_s = switch.delay_s + self._options.timeout_s
+        return NetnsCircuitMover(plan, self.layout, switch, limit_s=limit_s)
 
     def _set_circuits(self, plan: Plan) -> None:
         if self._options.switch_delay_s is None:

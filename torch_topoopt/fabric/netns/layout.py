@@ -89,6 +89,10 @@ class NetnsLayout:
         """No interface has it: it names the forwarding half of a port in its neighbour's routes."""
         return f"10.{64 + BLOCKS + self.block}.{server}.{port + 1}"
 
+    def circuit_address(self, server: int, port: int) -> str:
+        """No interface has it: it names a port in the routes of those that circuits join to it."""
+        return f"10.{64 + BLOCKS + self.block}.{server}.{129 + port}"
+
     def port_mac(self, server: int, port: int) -> str:
         """That of the half of a port which takes what is for this server."""
         return f"02:74:{self.block:02x}:{server:02x}:{port:02x}:01"

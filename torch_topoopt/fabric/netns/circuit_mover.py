@@ -1,0 +1,169 @@
+"""Moves the circuits of a running job through a sequence of topologies, and back to the plan's.
+
+No connection is opened anew. The routes of every topology are written in advance, a table for each
+on every host, with fixed neighbour entries: at addresses that no interface has, which name a port
+in the routes of others. While a topology is there, one rule per host selects its table. So the
+packets of a connection between two servers take the circuit between them, or the shortest path
+where there is none, and acknowledgements find their way back. Connections between ports of the
+plan's cables follow in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric import links as fabric_links
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.layout import port_interface, socket_name
+from torch_topoopt.fabric.switches.circuits import Circuit, Fence
+from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch_topoopt.fabric.netns.layout import NetnsLayout
+    from torch_topoopt.fabric.netns.switch import NetnsSwitch
+    from torch_topoopt.plan import Link, Plan
+
+_TABLE = 2000  # of the first topology
+_PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
+_PERMANENT = 0x80  # NUD_PERMANENT
+
+
+class NetnsCircuitMover:
+    """Moves the circuits of `plan`, which is wired through `switch`; one thread at a time.
+
+    A topology has to carry light within `limit_s` seconds. Methods raise FabricError.
+    """
+
+    def __init__(
+        self, plan: Plan, layout: NetnsLayout, switch: NetnsSwitch, *, limit_s: float
+    ) -> None:
+        self._plan = plan
+        self._layout = layout
+        self._switch = switch
+        self._limit_s = limit_s
+        self._servers = range(plan.cluster.servers)
+        self._fence = Fence(frozenset(switch.capabilities().ports))
+        self._addresses = layout.port_addresses(fabric_links.connections(plan))
+        self._topologies: list[tuple[Link, ...]] = []
+        self._named: set[Link] = set()  # whose far ends the hosts have neighbour entries for
+        self._selected: dict[int, int] = {}  # server -> the topology whose rule is set there
+        self._opened = contextlib.ExitStack()
+        self._hosts: dict[int, Any] = {}  # server -> an IPRoute in its namespace
+
+    def prepare(self, targets: Sequence[Sequence[int]]) -> int:
+        """Writes the routes of one more topology, which nothing uses yet; returns its number.
+
+        Port p of server s sends to `targets[s][p]`, which for a dark port is s.
+        """
+        before = self._topologies[-1] if self._topologies else self._plan.network.links
+        if [len(ports) for ports in targets] != [self._plan.cluster.degree] * len(self._servers):
+            raise FabricError(
+                f"links: expected {self._plan.cluster.degree} targets for each of "
+                f"{len(self._servers)} servers"
+            )
+        links = moved_links(targets, before)
+        firsts = first_links(len(self._servers), links)
+        number = len(self._topologies)
+        for server in self._servers:
+            with self._host(server) as route:
+                self._write(route, server, firsts[server], _TABLE + number)
+        self._topologies.append(links)
+        return number
+
+    def move(self, number: int) -> None:
+        """To a topology that was prepared; returns when all of its circuits carry light.
+
+        On failure the circuits of the plan are there again, or the error says that they are not.
+        """
+        try:
+            self._select(number)
+            self._configure(self._topologies[number])
+        except BaseException as error:
+            try:
+                self.restore()
+            except FabricError as second:
+                error.add_note(f"the circuits of the plan are not back either: {second}")
+            raise
+
+    def restore(self) -> None:
+        """To the circuits and routes of the plan; harmless if they are there."""
+        self._select(None)
+        self._configure(self._plan.network.links)
+
+    def close(self) -> None:
+        """Closes its connections to the kernel, and the switch's; circuits stay as they are."""
+        self._opened.close()
+        self._hosts.clear()
+        self._switch.close()
+
+    @contextlib.contextmanager
+    def _host(self, server: int) -> Iterator[Any]:
+        """An IPRoute in a server's namespace; what the kernel refuses is a FabricError."""
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        try:
+            if server not in self._hosts:
+                opened = netns_kernel.open_route(self._layout.namespace(server))
+                self._hosts[server] = self._opened.enter_context(opened)
+            yield self._hosts[server]
+        except (NetlinkError, OSError) as error:
+            raise FabricError(f"netns: server {server}: {error}") from None
+
+    def _write(self, route: Any, server: int, firsts: dict[int, Link], table: int) -> None:
+        ports = {
+            port: route.link_lookup(ifname=port_interface(port))[0]
+            for port in {link.source_port for link in firsts.values()}
+        }
+        layout = self._layout
+        for other, link in firsts.items():
+            far = layout.circuit_address(link.target, link.target_port)
+            index = ports[link.source_port]
+            if link not in self._named:
+                self._named.add(link)
+                mac = layout.port_mac(link.target, link.target_port)
+                route.neigh("replace", dst=far, lladdr=mac, ifindex=index, state=_PERMANENT)
+            entry: dict[str, Any] = {
+                "table": table,
+                "gateway": far,
+                "oif": index,
+                "flags": ["onlink"],
+            }
+            address = layout.server_address(other)
+            own = layout.server_address(server)
+            route.route("add", dst=f"{address}/32", prefsrc=own, **entry)
+            for (of, _), address in self._addresses.items():
+                if of == other:
+                    route.route("add", dst=f"{address}/32", **entry)
+
+    def _select(self, number: int | None) -> None:
+        """The new rule comes before the old one goes: between the two there is no other route."""
+        for server in self._servers:
+            before = self._selected.get(server)
+            if before == number:
+                continue
+            with self._host(server) as route:
+                if number is not None:
+                    route.rule("add", table=_TABLE + number, priority=_PRIORITY)
+                    self._selected[server] = number
+                if before is not None:
+                    route.rule("del", table=_TABLE + before, priority=_PRIORITY)
+                if number is None:
+                    del self._selected[server]
+
+    def _configure(self, links: Sequence[Link]) -> None:
+        configure(self._switch, self._circuits(links), self._fence, timeout_s=self._limit_s)
+
+    def _circuits(self, links: Sequence[Link]) -> list[Circuit]:
+        degree = self._plan.cluster.degree
+        return [
+            Circuit(
+                socket_name(link.source, link.source_port, degree) + "A",
+                socket_name(link.target, link.target_port, degree) + "B",
+            )
+            for link in links
+        ]
