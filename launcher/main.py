@@ -46,6 +46,10 @@ VERBS = {
     "topology": Verb(
         "how to wire servers for a demand, and what the network is worth", "plan.topology"
     ),
+    "alltoall": Verb(
+        "an all-to-all during which an optical switch moves circuits: when, and to what",
+        "plan.alltoall",
+    ),
     "discover": Verb("which port is cabled to which: writes a cluster file", "fabric.discover"),
     "fabric": Verb(
         "what servers are wired with: make, check, change and remove it", "fabric.fabric"

@@ -53,7 +53,7 @@ GIVEN = (
 WHOLE = {"docs/rehearsal.md": "tests/launcher/test_rehearsal.py"}
 
 SMALLER = (
-    Smaller(".*", r"--servers (32|64|128)\b", "--servers 8"),
+    Smaller(".*", r"--servers (32|64|128|512|4096)\b", "--servers 8"),
     Smaller(".*", r"\b(plan|compare) (dlrm|vgg) ", r"\1 \2:tiny "),
     Smaller(
         ".*",

@@ -32,6 +32,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "cluster_status": "of jobs",
         "fabric_down": "of fabrics",
     },
+    "--bandwidth": {"alltoall": "of a circuit; nothing is emulated"},
     "--batch-size": {
         "profile": "of one accelerator, whose operators are shown",
         "simulate": "the default is what was planned",
@@ -49,12 +50,16 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "cluster_cancel": "the default is an environment variable",
         "cluster_daemon": "the default is an environment variable",
     },
+    "--degree": {"alltoall": "circuits are directed, and one is enough"},
     "--evaluations": {"compare": "two searches, and seventeen networks to price after them"},
     "--rounds": {"compare": "two searches, and seventeen networks to price after them"},
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
     "--host": {"doctor": "found out where not given", "fabric_script": "never found out"},
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
-    "--mode": {"topology": "the released artifact's rules make a network, but no plan"},
+    "--mode": {
+        "alltoall": "of schedules",
+        "topology": "the released artifact's rules make a network, but no plan",
+    },
     "--model": {
         "run": "the default is the script's",
         "simulate": "the default is beside the plan",

@@ -34,6 +34,38 @@ def parse_gbps(text: str) -> float:
     return gbps
 
 
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)")
+_BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+
+
+def parse_seconds(text: str) -> float:
+    """ "10us", "1.5 ms", "0s" -> seconds. The unit is compulsory; raises ValueError."""
+    return _with_unit(text, _TIME, _SECONDS, "time", "ns, us, ms, s or min", "10us")
+
+
+def parse_bytes(text: str) -> float:
+    """ "4MB" (powers of 1000), "4MiB" (of 1024) -> bytes. The unit is compulsory; raises
+    ValueError."""
+    return _with_unit(text, _SIZE, _BYTES, "size", "B, kB, MB, GB, KiB, MiB or GiB", "4MB")
+
+
+def _with_unit(
+    text: str, form: re.Pattern[str], units: dict[str, float], what: str, known: str, as_in: str
+) -> float:
+    match = form.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{brief(text)} is not a {what}; write a number and a unit, as in {as_in}")
+    number, unit = match.groups()
+    if unit.lower() not in units:
+        raise ValueError(f"{brief(text)} has no unit of a {what}; use {known}, as in {as_in}")
+    value = float(number) * units[unit.lower()]
+    if math.isinf(value):
+        raise ValueError(f"{brief(text)} is too large for a {what}")
+    return value
+
+
 def rate_text(gbps: float) -> str:
     """25.0 -> "25Gbps", 0.025 -> "25Mbps"; `parse_gbps` reads it back."""
     for unit, scale in (("Gbps", 1.0), ("Mbps", 1e3)):

@@ -1,0 +1,268 @@
+"""`topoopt alltoall`: an all-to-all during which circuits move, for every number of moves."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, documents, parser, shared_options
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.plan.units import (
+    counted,
+    format_bytes,
+    format_gbps,
+    format_seconds,
+    parse_bytes,
+    parse_seconds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.reconfiguration.all_to_all.comparison import Option
+
+_DEFAULT_BYTES = 4e6
+_MOST_ROWS = 40  # of the table
+
+_DESCRIPTION = """\
+Plans an all-to-all on servers whose circuits an optical switch can move while it runs. A further
+topology makes paths shorter and costs the switch's delay. Each line is a schedule, which has been
+replayed hop by hop; the fastest is marked.
+
+columns: d, topologies, with the first one; slots, in each of which a link carries what one server
+has for one other; bound, slots that no schedule goes below whose chunks stay on one topology each
+(Theorem 1 of the paper), and carried, slots that no schedule at all goes below; base, what the
+topologies are made of.
+
+modes:
+  best    strides chosen for each d; a chunk may wait at a server while circuits move; no barriers
+  paper   "To Reconfigure or Not to Reconfigure": shifts in one order or contraction of rounds, a
+          barrier after every round
+
+A matrix is a NumPy file of shape servers x servers, bytes from each server to each; servers then
+take the parts of the schedule in which large messages share slots."""
+
+_EXAMPLES = """\
+  topoopt alltoall --servers 16 --degree 1 --reconfiguration-delay 10us --bandwidth 800Gbps
+  topoopt alltoall --servers 64 --degree 2 --reconfigurations all --json
+  topoopt alltoall --servers 8 --degree 1 --reconfigurations 2 --schedule schedule.json"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    options = parser.Parser("alltoall", _DESCRIPTION, _EXAMPLES)
+    shared_options.add(options, "servers")
+    shared_options.add(
+        options, "degree", default=1, help="circuits out of and into each server (default: 1)"
+    )
+    options.add_argument(
+        "--reconfigurations",
+        type=_count,
+        metavar="D|all",
+        help="topologies: so many; all: every number (default: as many as can pay)",
+    )
+    options.add_argument(
+        "--reconfiguration-delay",
+        type=_quantity("reconfiguration-delay", parse_seconds),
+        default=1e-5,
+        metavar="TIME",
+        help="of the switch, for each topology, with its unit (default: 10us)",
+    )
+    options.add_argument(
+        "--bytes-per-pair",
+        type=_quantity("bytes-per-pair", parse_bytes),
+        metavar="SIZE",
+        help="what each server has for each other, with its unit (default: 4MB)",
+    )
+    options.add_argument(
+        "--matrix", metavar="FILE.npy", help="bytes from each server to each, instead"
+    )
+    shared_options.add(options, "bandwidth", help=_BANDWIDTH)
+    options.add_argument(
+        "--latency",
+        type=_quantity("latency", parse_seconds),
+        default=5e-7,
+        metavar="TIME",
+        help="of a message over one hop, with its unit (default: 500ns)",
+    )
+    shared_options.add(
+        options,
+        "mode",
+        type=str,
+        choices=["best", "paper"],
+        default="best",
+        help="how schedules are made, as described above (default: best)",
+    )
+    options.add_argument(
+        "--schedule", metavar="FILE", help="write the fastest schedule, a JSON document"
+    )
+    shared_options.add(options, "seed", "json")
+    return options
+
+
+_BANDWIDTH = (
+    "of a circuit, per direction, with its unit: 25Gbps, 800Gbps (default: "
+    f"{shared_options.DEFAULT_LINK_GBPS:g}Gbps)"
+)
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+    if arguments.servers is None:
+        raise InputError("servers: missing; say how many, as --servers 16")
+    if arguments.matrix is not None and arguments.bytes_per_pair is not None:
+        raise InputError("bytes-per-pair: --matrix says it; leave one of the two out")
+    from torch_topoopt.reconfiguration.all_to_all import comparison
+    from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
+    from torch_topoopt.reconfiguration.all_to_all.sweep import check_size
+
+    terminal = console.Terminal(json_output=arguments.json)
+    with input_errors():
+        costs = CircuitCosts(
+            link_gbps=arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS,
+            latency_s=arguments.latency,
+            reconfiguration_s=arguments.reconfiguration_delay,
+        )
+        check_size(arguments.servers, arguments.degree, arguments.mode)
+        sizes = _sizes(arguments)
+        with terminal.progress("planning") as progress:
+            progress(None, "one topology")
+            options = comparison.compared(
+                arguments.servers,
+                arguments.degree,
+                costs,
+                sizes,
+                mode=arguments.mode,
+                count=arguments.reconfigurations,
+                seed=arguments.seed,
+                on_option=lambda option, share: progress(share, _told(option)),
+            )
+    fastest = comparison.fastest(options)
+    if arguments.schedule is not None:
+        from torch_topoopt.reconfiguration.all_to_all.schedule_file import schedule_file
+
+        documents.save(schedule_file(fastest.strategy.schedule), arguments.schedule)
+    if arguments.json:
+        console.print_json(_results(arguments, options, fastest))
+    else:
+        _show(terminal, arguments, options, fastest)
+    return OK
+
+
+def _quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
+    """argparse type of a number with a unit."""
+
+    def convert(text: str) -> float:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
+    return convert
+
+
+def _count(text: str) -> int | str:
+    """argparse type of a number of topologies, or "all"."""
+    if text == "all":
+        return text
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise argparse.ArgumentTypeError(
+            f"reconfigurations: {text[:80]!r} is neither a number of topologies nor all"
+        )
+    return int(text)
+
+
+def _sizes(arguments: argparse.Namespace) -> float | NDArray[np.float64]:
+    """Bytes of every pair, or of each."""
+    if arguments.matrix is None:
+        return _DEFAULT_BYTES if arguments.bytes_per_pair is None else arguments.bytes_per_pair
+    import numpy as np
+
+    from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix
+
+    try:
+        matrix = np.load(arguments.matrix, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"matrix: {arguments.matrix}: {error.strerror or 'not NumPy'}") from None
+    except (ValueError, EOFError):
+        raise InputError(f"matrix: {arguments.matrix} is not a file of numpy.save") from None
+    if not isinstance(matrix, np.ndarray):
+        raise InputError(f"matrix: {arguments.matrix} has several arrays; save one")
+    return check_matrix(matrix, arguments.servers)
+
+
+def _told(option: Option) -> str:
+    found = option.strategy
+    return f"d = {found.reconfigurations}: {found.slots} slots, {format_seconds(option.seconds)}"
+
+
+def _results(
+    arguments: argparse.Namespace, options: list[Option], fastest: Option
+) -> dict[str, Any]:
+    """The JSON output."""
+    return {
+        "servers": arguments.servers,
+        "degree": arguments.degree,
+        "mode": arguments.mode,
+        "link_gbps": arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS,
+        "latency_s": arguments.latency,
+        "reconfiguration_delay_s": arguments.reconfiguration_delay,
+        "best_reconfigurations": fastest.strategy.reconfigurations,
+        "options": [
+            {
+                "reconfigurations": option.strategy.reconfigurations,
+                "slots": option.strategy.slots,
+                "seconds": option.seconds,
+                "lower_bound_slots": option.strategy.lower_bound_slots,
+                "carried_bound_slots": option.strategy.carried_bound_slots,
+                "base": option.strategy.base,
+                "rounds": [list(rounds) for rounds in option.strategy.schedule.rounds],
+            }
+            for option in options
+        ],
+    }
+
+
+def _show(
+    terminal: Terminal, arguments: argparse.Namespace, options: list[Option], fastest: Option
+) -> None:
+    what = (
+        f"bytes of {arguments.matrix}"
+        if arguments.matrix is not None
+        else f"{format_bytes(_sizes(arguments))} for each pair"  # type: ignore[arg-type]
+    )
+    title = (
+        f"All-to-all of {counted(arguments.servers, 'server')}, "
+        f"{counted(arguments.degree, 'circuit')} each, {what}, "
+        f"{format_gbps(arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS)}, "
+        f"delay {format_seconds(arguments.reconfiguration_delay)}"
+    )
+    shown = options
+    if len(options) > _MOST_ROWS:
+        every = -(-len(options) // _MOST_ROWS)
+        shown = [o for i, o in enumerate(options) if i % every == 0 or o is fastest]
+    rows = [
+        [
+            option.strategy.base + (" (fastest)" if option is fastest else ""),
+            str(option.strategy.reconfigurations),
+            str(option.strategy.slots),
+            format_seconds(option.seconds),
+            str(option.strategy.lower_bound_slots),
+            str(option.strategy.carried_bound_slots),
+        ]
+        for option in shown
+    ]
+    terminal.table(title, ("base", "d", "slots", "time", "bound", "carried"), rows)
+    if len(shown) < len(options):
+        terminal.line(f"{len(shown)} of {len(options)} lines; --json has all")
+    stay = options[0]
+    if stay.strategy.reconfigurations == 1 and stay is not fastest:
+        faster = stay.seconds / fastest.seconds
+        terminal.line(f"{faster:.3g} times as fast as staying with one topology")
+    if arguments.schedule is not None:
+        terminal.line(f"schedule: {arguments.schedule}")
