@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.reconfiguration.all_to_all.comparison import Option
+    from torch_topoopt.reconfiguration.all_to_all.comparison import Option, Sizes
 
 _DEFAULT_BYTES = 4e6
 _MOST_ROWS = 40  # of the table
@@ -34,17 +34,18 @@ topology makes paths shorter and costs the switch's delay. Each line is a schedu
 replayed hop by hop; the fastest is marked.
 
 columns: d, topologies, with the first one; slots, in each of which a link carries what one server
-has for one other; bound, slots that no schedule goes below whose chunks stay on one topology each
-(Theorem 1 of the paper), and carried, slots that no schedule at all goes below; base, what the
-topologies are made of.
+has for one other, or a chunk of it; bound, slots that no schedule goes below whose chunks stay on
+one topology each (Theorem 1 of the paper), and carried, slots that no schedule at all goes below;
+base, what the topologies are made of.
 
 modes:
   best    strides chosen for each d; a chunk may wait at a server while circuits move; no barriers
   paper   "To Reconfigure or Not to Reconfigure": shifts in one order or contraction of rounds, a
           barrier after every round
 
-A matrix is a NumPy file of shape servers x servers, bytes from each server to each; servers then
-take the parts of the schedule in which large messages share slots."""
+A matrix is a NumPy file of shape servers x servers, bytes from each server to each, which are sent
+in chunks. Further bases then: greedy, circuits for the largest demands; permutations, over which
+everything goes directly."""
 
 _EXAMPLES = """\
   topoopt alltoall --servers 16 --degree 1 --reconfiguration-delay 10us --bandwidth 800Gbps
@@ -80,6 +81,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--matrix", metavar="FILE.npy", help="bytes from each server to each, instead"
+    )
+    options.add_argument(
+        "--chunk",
+        type=_quantity("chunk", parse_bytes),
+        metavar="SIZE",
+        help="with --matrix: what a link carries in a slot, with its unit (default: an eighth of "
+        "the mean)",
     )
     shared_options.add(options, "bandwidth", help=_BANDWIDTH)
     options.add_argument(
@@ -148,9 +156,9 @@ def main(argv: list[str]) -> int:
 
         documents.save(schedule_file(fastest.strategy.schedule), arguments.schedule)
     if arguments.json:
-        console.print_json(_results(arguments, options, fastest))
+        console.print_json(_results(arguments, sizes, options, fastest))
     else:
-        _show(terminal, arguments, options, fastest)
+        _show(terminal, arguments, sizes, options, fastest)
     return OK
 
 
@@ -177,10 +185,26 @@ def _count(text: str) -> int | str:
     return int(text)
 
 
-def _sizes(arguments: argparse.Namespace) -> float | NDArray[np.float64]:
-    """Bytes of every pair, or of each."""
+def _sizes(arguments: argparse.Namespace) -> Sizes:
+    """Bytes of every pair, or chunks of each."""
+    from torch_topoopt.reconfiguration.all_to_all.comparison import Sizes
+
     if arguments.matrix is None:
-        return _DEFAULT_BYTES if arguments.bytes_per_pair is None else arguments.bytes_per_pair
+        if arguments.chunk is not None:
+            raise InputError("chunk: needs --matrix; every pair is one chunk without")
+        given = arguments.bytes_per_pair
+        return Sizes(_DEFAULT_BYTES if given is None else given)
+    from torch_topoopt.reconfiguration.all_to_all.uneven import chunks_of
+
+    matrix = _matrix(arguments)
+    chunk_bytes = arguments.chunk
+    if chunk_bytes is None:
+        chunk_bytes = float(matrix[matrix > 0].mean()) / 8
+    return Sizes(chunk_bytes, chunks_of(matrix, chunk_bytes))
+
+
+def _matrix(arguments: argparse.Namespace) -> NDArray[np.float64]:
+    """The checked matrix of the file."""
     import numpy as np
 
     from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix
@@ -202,7 +226,7 @@ def _told(option: Option) -> str:
 
 
 def _results(
-    arguments: argparse.Namespace, options: list[Option], fastest: Option
+    arguments: argparse.Namespace, sizes: Sizes, options: list[Option], fastest: Option
 ) -> dict[str, Any]:
     """The JSON output."""
     return {
@@ -211,6 +235,7 @@ def _results(
         "mode": arguments.mode,
         "link_gbps": arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS,
         "latency_s": arguments.latency,
+        "chunk_bytes": sizes.chunk_bytes,
         "reconfiguration_delay_s": arguments.reconfiguration_delay,
         "best_reconfigurations": fastest.strategy.reconfigurations,
         "options": [
@@ -229,12 +254,16 @@ def _results(
 
 
 def _show(
-    terminal: Terminal, arguments: argparse.Namespace, options: list[Option], fastest: Option
+    terminal: Terminal,
+    arguments: argparse.Namespace,
+    sizes: Sizes,
+    options: list[Option],
+    fastest: Option,
 ) -> None:
     what = (
-        f"bytes of {arguments.matrix}"
+        f"{arguments.matrix} in chunks of {format_bytes(sizes.chunk_bytes)}"
         if arguments.matrix is not None
-        else f"{format_bytes(_sizes(arguments))} for each pair"  # type: ignore[arg-type]
+        else f"{format_bytes(sizes.chunk_bytes)} for each pair"
     )
     title = (
         f"All-to-all of {counted(arguments.servers, 'server')}, "

@@ -56,7 +56,8 @@ def test_a_matrix_is_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[s
     np.save(path, np.random.default_rng(0).integers(0, 10**6, (6, 6)))
     schedule = tmp_path / "schedule.json"
     found = results(capsys, "--servers", "6", "--matrix", str(path), "--schedule", str(schedule))
-    assert all(option["seconds"] > 0 for option in found["options"])
+    assert {"permutations"} < {option["base"] for option in found["options"]}
+    assert all(o["slots"] >= o["carried_bound_slots"] > 0 for o in found["options"])
     assert AllToAllScheduleFile.load(schedule).servers == 6
     several = tmp_path / "several.npz"
     np.savez(several, a=np.ones(2), b=np.ones(2))
@@ -97,6 +98,7 @@ def test_people_see_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("--servers 8 --latency fast", "latency: 'fast' is not a time; write a number and a unit"),
         ("--servers 8 --bytes-per-pair 4", "bytes-per-pair: '4' has no unit of a size; use B, kB"),
         ("--servers 8 --bytes-per-pair 1MB --matrix x.npy", "leave one of the two out"),
+        ("--servers 8 --chunk 1MB", "chunk: needs --matrix"),
         ("--servers 8 --mode released", "invalid choice: 'released'"),
         ("--servers 4 --degree 3 --mode paper --reconfigurations 2", "is not from 1 to 1"),
     ],

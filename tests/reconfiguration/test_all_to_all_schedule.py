@@ -81,7 +81,7 @@ def _slow_verdict(schedule: AllToAllSchedule) -> bool:
     busy = set()
     ends = np.cumsum([sum(slots) for slots in schedule.rounds])
     moved = set()
-    for slot, sender, port, source, target in sorted(map(tuple, schedule.sends.tolist())):
+    for slot, sender, port, source, target, _ in sorted(map(tuple, schedule.sends.tolist())):
         topology = int(np.searchsorted(ends, slot, side="right"))
         receiver = int(schedule.links[topology, sender, port])
         free = (slot, sender, port) not in busy and (slot, source, target) not in moved
@@ -118,7 +118,7 @@ def test_the_verifier_agrees_with_a_slow_replay_of_altered_schedules(data: st.Da
 
 
 def _rows(*rows: tuple[int, int, int, int, int]) -> np.ndarray:
-    return np.array(rows, dtype=np.int32)
+    return np.array([(*row, 0) for row in rows], dtype=np.int32)
 
 
 def _figure_8c() -> AllToAllSchedule:

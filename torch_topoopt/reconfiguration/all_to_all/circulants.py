@@ -91,7 +91,8 @@ def circulant_schedule(routes: CirculantRoutes) -> AllToAllSchedule:
     gone = np.cumsum(step) - step  # of all chunks before, too
     start = np.searchsorted(chunk, chunk)
     sender = (gone - gone[start]) % n
-    sends = np.stack([slot, sender, port, np.zeros_like(slot), chunk], axis=1).astype(np.int32)
+    none = np.zeros_like(slot)
+    sends = np.stack([slot, sender, port, none, chunk, none], axis=1).astype(np.int32)
     rounds = tuple((slots,) for slots in routes.topology_slots())
     return AllToAllSchedule(circulant_links(n, routes.strides), rounds, sends, translated=True)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from torch_topoopt.reconfiguration.all_to_all.sweep import most_topologies, strategies
-from torch_topoopt.reconfiguration.all_to_all.uneven import assigned, relabelled, uneven_seconds
+from torch_topoopt.reconfiguration.all_to_all.uneven import direct_strategy, uneven_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
@@ -28,12 +27,28 @@ class Option:
     seconds: float
 
 
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """What servers have for each other: as many bytes for every pair, or chunks of `chunk_bytes`,
+    `counts[source, target]` of them (uneven.chunks_of)."""
+
+    chunk_bytes: float
+    counts: NDArray[np.int32] | None = None
+
+    def least_slots(self, servers: int, degree: int) -> int:
+        """No schedule takes fewer: every chunk leaves its source, and enters its target."""
+        if self.counts is None:
+            return most_topologies(servers, degree)
+        sent = max(int(self.counts.sum(axis=0).max()), int(self.counts.sum(axis=1).max()))
+        return -(-sent // degree)
+
+
 # parameters: one for each thing that a schedule depends on
 def compared(
     servers: int,
     degree: int,
     costs: CircuitCosts,
-    sizes: float | NDArray[np.float64],
+    sizes: Sizes,
     *,
     mode: str = "best",
     count: int | str | None = None,
@@ -42,8 +57,8 @@ def compared(
 ) -> list[Option]:
     """Strategies in order of their number of topologies: `count`, "all", or as many as can pay.
 
-    `sizes` are the bytes of every chunk, or a matrix of them (uneven.check_matrix). Raises
-    ValueError as `strategies` does.
+    Of unequal sizes, numbers above 8 are tried in steps of an eighth. Raises ValueError as
+    `strategies` does.
     """
     first = count if isinstance(count, int) else 1
     most = most_topologies(servers, degree)
@@ -51,45 +66,36 @@ def compared(
     if isinstance(count, int):
         found = itertools.islice(found, 1)
     options: list[Option] = []
-    for strategy in found:
-        options.append(_option(strategy, costs, sizes, seed))
+
+    def add(strategy: Strategy, share: float) -> None:
+        seconds = costs.seconds(strategy.slots, strategy.reconfigurations, sizes.chunk_bytes)
+        options.append(Option(strategy, seconds))
         if on_option is not None:
-            on_option(options[-1], (strategy.reconfigurations - first + 1) / (most - first + 1))
-        if count is None:
-            more_s = (strategy.reconfigurations + 1) * costs.reconfiguration_s
-            if more_s + _least_seconds(servers, degree, costs, sizes) >= fastest(options).seconds:
+            on_option(options[-1], share)
+
+    least = sizes.least_slots(servers, degree)
+    following = first
+    for strategy in found:
+        d = strategy.reconfigurations
+        if sizes.counts is None:
+            add(strategy, (d - first + 1) / (most - first + 1))
+        elif d >= following:
+            following = d + max(1, d // 8)
+            if d == 1 and not isinstance(count, int):
+                add(direct_strategy(sizes.counts, degree), 0.0)
+            add(uneven_strategy(strategy, sizes.counts, seed=seed), d / most)
+        if count is None and options:
+            more_s = costs.seconds(least, d + 1, sizes.chunk_bytes)
+            if more_s >= fastest(options).seconds:
                 break
     if not options:
         raise ValueError(
             f"reconfigurations: mode {mode} has no further topologies before {first}: every server "
             "sends directly to every other"
         )
-    return options
+    return sorted(options, key=lambda option: option.strategy.reconfigurations)
 
 
 def fastest(options: list[Option]) -> Option:
     """The one that takes least time, of several the one with the fewest reconfigurations."""
     return min(options, key=lambda option: (option.seconds, option.strategy.reconfigurations))
-
-
-def _option(
-    strategy: Strategy, costs: CircuitCosts, sizes: float | NDArray[np.float64], seed: int
-) -> Option:
-    schedule = strategy.schedule
-    if isinstance(sizes, np.ndarray):
-        servers, largest = assigned(schedule, sizes, seed=seed)
-        time_s = uneven_seconds(schedule, largest, costs)
-        strategy = replace(strategy, schedule=relabelled(schedule, servers))
-    else:
-        time_s = costs.seconds(schedule.slots, schedule.reconfigurations, sizes)
-    return Option(strategy, time_s)
-
-
-def _least_seconds(
-    servers: int, degree: int, costs: CircuitCosts, sizes: float | NDArray[np.float64]
-) -> float:
-    """No schedule takes less, delays of the switch apart: every chunk has a hop."""
-    if not isinstance(sizes, np.ndarray):
-        return most_topologies(servers, degree) * costs.slot_s(sizes)
-    sent = max(float(sizes.sum(axis=0).max()), float(sizes.sum(axis=1).max())) / degree
-    return sent * 8e-9 / costs.link_gbps

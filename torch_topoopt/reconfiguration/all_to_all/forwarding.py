@@ -23,9 +23,9 @@ def forwarded(routes: LinkRoutes) -> AllToAllSchedule:
     """The schedule of an all-to-all on one topology."""
     n, degree = routes.links.shape
     sources, targets, path = routes.paths()
-    chunks, link, slot = _sent(path, n * degree)
+    chunks, link, slot = sent_slots(path, n * degree)
     sends = np.stack(
-        [slot, link // degree, link % degree, sources[chunks], targets[chunks]], axis=1
+        [slot, link // degree, link % degree, sources[chunks], targets[chunks], 0 * slot], axis=1
     )
     slots = int(slot.max(initial=-1)) + 1
     return AllToAllSchedule(
@@ -33,7 +33,7 @@ def forwarded(routes: LinkRoutes) -> AllToAllSchedule:
     )
 
 
-def _sent(
+def sent_slots(
     path: NDArray[np.int64], links: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, link, slot) of every send, in order of slots. `path`: see LinkRoutes.paths."""

@@ -234,7 +234,7 @@ def _schedule(
                 at = source
                 for hop, link in enumerate(path):
                     port = link if ports_only else link % degree
-                    rows.append((slot + hop, at, port, source, target))
+                    rows.append((slot + hop, at, port, source, target, 0))
                     at = int(links[topology, at, port])
             slot += len(together[0][1])
     lengths = tuple(tuple(len(together[0][1]) for together in packed) for packed in rounds)

@@ -1,7 +1,8 @@
 """A schedule: the sequence of topologies, and which chunk goes over which link in which slot.
 
-A chunk is all that one server has for another, and is named by the two. The slots of a topology are
-cut into rounds; where a schedule has barriers, a chunk leaves and arrives in one round.
+A chunk is what a link carries in a slot: all that one server has for another, or a part of it where
+pairs have unequal numbers of chunks. It is named by the two and the part. The slots of a topology
+are cut into rounds; where a schedule has barriers, a chunk leaves and arrives in one round.
 
 A translated schedule lists the sends of server 0's chunks alone: those of server x are the same
 with x added to every server, modulo n. Its topologies are circulants. So a ring of 4096 servers
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SLOT, SENDER, PORT, SOURCE, TARGET = range(5)  # columns of `AllToAllSchedule.sends`
+SLOT, SENDER, PORT, SOURCE, TARGET, PART = range(6)  # columns of `AllToAllSchedule.sends`
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +29,15 @@ class AllToAllSchedule:
     """`links[topology, server, port]` is the server that a port sends to; its own is a dark port.
 
     `rounds` holds the slots of each round of each topology. `sends` has a row for each chunk and
-    hop, (slot, sender, port, source, target), with slots counted from 0 through all topologies.
+    hop, (slot, sender, port, source, target, part), with slots counted from 0 through all
+    topologies. `counts[source, target]` are the chunks of each pair; None: one of every pair.
     """
 
     links: NDArray[np.int32]
     rounds: tuple[tuple[int, ...], ...]
     sends: NDArray[np.int32]
     translated: bool
+    counts: NDArray[np.int32] | None = None
 
     @property
     def servers(self) -> int:
@@ -60,6 +63,12 @@ class AllToAllSchedule:
         """The first slot of each topology, and after them the number of all slots."""
         return np.cumsum([0, *map(sum, self.rounds)])
 
+    def chunk_counts(self) -> NDArray[np.int32]:
+        """Chunks of each pair."""
+        if self.counts is not None:
+            return self.counts
+        return np.ones((self.servers,) * 2, dtype=np.int32) - np.eye(self.servers, dtype=np.int32)
+
     def whole(self) -> AllToAllSchedule:
         """The same with the sends of every server listed."""
         if not self.translated:
@@ -69,7 +78,7 @@ class AllToAllSchedule:
         by = np.arange(servers, dtype=np.int32)[:, None]
         for column in (SENDER, SOURCE, TARGET):
             sends[:, :, column] = (sends[:, :, column] + by) % servers
-        return AllToAllSchedule(self.links, self.rounds, sends.reshape(-1, 5), translated=False)
+        return AllToAllSchedule(self.links, self.rounds, sends.reshape(-1, 6), translated=False)
 
 
 def circulant_links(servers: int, strides: Sequence[Sequence[int]]) -> NDArray[np.int32]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.reconfiguration.all_to_all.schedule import (
+    PART,
     PORT,
     SLOT,
     SOURCE,
@@ -15,6 +18,9 @@ from torch_topoopt.reconfiguration.all_to_all.schedule import (
     AllToAllSchedule,
 )
 from torch_topoopt.reconfiguration.all_to_all.verification import ScheduleError, verify
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,8 @@ class ScheduledTopology:
 @dataclass(frozen=True)
 class AllToAllScheduleFile(Document):
     """The document of a schedule: each chunk is a list, its source, its target, and a slot and a
-    port for each hop. `translated`: see above."""
+    port for each hop; a pair with several has as many lists, and `counts` says how many each pair
+    has. `translated`: see schedule.py."""
 
     KIND = "all-to-all schedule"
     VERSION = 1
@@ -40,6 +47,7 @@ class AllToAllScheduleFile(Document):
     translated: bool
     topologies: tuple[ScheduledTopology, ...]
     chunks: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[int, ...], ...] | None = None
 
     def validate(self) -> AllToAllScheduleFile:
         """Returns self, or raises DocumentError for what does not deliver every chunk."""
@@ -65,7 +73,8 @@ class AllToAllScheduleFile(Document):
         links = np.array([topology.links for topology in self.topologies], dtype=np.int32)
         rounds = tuple(topology.rounds for topology in self.topologies)
         ends = np.cumsum([sum(slots) for slots in rounds])
-        rows: list[tuple[int, int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int, int]] = []
+        parts: Counter[tuple[int, int]] = Counter()
         for i, chunk in enumerate(self.chunks):
             if len(chunk) < 4 or len(chunk) % 2 or not 0 <= min(chunk) <= max(chunk) < 2**31:
                 raise DocumentError(
@@ -77,22 +86,31 @@ class AllToAllScheduleFile(Document):
                     f"chunks[{i}]: expected servers below {n}, slots below {ends[-1]} and ports "
                     f"below {k}"
                 )
-            at = source
+            at, part = source, parts[source, target]
+            parts[source, target] += 1
             for slot, port in zip(moves[::2], moves[1::2], strict=True):
-                rows.append((slot, at, port, source, target))
+                rows.append((slot, at, port, source, target, part))
                 at = int(links[np.searchsorted(ends, slot, side="right"), at, port])
-        sends = np.array(rows, dtype=np.int32).reshape(-1, 5)
-        return AllToAllSchedule(links, rounds, sends, self.translated)
+        sends = np.array(rows, dtype=np.int32).reshape(-1, 6)
+        return AllToAllSchedule(links, rounds, sends, self.translated, self._counts())
+
+    def _counts(self) -> NDArray[np.int32] | None:
+        if self.counts is None:
+            return None
+        n = self.servers
+        if len(self.counts) != n or any(len(row) != n for row in self.counts):
+            raise DocumentError(f"counts: expected {n} lists of {n} numbers of chunks")
+        if not all(0 <= count <= len(self.chunks) for row in self.counts for count in row):
+            raise DocumentError("counts: expected numbers from 0 to that of all chunks")
+        return np.array(self.counts, dtype=np.int32)
 
 
 def schedule_file(schedule: AllToAllSchedule) -> AllToAllScheduleFile:
     """What `topoopt alltoall --schedule` writes."""
-    order = np.lexsort(
-        (schedule.sends[:, SLOT], schedule.sends[:, TARGET], schedule.sends[:, SOURCE])
-    )
-    sends = schedule.sends[order]
-    pairs = sends[:, [SOURCE, TARGET]]
-    first = np.flatnonzero(np.any(pairs[1:] != pairs[:-1], axis=1)) + 1
+    by = (SLOT, PART, TARGET, SOURCE)
+    sends = schedule.sends[np.lexsort([schedule.sends[:, column] for column in by])]
+    names = sends[:, [SOURCE, TARGET, PART]]
+    first = np.flatnonzero(np.any(names[1:] != names[:-1], axis=1)) + 1
     return AllToAllScheduleFile(
         version=AllToAllScheduleFile.VERSION,
         servers=schedule.servers,
@@ -106,4 +124,5 @@ def schedule_file(schedule: AllToAllSchedule) -> AllToAllScheduleFile:
             (*part[0, [SOURCE, TARGET]].tolist(), *part[:, [SLOT, PORT]].ravel().tolist())
             for part in np.split(sends, first)
         ),
+        counts=None if schedule.counts is None else tuple(map(tuple, schedule.counts.tolist())),
     )

@@ -92,7 +92,7 @@ def shift_schedule(servers: int, shifts: Sequence[int]) -> AllToAllSchedule:
         targets = targets[np.argsort(fewest[targets], kind="stable")]
         for target in targets.tolist():
             step = np.arange(int(fewest[target]))
-            row = np.zeros((len(step), 5), dtype=np.int64)
+            row = np.zeros((len(step), 6), dtype=np.int64)
             row[:, 0], row[:, 1], row[:, 4] = slot + step, step * shift % servers, target
             rows.append(row)
             slot += len(step)

@@ -46,7 +46,8 @@ _MOST_SHIFTED = 128  # servers up to which chosen shifts are a further start
 
 @dataclass(frozen=True, eq=False)
 class Strategy:
-    """A verified schedule on `base`: "ring", "cycles" (shifted), "circulant" or "kautz".
+    """A verified schedule on `base`: "ring", "cycles" (shifted), "circulant" or "kautz"; for
+    unequal sizes also "greedy" and "permutations" (uneven.py).
 
     `lower_bound_slots` holds where no chunk is carried from one topology to the next (Theorem 1),
     `carried_bound_slots` for every schedule.

@@ -1,11 +1,10 @@
-"""Chunks of unequal size: how long slots take then, and who takes whose part.
+"""Pairs of unequal size: chunks of one size, of which each pair has as many as it needs.
 
-A slot ends when its largest chunk has arrived. A schedule is made for chunks of one size; which
-server plays which of its parts is free, and the parts are given out so that large chunks share
-slots ("To Reconfigure or Not to Reconfigure", section 4.4, which leaves open how): a quadratic
-assignment, here by exchanging the parts of two servers while slots get shorter. That stops soon
-where one large chunk more or less in a slot changes nothing, so other searches begin by making
-slots as unlike each other as they get.
+For every number of topologies several sequences are tried, each with routes of its own over it
+(sequence_routes.py), and the one of the fewest slots is kept: the strategy for equal sizes, whose
+parts servers take so that large demands have few hops ("To Reconfigure or Not to Reconfigure",
+section 4.4, which leaves open how); and circuits for the largest demands. Permutations over which
+every chunk goes directly are one more strategy.
 """
 
 from __future__ import annotations
@@ -14,24 +13,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.reconfiguration.all_to_all.schedule import (
-    SENDER,
-    SLOT,
-    SOURCE,
-    TARGET,
-    AllToAllSchedule,
+from torch_topoopt.reconfiguration.all_to_all.bounds import (
+    carried_bound_slots,
+    uncarried_bound_slots,
 )
+from torch_topoopt.reconfiguration.all_to_all.demand_topologies import (
+    greedy_links,
+    permutation_schedule,
+)
+from torch_topoopt.reconfiguration.all_to_all.schedule import SOURCE, TARGET, AllToAllSchedule
+from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
+from torch_topoopt.reconfiguration.all_to_all.sweep import Strategy
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
-    from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
-
-_MOST_WORK = 100_000_000  # sends looked at, over all exchanges tried
-_PASSES = 8
-_STARTS = 3  # beside everybody in its own part
+MOST_CHUNKS = 4_000_000  # of all pairs together
+_PASSES = 8  # of exchanges
+_STARTS = 8  # beside everybody in its own part
 
 
 def check_matrix(matrix: NDArray[np.float64], servers: int) -> NDArray[np.float64]:
@@ -49,102 +49,94 @@ def check_matrix(matrix: NDArray[np.float64], servers: int) -> NDArray[np.float6
     return cleared
 
 
-class SlotSizes:
-    """The largest chunk of each slot of a schedule, for any assignment of its parts."""
-
-    def __init__(self, schedule: AllToAllSchedule, matrix: NDArray[np.float64]) -> None:
-        sends = schedule.whole().sends
-        sends = sends[np.argsort(sends[:, SLOT], kind="stable")]
-        self._sources, self._targets = sends[:, SOURCE], sends[:, TARGET]
-        self._starts = np.searchsorted(sends[:, SLOT], np.arange(schedule.slots))
-        self._matrix = matrix
-        self.work = len(sends)
-
-    def largest_bytes(self, servers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """By slot; `servers[x]` plays the part of server x of the schedule."""
-        largest: NDArray[np.float64] = np.maximum.reduceat(self._sizes(servers), self._starts)
-        return largest
-
-    def total_bytes(self, servers: NDArray[np.int64]) -> float:
-        """What the slots' largest chunks sum to."""
-        return float(self.largest_bytes(servers).sum())
-
-    def scatter(self, servers: NDArray[np.int64]) -> float:
-        """Less, the more unlike each other slots are: minus the squares of what each carries."""
-        carried = np.add.reduceat(self._sizes(servers), self._starts)
-        return -float((carried**2).sum())
-
-    def _sizes(self, servers: NDArray[np.int64]) -> NDArray[np.float64]:
-        sizes: NDArray[np.float64] = self._matrix[servers[self._sources], servers[self._targets]]
-        return sizes
+def chunks_of(matrix: NDArray[np.float64], chunk_bytes: float) -> NDArray[np.int32]:
+    """Chunks of each pair, the last one not always full; raises ValueError for too many."""
+    if not chunk_bytes > 0:
+        raise ValueError(f"chunk: {chunk_bytes:g} bytes is not a size above 0")
+    counts = np.ceil(matrix / chunk_bytes)
+    if counts.sum() > MOST_CHUNKS:
+        least = matrix.sum() / MOST_CHUNKS
+        raise ValueError(
+            f"chunk: {chunk_bytes:g} bytes makes more than {MOST_CHUNKS} chunks; use {least:.3g} "
+            "bytes or more"
+        )
+    return counts.astype(np.int32)
 
 
-def uneven_seconds(
-    schedule: AllToAllSchedule, largest_bytes: NDArray[np.float64], costs: CircuitCosts
-) -> float:
-    """Of reconfigurations and slots; a slot in which nobody has anything to send takes no time."""
-    sent = largest_bytes[largest_bytes > 0]
-    slots_s = len(sent) * costs.slot_s(0) + float(sent.sum()) * 8e-9 / costs.link_gbps
-    return schedule.reconfigurations * costs.reconfiguration_s + slots_s
+def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int = 0) -> Strategy:
+    """The best verified schedule of `counts` on as many topologies as `strategy` has, or fewer.
+
+    The same for the same seed.
+    """
+    schedule = strategy.schedule
+    parts = assigned(schedule, counts, seed=seed)
+    tried = [
+        (strategy.base, sequence_schedule(relabelled_links(schedule.links, parts), counts)),
+        (
+            "greedy",
+            sequence_schedule(
+                greedy_links(counts, schedule.degree, schedule.reconfigurations, seed=seed), counts
+            ),
+        ),
+    ]
+    base, best = min(tried, key=lambda one: (one[1].slots, one[1].reconfigurations))
+    return _verified(base, best)
+
+
+def direct_strategy(counts: NDArray[np.int32], degree: int) -> Strategy:
+    """Permutations, over which every chunk goes directly."""
+    return _verified("permutations", permutation_schedule(counts, degree))
+
+
+def _verified(base: str, schedule: AllToAllSchedule) -> Strategy:
+    verify(schedule)
+    shape = (schedule.servers, schedule.degree, schedule.reconfigurations, schedule.counts)
+    return Strategy(base, schedule, uncarried_bound_slots(*shape), carried_bound_slots(*shape))
 
 
 def assigned(
-    schedule: AllToAllSchedule, matrix: NDArray[np.float64], *, seed: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(the server that plays each part, the largest chunk of each slot).
+    schedule: AllToAllSchedule, counts: NDArray[np.int32], *, seed: int = 0
+) -> NDArray[np.int64]:
+    """Entry x: the server that plays the part of server x, so that chunks have few hops in all.
 
-    Never worse than everybody playing itself; the same for the same seed.
+    Found by exchanging the parts of two servers; never worse than everybody in its own.
     """
     n = schedule.servers
-    sizes = SlotSizes(schedule, matrix)
-    itself = np.arange(n)
-    off_diagonal = matrix[~np.eye(n, dtype=bool)]
-    if np.all(off_diagonal == off_diagonal[0]):
-        return itself, sizes.largest_bytes(itself)
+    hops = np.zeros((n, n), dtype=np.int64)
+    sends = schedule.whole().sends
+    np.add.at(hops, (sends[:, SOURCE], sends[:, TARGET]), 1)
     random = np.random.default_rng(seed)
-    most = max(1, _MOST_WORK // sizes.work // (2 * _STARTS + 1))
-    found = [_exchanged(itself, sizes.total_bytes, most, random)]
-    for i in range(_STARTS):
-        start = random.permutation(n) if i else itself
-        gathered = _exchanged(start, sizes.scatter, most, random)
-        found.append(_exchanged(gathered, sizes.total_bytes, most, random))
-    best = min(found, key=sizes.total_bytes)
-    return best, sizes.largest_bytes(best)
+    starts = [np.arange(n), *(random.permutation(n) for _ in range(_STARTS))]
+    found = [_exchanged(start, counts, hops, random) for start in starts]
+    return min(found, key=lambda one: one[0])[1]
+
+
+def relabelled_links(links: NDArray[np.int32], servers: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The topologies in which `servers[x]` has the circuits of server x."""
+    new = np.empty_like(links)
+    new[:, servers] = servers[links]
+    return new
 
 
 def _exchanged(
     servers: NDArray[np.int64],
-    cost: Callable[[NDArray[np.int64]], float],
-    most: int,
+    counts: NDArray[np.int32],
+    hops: NDArray[np.int64],
     random: np.random.Generator,
-) -> NDArray[np.int64]:
-    """`servers` after exchanges of two that lower the cost; at most so many are tried."""
+) -> tuple[int, NDArray[np.int64]]:
+    """(hops of all chunks, servers) after exchanges of two that make them fewer."""
     n = len(servers)
     pairs = [(a, b) for a in range(n) for b in range(a)]
-    least = cost(servers)
+    least = int((counts[np.ix_(servers, servers)] * hops).sum())
     for _ in range(_PASSES):
         before = least
-        for i in random.permutation(len(pairs))[: max(most, 0)].tolist():
+        for i in random.permutation(len(pairs)).tolist():
             a, b = pairs[i]
             tried = servers.copy()
             tried[[a, b]] = servers[[b, a]]
-            after = cost(tried)
+            after = int((counts[np.ix_(tried, tried)] * hops).sum())
             if after < least:
                 servers, least = tried, after
-        most -= len(pairs)
-        if least == before or most <= 0:
+        if least == before or n > 128:
             break
-    return servers
-
-
-def relabelled(schedule: AllToAllSchedule, servers: NDArray[np.int64]) -> AllToAllSchedule:
-    """The schedule in which `servers[x]` does what server x did."""
-    if np.array_equal(servers, np.arange(len(servers))):
-        return schedule
-    whole = schedule.whole()
-    links = np.empty_like(whole.links)
-    links[:, servers] = servers[whole.links]
-    sends = whole.sends.copy()
-    for column in (SENDER, SOURCE, TARGET):
-        sends[:, column] = servers[sends[:, column]]
-    return AllToAllSchedule(links, whole.rounds, sends, translated=False)
+    return least, servers

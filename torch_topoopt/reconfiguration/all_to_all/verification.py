@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torch_topoopt.reconfiguration.all_to_all.schedule import (
+    PART,
     PORT,
     SENDER,
     SLOT,
@@ -54,16 +55,22 @@ def verify(schedule: AllToAllSchedule) -> ScheduleReplay:
         offsets = (links - np.arange(n, dtype=np.int32)[None, :, None]) % n
         if np.any(offsets != offsets[:, :1]):
             raise ScheduleError("translated: a topology is not a circulant")
-        if np.any(sends[:, SOURCE] != 0):
-            raise ScheduleError("translated: expected chunks of server 0 only")
+        if np.any(sends[:, SOURCE] != 0) or schedule.counts is not None:
+            raise ScheduleError("translated: expected chunks of server 0 only, one a pair")
+    counts = schedule.chunk_counts()
+    if counts.shape != (n, n) or np.any(counts < 0) or np.any(np.diagonal(counts)):
+        raise ScheduleError(
+            f"counts: expected {n} x {n} numbers from 0 on, and 0 from each to itself"
+        )
     if len(sends) and not (
         np.all(sends[:, SLOT] >= 0)
         and np.all(sends[:, SLOT] < schedule.slots)
         and np.all((sends[:, PORT] >= 0) & (sends[:, PORT] < schedule.degree))
-        and np.all((sends[:, SENDER:] >= 0)[:, [0, 2, 3]])
-        and np.all((sends[:, SENDER:] < n)[:, [0, 2, 3]])
+        and np.all(sends[:, [SENDER, SOURCE, TARGET]] >= 0)
+        and np.all(sends[:, [SENDER, SOURCE, TARGET]] < n)
+        and np.all((sends[:, PART] >= 0) & (sends[:, PART] < _most_parts(schedule)))
     ):
-        raise ScheduleError("sends: a slot, server or port is out of range")
+        raise ScheduleError("sends: a slot, server, port or part is out of range")
     topology = np.searchsorted(schedule.first_slots()[1:], sends[:, SLOT], side="right")
     _check_exclusive(schedule)
     receivers = links[topology, sends[:, SENDER], sends[:, PORT]]
@@ -92,15 +99,20 @@ def check_barriers(schedule: AllToAllSchedule) -> None:
     chunks, round_of = _chunks(schedule)[order], round_of[order]
     late = (np.diff(chunks) == 0) & (np.diff(round_of) != 0)
     if np.any(late):
-        source, target = divmod(int(chunks[:-1][late][0]), schedule.servers)
+        pair = int(chunks[:-1][late][0]) // _most_parts(schedule)
+        source, target = divmod(pair, schedule.servers)
         raise ScheduleError(f"chunk {source} to {target}: is under way when its round ends")
 
 
 def _chunks(schedule: AllToAllSchedule) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = (
-        schedule.sends[:, SOURCE].astype(np.int64) * schedule.servers + schedule.sends[:, TARGET]
-    )
-    return numbers
+    """A number for the chunk of each send."""
+    pairs = schedule.sends[:, SOURCE].astype(np.int64) * schedule.servers
+    numbers: NDArray[np.int64] = pairs + schedule.sends[:, TARGET]
+    return numbers * _most_parts(schedule) + schedule.sends[:, PART]
+
+
+def _most_parts(schedule: AllToAllSchedule) -> int:
+    return 1 if schedule.counts is None else max(1, int(schedule.counts.max()))
 
 
 def _check_links(links: NDArray[np.int32]) -> None:
@@ -137,17 +149,18 @@ def _check_walks(
     schedule: AllToAllSchedule, sends: NDArray[np.int32], receivers: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """`sends` by chunk and slot; returns the row at which each chunk starts."""
-    n = schedule.servers
-    chunks = sends[:, SOURCE].astype(np.int64) * n + sends[:, TARGET]
+    n, most = schedule.servers, _most_parts(schedule)
+    chunks = (sends[:, SOURCE].astype(np.int64) * n + sends[:, TARGET]) * most + sends[:, PART]
     new = np.ones(len(sends), dtype=bool)
     new[1:] = np.diff(chunks) != 0
     starts = np.flatnonzero(new)
-    every = np.arange(n if schedule.translated else n * n, dtype=np.int64)
-    expected = every[every % n != every // n]
+    counts = schedule.chunk_counts()[: 1 if schedule.translated else n].ravel()
+    parts = np.arange(len(counts) * most, dtype=np.int64)
+    expected = parts[parts % most < np.repeat(counts, most)]
     if not np.array_equal(chunks[starts], expected):
         wrong = int(np.setxor1d(chunks[starts], expected)[0])
         what = "is never sent" if wrong in expected else "has nowhere to go"
-        raise ScheduleError(f"chunk {wrong // n} to {wrong % n}: {what}")
+        raise ScheduleError(f"chunk {wrong // most // n} to {wrong // most % n}: {what}")
 
     def fail(bad: NDArray[np.bool_], what: str) -> None:
         if np.any(bad):
@@ -168,11 +181,11 @@ def _check_walks(
     return starts
 
 
-Term = tuple[tuple[int, ...], "NDArray[np.bool_]"]
+Term = tuple[tuple[int, ...], "NDArray[np.int64]"]
 
 
 def matrix_form(schedule: AllToAllSchedule) -> list[Term]:
-    """The schedule as a sum: (hops on each topology, mask of the flows that take so many).
+    """The schedule as a sum: (hops on each topology, chunks of each pair that take so many).
 
     Where no chunk is carried, all but one of the hop counts of a term are 0: this is the paper's
     sum of M (elementwise) P_i^h. Carried chunks make it products P_1^a P_2^b ...
@@ -180,17 +193,20 @@ def matrix_form(schedule: AllToAllSchedule) -> list[Term]:
     whole = schedule.whole()
     n = whole.servers
     topology = np.searchsorted(whole.first_slots()[1:], whole.sends[:, SLOT], side="right")
-    hops = np.zeros((n * n, whole.reconfigurations), dtype=np.int64)
-    np.add.at(hops, (_chunks(whole), topology), 1)
+    chunks, chunk_of = np.unique(_chunks(whole), return_inverse=True)
+    hops = np.zeros((len(chunks), whole.reconfigurations), dtype=np.int64)
+    np.add.at(hops, (chunk_of, topology), 1)
     kinds, kind_of = np.unique(hops, axis=0, return_inverse=True)
-    kind_of = kind_of.reshape(n, n)
-    return [
-        (tuple(kind.tolist()), kind_of == i) for i, kind in enumerate(kinds) if np.any(kind != 0)
-    ]
+    flows = np.zeros((len(kinds), n * n), dtype=np.int64)
+    np.add.at(flows, (kind_of.ravel(), chunks // _most_parts(whole)), 1)
+    return [(tuple(kind.tolist()), flows[i].reshape(n, n)) for i, kind in enumerate(kinds)]
 
 
-def check_matrix_form(links: NDArray[np.int32], terms: list[Term]) -> int:
-    """Raises ScheduleError unless the terms are walks on the topologies and sum to the all-to-all.
+def check_matrix_form(
+    links: NDArray[np.int32], terms: list[Term], counts: NDArray[np.int32] | None = None
+) -> int:
+    """Raises ScheduleError unless the terms are walks on the topologies and sum to `counts` (None:
+    one chunk of every pair).
 
     Returns the least slots that these hops take: of each topology, the hops of all flows over its
     circuits, rounded up, but no fewer than the longest of them has.
@@ -202,17 +218,17 @@ def check_matrix_form(links: NDArray[np.int32], terms: list[Term]) -> int:
         np.fill_diagonal(adjacency[i], False)
     total = np.zeros((n, n), dtype=np.int64)
     hops_sum, longest = np.zeros(d, dtype=np.int64), np.zeros(d, dtype=np.int64)
-    for hops, mask in terms:
+    for hops, flows in terms:
         walks = np.eye(n, dtype=np.float64)
         for i, count in enumerate(hops):
             for _ in range(count):
                 walks = (walks @ adjacency[i] > 0).astype(np.float64)
-        if np.any(mask & (walks == 0)):
-            source, target = map(int, np.argwhere(mask & (walks == 0))[0])
+        if np.any(flows[walks == 0]):
+            source, target = map(int, np.argwhere((flows > 0) & (walks == 0))[0])
             raise ScheduleError(f"chunk {source} to {target}: no walk has the hops {hops}")
-        total += mask
-        hops_sum += np.array(hops) * int(mask.sum())
+        total += flows
+        hops_sum += np.array(hops) * int(flows.sum())
         longest = np.maximum(longest, hops)
-    if not np.array_equal(total, 1 - np.eye(n, dtype=np.int64)):
+    if not np.array_equal(total, 1 - np.eye(n, dtype=np.int64) if counts is None else counts):
         raise ScheduleError("the flows do not sum to the all-to-all")
     return int(np.maximum(-(-hops_sum // (n * k)), longest).sum())
