@@ -1,4 +1,4 @@
-"""The TopoOpt paper's evaluation: every figure and table that is simulated, computed again.
+"""The TopoOpt paper's evaluation: its figures and tables, computed and measured again.
 
     python benchmarks/figures                  all of them (`make figures`)
     python benchmarks/figures 11a 14 --quick   two of them, at small sizes
@@ -19,8 +19,8 @@ How a figure is added
 1. `cells/NAME.py`: functions that compute, from keyword parameters that JSON can hold to a row that
    JSON can hold. They draw nothing, keep nothing, and take randomness as `seed`. `DEPENDS_ON`, a
    tuple of paths of the repository, names what else can change their rows, where that is more than
-   the simulation (`cell.SIMULATION`): a testbed adds "csrc" and "torch_topoopt". What such a module
-   imports of this package is found by itself.
+   the simulation (`cell.SIMULATION`): the testbed adds "csrc" and "torch_topoopt". What such a
+   module imports of this package is found by itself. Cells that measure time are `exclusive`.
 2. `charts/NAME.py`: `FIGURES = (Figure(...), ...)`. `cells(quick)` gives `Cell.of("figures.cells.
    NAME:function", ..., seed=0)`; `make(results, quick)` gets each of these cells with its row and
    gives a `Made`: rows of the CSV, a function that draws on a matplotlib figure, and `Quantity`

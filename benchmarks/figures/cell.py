@@ -30,16 +30,28 @@ SIMULATION = (
 
 @dataclass(frozen=True)
 class Cell:
-    """`function` is "module:function"; `arguments` its parameters, as canonical JSON."""
+    """`function` is "module:function"; `arguments` its parameters, as canonical JSON.
+
+    An `exclusive` cell measures time: it runs on this machine, when no other cell does, and is
+    asked to end before it is killed, for it may have more than processes to take away.
+    """
 
     function: str
     arguments: str
     limit_s: float
+    exclusive: bool = False
 
     @classmethod
-    def of(cls, function: str, *, limit_s: float = 900.0, **parameters: Any) -> Cell:
+    def of(
+        cls,
+        function: str,
+        *,
+        limit_s: float = 900.0,
+        exclusive: bool = False,
+        **parameters: Any,
+    ) -> Cell:
         """The cell of these parameters; `limit_s` bounds its wall time."""
-        return cls(function, json.dumps(parameters, sort_keys=True), limit_s)
+        return cls(function, json.dumps(parameters, sort_keys=True), limit_s, exclusive)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -50,11 +50,12 @@ class FigureRun:
     def run(self) -> None:
         """Computes what is missing, and makes every figure once its cells are there."""
         store = CellStore(self.out / "cells")
-        cells = {figure.name: list(figure.cells(self.quick)) for figure in self.figures}
+        able = self._able()
+        cells = {figure.name: list(figure.cells(self.quick)) for figure in able}
         every = list(dict.fromkeys(cell for listed in cells.values() for cell in listed))
         results = {cell: kept for cell in every if (kept := store.known(cell)) is not None}
         missing = [cell for cell in every if cell not in results]
-        waiting = list(self.figures)
+        waiting = able
         with _progress(self.console) as progress:
             bar = progress.add_task("cells", total=len(every), completed=len(results))
             waiting = self._make_ready(waiting, cells, results)
@@ -68,14 +69,26 @@ class FigureRun:
                 waiting = self._make_ready(waiting, cells, results)
                 progress.advance(bar)
 
+    def _able(self) -> list[Figure]:
+        """The figures that this machine can make; the others are left out, with the reason."""
+        able = []
+        for figure in self.figures:
+            if reason := figure.obstacle():
+                self.left_out.append(f"{figure.name}: {reason}")
+            else:
+                able.append(figure)
+        return able
+
     def _computed(self, missing: list[Cell]) -> Iterator[tuple[Cell, CellResult]]:
         if not missing:
-            return iter(())
+            return
+        here = missing
         if self.ray is not None:
             from figures.ray_tasks import run_on_ray
 
-            return run_on_ray(missing, self.ray)
-        return run_in_processes(missing, self.jobs)
+            yield from run_on_ray([c for c in missing if not c.exclusive], self.ray)
+            here = [cell for cell in missing if cell.exclusive]
+        yield from run_in_processes(here, self.jobs)
 
     def _make_ready(
         self,

@@ -53,7 +53,8 @@ class Made:
 @dataclass(frozen=True)
 class Figure:
     """`name` is that of the paper: "11a", "table-2". `about` says what it shows and from which
-    section; `full` the sizes of a full run, and `quick` those of a quick one (empty: the same)."""
+    section; `full` the sizes of a full run, and `quick` those of a quick one (empty: the same).
+    `obstacle` gives the reason why this machine cannot make it, or ""."""
 
     name: str
     title: str
@@ -62,3 +63,4 @@ class Figure:
     make: Callable[[Results, bool], Made]
     full: str = ""
     quick: str = ""
+    obstacle: Callable[[], str] = str

@@ -18,6 +18,7 @@ _MODULES = (
     "moving",
     "paths",
     "shared",
+    "testbed",
     "tree_rings",
 )
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,22 @@ if TYPE_CHECKING:
 
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would share threads of libraries
 _CLOSING_S = 5.0
+_ENDING_S = 20.0  # for an exclusive cell that is asked to end
 
 
 def run_in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, CellResult]]:
-    """Every cell with its result, as they are done, by `jobs` processes.
+    """Every cell with its result, as they are done, by `jobs` processes; exclusive ones one by one
+    after the others.
 
     A process that takes too long or dies is replaced. Where the caller stops early (an exception,
     Ctrl-C), the processes and what they started are killed before this returns.
     """
+    shared = [cell for cell in cells if not cell.exclusive]
+    yield from _run(shared, jobs)
+    yield from _run([cell for cell in cells if cell.exclusive], 1)
+
+
+def _run(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, CellResult]]:
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Cell, CellResult]] = queue.SimpleQueue()
     for cell in cells:
@@ -56,6 +65,7 @@ class _Worker(threading.Thread):
         self._lock = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._exclusive = False
 
     def run(self) -> None:
         while not self._stopped:
@@ -77,6 +87,7 @@ class _Worker(threading.Thread):
         problem = "the process died"
         try:
             pipe = self._opened()
+            self._exclusive = cell.exclusive
             pipe.send((cell.function, cell.arguments))
             if pipe.poll(cell.limit_s):
                 result: CellResult = pipe.recv()
@@ -105,6 +116,9 @@ class _Worker(threading.Thread):
             self._pipe = None
         if process is not None:
             assert process.pid is not None
+            if self._exclusive:
+                process.terminate()
+                process.join(_ENDING_S)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()  # also where it has not made its group yet
@@ -114,6 +128,13 @@ class _Worker(threading.Thread):
 def _serve(pipe: Connection) -> None:
     """The process: a cell after another, until the other end is closed."""
     os.setsid()  # Ctrl-C is the parent's, and one signal ends all that is started here
+    signal.signal(signal.SIGTERM, _end)
     with contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send(compute(*pipe.recv()))
+
+
+def _end(number: int, frame: object) -> None:
+    """What the cell has opened is closed on the way out."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import filters as netns_filters
 from torch_topoopt.fabric.netns import goodput as netns_goodput
+from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
@@ -51,10 +53,39 @@ def test_a_link_has_its_rate(shaper: str, monkeypatch: pytest.MonkeyPatch) -> No
         fabric.close()
 
 
+@pytest.mark.parametrize("lossless", [False, True])
+def test_what_waits_for_a_link_is_dropped_unless_it_is_lossless(lossless: bool) -> None:
+    """A burst of 67 ms, without congestion control: a queue of 20 ms drops of it."""
+    sent, payload = 60, bytes(1400)
+    fabric = NetnsFabric(a_name(), NetnsOptions(gbps=0.01, lossless=lossless))
+    try:
+        wiring = fabric.connect(make_plan(2, 1))
+        near, far = (fabric.layout.namespace(server) for server in range(2))
+        with (
+            netns_kernel.inside(far, lambda: socket.socket(type=socket.SOCK_DGRAM)) as receiver,
+            netns_kernel.inside(near, lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender,
+        ):
+            receiver.bind((fabric.layout.server_address(1), 0))
+            receiver.settimeout(60.0 if lossless else 2.0)
+            for _ in range(sent):
+                sender.sendto(payload, receiver.getsockname())
+            received = 0
+            try:
+                while received < sent:
+                    received += receiver.recv(len(payload)) == payload
+            except TimeoutError:
+                pass
+        assert (received == sent) == lossless
+        assert received > 0
+        assert all((port.gbps is None) == lossless for port in wiring.ports)
+    finally:
+        fabric.close()
+
+
 def test_without_a_queue_or_a_classifier_the_error_names_those_that_were_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missing(route, index, bytes_per_s, mtu):  # type: ignore[no-untyped-def]
+    def missing(route, index, bytes_per_s, mtu, queue_s):  # type: ignore[no-untyped-def]
         route.tc("add", "nosuchqueue", index=index, handle=0x10000)
 
     monkeypatch.setattr(netns_shaper, "SHAPERS", {"tbf": missing, "htb": missing})

@@ -33,11 +33,17 @@ _EXISTS = 17  # EEXIST
 
 
 class Builder:
-    """Makes the namespaces of `record` for `plan`; the caller removes them if it fails."""
+    """Makes the namespaces of `record` for `plan`; the caller removes them if it fails.
 
-    def __init__(self, plan: Plan, record: FabricRecord) -> None:
+    What waits for a link with a rate has a queue of `queue_s`.
+    """
+
+    def __init__(
+        self, plan: Plan, record: FabricRecord, queue_s: float = netns_shaper.QUEUE_S
+    ) -> None:
         self._plan = plan
         self._record = record
+        self._queue_s = queue_s
         self._layout = record.layout
         self._servers = range(plan.cluster.servers)
         self._addresses = record.layout.port_addresses(links.connections(plan))
@@ -147,7 +153,9 @@ class Builder:
             )
             route.link("set", index=index, state="up")
             if record.gbps is not None:
-                netns_shaper.limit(route, index, record.gbps, record.mtu, record.shaper)
+                netns_shaper.limit(
+                    *(route, index, record.gbps, record.mtu, record.shaper), queue_s=self._queue_s
+                )
 
 
 def reserve_block(name: str) -> int:

@@ -31,7 +31,7 @@ from torch_topoopt.fabric.netns.layout import (
     socket_name,
 )
 from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
-from torch_topoopt.fabric.netns.shaper import paced_share
+from torch_topoopt.fabric.netns.shaper import LOSSLESS_QUEUE_S, QUEUE_S, paced_share
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
@@ -88,7 +88,8 @@ class NetnsFabric:
         try:
             record = self._record(plan)
             self._layout = record.layout
-            netns_build.Builder(plan, record).build(self._progress)
+            queue_s = LOSSLESS_QUEUE_S if self._options.lossless else QUEUE_S
+            netns_build.Builder(plan, record, queue_s).build(self._progress)
             self._set_circuits(plan)
             wiring = self._wiring(plan)
             self._progress("verifying")
@@ -185,7 +186,9 @@ class NetnsFabric:
     def _wiring(self, plan: Plan) -> Wiring:
         """The sockets send no faster than the interfaces can without dropping."""
         options = self._options
-        paced = None if options.gbps is None else options.gbps * paced_share(options.mtu)
+        paced = None
+        if options.gbps is not None and not options.lossless:
+            paced = options.gbps * paced_share(options.mtu)
         addresses = self.layout.port_addresses(links.connections(plan))
         return (
             Wiring(

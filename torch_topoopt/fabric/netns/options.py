@@ -21,8 +21,9 @@ class NetnsOptions:
     recognise packets to forward, "routes" (by IP address) or "split" (by MAC address, Appendix I).
     `relay`: whether the ranks relay ("user") or leave it to the hosts ("kernel"). With
     `switch_delay_s` the cables run through an emulated optical switch whose mirrors take that many
-    seconds to move. With `keep` the fabric outlives the process that made
-    it. Verifying a link may take `timeout_s`, and so may the switch, beyond its delay.
+    seconds to move. `lossless` links are as those with flow control: what waits for a link is never
+    dropped, so that sockets need no pace. With `keep` the fabric outlives the process that made it.
+    Verifying a link may take `timeout_s`, and so may the switch, beyond its delay.
     """
 
     gbps: float | None = None
@@ -31,6 +32,7 @@ class NetnsOptions:
     forwarding: Literal["routes", "split"] = "routes"
     relay: Literal["user", "kernel"] = "user"
     switch_delay_s: float | None = None
+    lossless: bool = False
     keep: bool = False
     timeout_s: float = 5.0
 

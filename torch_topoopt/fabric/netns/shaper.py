@@ -1,7 +1,8 @@
 """Limits the rate of an interface with a queueing discipline: tbf, or htb where there is no tbf.
 
 Both count whole frames (the payload of a TCP segment and its headers, Ethernet's included), as a
-link does. The queue before the limit holds what the link carries in 20 ms, as a switch's would.
+link does. The queue before the limit holds what the link carries in 20 ms, as a switch's would,
+unless another time is asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ FRAME_HEADER_BYTES = 14  # Ethernet's
 TCP_HEADERS_BYTES = 52  # IPv4, TCP and the time stamps that Linux sends
 
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10001, 0x20000
-_QUEUE_S = 0.02
+QUEUE_S = 0.02
+LOSSLESS_QUEUE_S = 4.0  # more than TCP's windows fill at the rates of emulated links
 _MIN_BURST_BYTES = 16 << 10  # a little more than TCP's pacing releases at a time
 _TIMER_HZ = 250
 _MAX_GBPS = 32.0  # the rate is 32 bits of bytes per second
@@ -55,11 +57,11 @@ def _burst_bytes(bytes_per_s: float, mtu: int) -> int:
     return max(_MIN_BURST_BYTES, 2 * (mtu + FRAME_HEADER_BYTES), round(bytes_per_s / _TIMER_HZ))
 
 
-def _queue_bytes(bytes_per_s: float, mtu: int) -> int:
-    return max(2 * _burst_bytes(bytes_per_s, mtu), round(bytes_per_s * _QUEUE_S))
+def _queue_bytes(bytes_per_s: float, mtu: int, queue_s: float) -> int:
+    return max(2 * _burst_bytes(bytes_per_s, mtu), round(bytes_per_s * queue_s))
 
 
-def _tbf(route: Any, index: int, bytes_per_s: float, mtu: int) -> None:
+def _tbf(route: Any, index: int, bytes_per_s: float, mtu: int, queue_s: float) -> None:
     route.tc(
         "add",
         "tbf",
@@ -67,11 +69,11 @@ def _tbf(route: Any, index: int, bytes_per_s: float, mtu: int) -> None:
         handle=_ROOT,
         rate=round(bytes_per_s),
         burst=_burst_bytes(bytes_per_s, mtu),
-        limit=_queue_bytes(bytes_per_s, mtu),
+        limit=_queue_bytes(bytes_per_s, mtu, queue_s),
     )
 
 
-def _htb(route: Any, index: int, bytes_per_s: float, mtu: int) -> None:
+def _htb(route: Any, index: int, bytes_per_s: float, mtu: int, queue_s: float) -> None:
     route.tc("add", "htb", index=index, handle=_ROOT, default=1)
     burst = _burst_bytes(bytes_per_s, mtu)
     route.tc(
@@ -85,7 +87,7 @@ def _htb(route: Any, index: int, bytes_per_s: float, mtu: int) -> None:
         cburst=burst,
         mtu=mtu + FRAME_HEADER_BYTES,
     )
-    packets = max(8, _queue_bytes(bytes_per_s, mtu) // (mtu + FRAME_HEADER_BYTES))
+    packets = max(8, _queue_bytes(bytes_per_s, mtu, queue_s) // (mtu + FRAME_HEADER_BYTES))
     route.tc("add", "pfifo", index=index, handle=_LEAF, parent=_CLASS, limit=packets)
 
 
@@ -105,7 +107,7 @@ def choose(choice: Sequence[str] = ()) -> str:
             if shaper not in SHAPERS:
                 raise FabricError(f"shaper: {shaper!r} is not one of {', '.join(SHAPERS)}")
             try:
-                SHAPERS[shaper](route, index, 1e6, 1500)
+                SHAPERS[shaper](route, index, 1e6, 1500, QUEUE_S)
             except NetlinkError as error:
                 tried.append(f"{shaper}: {os.strerror(error.code)}")
             else:
@@ -116,6 +118,12 @@ def choose(choice: Sequence[str] = ()) -> str:
     )
 
 
-def limit(route: Any, index: int, gbps: float, mtu: int, shaper: str) -> None:
-    """Limits what interface `index` sends to `gbps`, frames and all."""
-    SHAPERS[shaper](route, index, gbps * BYTES_PER_GBPS, mtu)
+# parameters: the interface, the link that it shall be, and how
+def limit(
+    route: Any, index: int, gbps: float, mtu: int, shaper: str, *, queue_s: float = QUEUE_S
+) -> None:
+    """Limits what interface `index` sends to `gbps`, frames and all.
+
+    The queue before it holds what it sends in `queue_s`; what does not fit is dropped.
+    """
+    SHAPERS[shaper](route, index, gbps * BYTES_PER_GBPS, mtu, queue_s)
