@@ -119,10 +119,15 @@ def bars(
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
         drawn = axes.bar(places, values, width * 0.92, label=name, color=colour(index))
-        axes.bar_label(drawn, fmt="%.3g", fontsize=6, padding=1)
+        axes.bar_label(drawn, fmt=_three_digits, fontsize=6, padding=1)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(y_label)
     axes.grid(axis="x", visible=False)
+
+
+def _three_digits(value: float) -> str:
+    """Or all of a whole part that has more."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def legend_below(canvas: Canvas, axes: Axes, columns: int = 3) -> None:

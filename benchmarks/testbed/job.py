@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ _LIMIT_S = 400.0
 _TIMEOUT_S = 120.0  # of a collective
 _FIRST_PORT = 29500
 _NICE = -10
+_STDERR = 2
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def run_ranks(testbed: Testbed, backend: str, work: Callable[[int], Any]) -> lis
         os.nice(_NICE)  # the ranks hardly compute, and what else runs here should not delay them
         # Where no names are served, torch warns of every connection. Errors come back as answers.
         with open(f"{testbed.folder}/rank{rank}.log", "ab") as log:
-            os.dup2(log.fileno(), sys.stderr.fileno())
+            os.dup2(log.fileno(), _STDERR)
         torch.set_num_threads(1)
         # torch 2.13 renamed what autograd calls; the old name still works
         warnings.filterwarnings("ignore", category=FutureWarning)

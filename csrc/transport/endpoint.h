@@ -403,6 +403,7 @@ class Endpoint final : private Link::Observer {
   void judgeReach();
   void failUnreachable(const CableGraph::Cut& cut);
   void carrierLost(int interface);
+  int cablesAt(int interface) const;
   void tick();
   void tickCable(OwnCable& cable);
   const char* standstillOf(OwnCable& cable);

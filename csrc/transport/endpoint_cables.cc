@@ -434,6 +434,14 @@ void Endpoint::tick() {
   reactor_.after(config_.cable_tick, [this] { tick(); });
 }
 
+// The number of cables that go through an interface, to a switch. Each of them may have to wait for
+// what all others have sent: here, and where it arrives, at the switch.
+int Endpoint::cablesAt(int interface) const {
+  if (interface == 0) return 1;
+  return static_cast<int>(std::ranges::count_if(
+      cables_, [=](const auto& entry) { return entry.second.interface == interface; }));
+}
+
 // Why what is sent does not arrive; nullptr if it does. A cable of which this is said twice within
 // a short time is used again only as long after as a slow one: small packets, with which it is
 // opened, may pass where large ones do not.
@@ -443,7 +451,7 @@ const char* Endpoint::standstillOf(OwnCable& cable) {
   cable.standing_ticks = acknowledged == Acknowledged::kAdvances ? 0 : cable.standing_ticks + 1;
   const auto limit =
       std::min<std::chrono::milliseconds>(kLongestStandstill, config_.silence_limit / 2);
-  const bool silent = cable.unanswered_ticks >= kMostUnansweredTicks;
+  const bool silent = cable.unanswered_ticks >= kMostUnansweredTicks * cablesAt(cable.interface);
   const bool stands = cable.standing_ticks * config_.cable_tick >= limit;
   if (!silent && !stands) return nullptr;
   const auto now = Reactor::Clock::now();
@@ -522,7 +530,8 @@ double Endpoint::usualRate(const OwnCable& cable) const {
 
 // A slow cable is reported to all ranks, whose groups change their rings.
 void Endpoint::watchRate(OwnCable& cable) {
-  if (!cable.spec.sends) return;
+  // What a cable carries that shares its interface depends on what the others carry.
+  if (!cable.spec.sends || cablesAt(cable.interface) > 1) return;
   const auto change =
       cable.rate.look(cable.link->sendProgress(), Reactor::Clock::now(), usualRate(cable));
   if (!change) return;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fabric.netns_fixtures import own_state, require_namespaces
 from testbed import networks
+from testbed.job import measure
 from testbed.workload import MODEL_BYTES, SLOWER, workload_of
 
 from figures import command
@@ -15,9 +17,6 @@ from figures.cells import testbed
 from figures.workers import run_in_processes
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL: dict[str, Any] = {"servers": 4, "degree": 3, "gbps": 0.1, "seed": 0}
 LEAST_BYTES = 4
@@ -49,6 +48,19 @@ def test_sums_and_exchanges_are_right_on_every_network(network: str, hosts: Path
         assert found["predicted_s"] > row["compute_s"]
     assert row["traffic_ratio"] == pytest.approx(0.5, rel=1e-3)
     assert not list(hosts.iterdir())
+
+
+def test_links_that_wait_for_one_another_at_a_switch_are_neither_lost_nor_slow(
+    hosts: Path,
+) -> None:
+    """What one of them sends waits for a second and more in the queue of all."""
+    workload = workload_of("dlrm", 12, batch=512, traffic_ratio=0.78)
+    plan = networks.plan_for(workload, "Switch 25", 4, 0.01)
+    with networks.wired(plan, "Switch 25", 0.01) as testbed_hosts:
+        assert measure(testbed_hosts, workload, "topoopt", 1).wrong == 0
+        logs = Path(testbed_hosts.folder).glob("rank*.log")
+        said = "".join(log.read_text(encoding="utf-8") for log in logs)
+    assert "topoopt WARNING" not in said, said
 
 
 def test_links_carry_the_planned_bytes(hosts: Path) -> None:
