@@ -105,6 +105,11 @@ SMALLER = (
         "benchmarks/expert_strategies.py --models ncf:tiny -n 4 -d 2 --evaluations 20",
     ),
     Smaller(".*", r"(benchmarks/(endurance|soak)\.py)", r"\1 --minutes 0.1 --fault-every 2"),
+    Smaller(
+        ".*",
+        r"benchmarks/alltoall\.py (cells|delays|ratios).*",
+        r"benchmarks/alltoall.py \1 --servers 5 --degree 1",
+    ),
     Smaller(".*", r"(benchmarks/routing\.py \w+)", r"\1 --servers 8 --degree 2"),
     Smaller(
         ".*",

@@ -17,12 +17,20 @@ from torch_topoopt.reconfiguration.all_to_all.bounds import (
     carried_bound_slots,
     uncarried_bound_slots,
 )
+from torch_topoopt.reconfiguration.all_to_all.circulants import (
+    circulant_routes,
+    circulant_schedule,
+)
 from torch_topoopt.reconfiguration.all_to_all.demand_topologies import (
     greedy_links,
     permutation_schedule,
 )
+from torch_topoopt.reconfiguration.all_to_all.forwarding import forwarded
+from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
+from torch_topoopt.reconfiguration.all_to_all.link_routes import balanced_routes
 from torch_topoopt.reconfiguration.all_to_all.schedule import SOURCE, TARGET, AllToAllSchedule
 from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
+from torch_topoopt.reconfiguration.all_to_all.stride_sets import StrideSets
 from torch_topoopt.reconfiguration.all_to_all.sweep import Strategy
 from torch_topoopt.reconfiguration.all_to_all.verification import verify
 
@@ -69,16 +77,17 @@ def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int 
     The same for the same seed.
     """
     schedule = strategy.schedule
-    parts = assigned(schedule, counts, seed=seed)
-    tried = [
-        (strategy.base, sequence_schedule(relabelled_links(schedule.links, parts), counts)),
-        (
-            "greedy",
-            sequence_schedule(
-                greedy_links(counts, schedule.degree, schedule.reconfigurations, seed=seed), counts
-            ),
-        ),
-    ]
+    d, degree = schedule.reconfigurations, schedule.degree
+    sequences = [("greedy", greedy_links(counts, degree, d, seed=seed))]
+    kinds = [(strategy.base, schedule)]
+    if d == 1 < degree:
+        kinds.append(_other_static(strategy))
+    for base, even in kinds:
+        parts = assigned(even, counts, seed=seed)
+        sequences.append((base, relabelled_links(even.links, parts)))
+        if d == 1:  # few hops in all may still crowd one link
+            sequences.append((base, even.links))
+    tried = [(base, sequence_schedule(links, counts)) for base, links in sequences]
     base, best = min(tried, key=lambda one: (one[1].slots, one[1].reconfigurations))
     return _verified(base, best)
 
@@ -86,6 +95,15 @@ def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int 
 def direct_strategy(counts: NDArray[np.int32], degree: int) -> Strategy:
     """Permutations, over which every chunk goes directly."""
     return _verified("permutations", permutation_schedule(counts, degree))
+
+
+def _other_static(strategy: Strategy) -> tuple[str, AllToAllSchedule]:
+    """A circulant beside a Kautz graph, a Kautz graph beside a circulant."""
+    n, degree = strategy.schedule.servers, strategy.schedule.degree
+    if strategy.base == "kautz":
+        strides = StrideSets(n).several(degree, restarts=2)[0]
+        return "circulant", circulant_schedule(circulant_routes(n, degree, strides))
+    return "kautz", forwarded(balanced_routes(kautz_links(n, degree)))
 
 
 def _verified(base: str, schedule: AllToAllSchedule) -> Strategy:

@@ -1,0 +1,46 @@
+"""The baselines of all-to-alls on moving circuits, and that ours are never slower."""
+
+from __future__ import annotations
+
+import re
+
+import alltoall
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("workload", alltoall.WORKLOADS)
+@pytest.mark.parametrize("degree", [1, 2])
+def test_ours_is_never_slower_than_a_baseline(workload: str, degree: int) -> None:
+    counts = alltoall.chunk_counts(7, workload, 16, seed=2)
+    others = alltoall.baselines(counts, degree, seed=2)
+    mine = alltoall.ours(counts, degree, workload, seed=2)
+    assert set(others) >= {"circulant", "rings", "mixnet", "fast"}
+    assert ("kautz" in others) == (degree > 1)
+    for delay_s in alltoall.DELAYS_S:
+        our_s, _ = alltoall.fastest(mine, delay_s)
+        assert our_s <= min(alltoall.fastest([other], delay_s)[0] for other in others.values())
+
+
+def test_sizes_have_the_mean_that_is_asked_for() -> None:
+    for workload in alltoall.WORKLOADS:
+        counts = alltoall.chunk_counts(40, workload, 32, seed=0)
+        assert not np.diagonal(counts).any()
+        assert 8 <= counts.sum() / (40 * 39) <= 8.7
+    even = alltoall.chunk_counts(6, "uniform", 32, seed=0)
+    assert set(even[~np.eye(6, dtype=bool)]) == {8}
+
+
+def test_cells_delays_and_ratios_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for what in ("cells", "delays"):
+        arguments = [what, "--servers", "5", "--degree", "1", "--workloads", "random"]
+        monkeypatch.setattr("sys.argv", ["alltoall.py", *arguments])
+        alltoall.main()
+    monkeypatch.setattr("sys.argv", ["alltoall.py", "ratios", "--servers", "8"])
+    alltoall.main()
+    text = capsys.readouterr().out
+    assert re.search(r"mean of 1 cells: [\d.]+% less; worst (0\.\d+|1\.000)", text)
+    assert "servers, circuits, sizes: 5 1 random 32 MB; times in ms" in text
+    assert re.search(r" 8  1\.100 \(d = +4\)", text)
