@@ -57,6 +57,11 @@ class HopTable:
     ) -> None: ...
     def at(self, source: int, target: int) -> int: ...
 
+class CircuitClient:
+    """
+    This rank's connection to what moves the circuits of its job.
+    """
+
 class GroupConfig:
     """
     A group of ranks of a session: `ranks[rank]` is this one. `rings` visit the first member of
@@ -78,6 +83,13 @@ class GroupConfig:
     def channel(self) -> int: ...
     @channel.setter
     def channel(self, arg0: int) -> None: ...
+    @property
+    def circuits(self) -> CircuitClient:
+        """
+        Of a group with one rank on each server, member i on server i; or None.
+        """
+    @circuits.setter
+    def circuits(self, arg0: CircuitClient) -> None: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -164,6 +176,11 @@ class Session:
     def begin_iteration(self) -> int:
         """
         What is sent from now on belongs to the next iteration; returns its number.
+        """
+    def circuit_client(self, fd: int, members: int) -> CircuitClient:
+        """
+        To ask over a connected stream socket, which it takes over, what moves the circuits of the
+        session's `members` servers.
         """
     def fail(self, why: str) -> None: ...
     def held_memory(self) -> dict[str, tuple[int, int]]:

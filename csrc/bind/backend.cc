@@ -92,6 +92,16 @@ c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
                                                   std::move(splitter));
 }
 
+// Its end waits for the reactor thread, which must not wait for Python.
+std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int members) {
+  const py::gil_scoped_release released;
+  return {new CircuitClient(session.endpoint(), fd, members), [](CircuitClient* control) {
+            if (PyGILState_Check() == 0) return delete control;
+            const py::gil_scoped_release released;
+            delete control;
+          }};
+}
+
 void bindConfigs(py::module_& module) {
   py::class_<LinkSpec>(
       module, "LinkSpec",
@@ -120,6 +130,8 @@ void bindConfigs(py::module_& module) {
       .def(py::init(&HopTable::ofRoutes), py::arg("servers"), py::arg("links"),
            py::arg("by_offset"), py::arg("next_hops"), py::arg("listed"))
       .def("at", &HopTable::checkedAt, py::arg("source"), py::arg("target"));
+  py::class_<CircuitClient, std::shared_ptr<CircuitClient>>(
+      module, "CircuitClient", "This rank's connection to what moves the circuits of its job.");
   py::class_<GroupConfig>(module, "GroupConfig",
                           "A group of ranks of a session: `ranks[rank]` is this one. `rings` visit "
                           "the first member of every server, as indices into `ranks`.")
@@ -144,6 +156,8 @@ void bindConfigs(py::module_& module) {
       .def_readwrite("cost", &GroupConfig::cost)
       .def_readwrite("segment_fd", &GroupConfig::segment_fd,
                      "Of memory that all members share; -1: none.")
+      .def_readwrite("circuits", &GroupConfig::circuits,
+                     "Of a group with one rank on each server, member i on server i; or None.")
       .def_readwrite("algorithm", &GroupConfig::algorithm);
 }
 
@@ -328,6 +342,9 @@ PYBIND11_MODULE(_backend, module) {
           py::arg("cable"), py::arg("fd"), py::arg("tls_key") = py::bytes(),
           "Goes on with a cable over a verified connection, which the session takes over; with a "
           "`tls_key`, if the cable had one.")
+      .def("circuit_client", &topoopt::makeCircuitClient, py::arg("fd"), py::arg("members"),
+           "To ask over a connected stream socket, which it takes over, what moves the circuits of "
+           "the session's `members` servers.")
       .def("hold", &Session::hold)
       .def("release", &Session::release, py::arg("limit"), no_gil)
       .def("release_aborted", &Session::groupAborted, py::arg("why"), no_gil)

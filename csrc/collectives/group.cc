@@ -67,6 +67,10 @@ GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
       fail("cost: " + std::to_string(cost) + " is not at least 0 and finite");
     }
   }
+  if (config.circuits && config.circuits->members() != size) {
+    fail("circuits: they are those of " + std::to_string(config.circuits->members()) +
+         " members, not of " + std::to_string(size));
+  }
   algorithmNamed(config.algorithm);  // an engine that has no use for it does not excuse a wrong one
   return config;
 }

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "collectives/call.h"
+#include "collectives/circuit_client.h"
 #include "collectives/operation.h"
 #include "collectives/state_surveys.h"
 #include "common/reduce.h"
@@ -47,6 +48,8 @@ struct GroupConfig {
   std::shared_ptr<const HopTable> hops{};  // between servers; nullptr if all are neighbours
   CostModel cost{};                        // the same on all members
   std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
+  // Of a group whose member i is server i's only rank, over links: all-to-alls may move circuits.
+  std::shared_ptr<CircuitClient> circuits{};
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
   // Called once, on the reactor thread, when the group has failed, and not when it is shut down.
   std::function<void(const std::string& why)> failed{};

@@ -108,10 +108,14 @@ void LinkGroup::startNext() {
     Pending& next = queue_.front();
     next_ = next.number + 1;
     beginOver(next);
-    next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
     if (next.limit.count() > 0) deadline_ = Reactor::Clock::now() + next.limit;
     watchDeadline();
     if (!progress_timer_) watchProgress();
+    if (asksForCircuits(next)) {
+      askForCircuits();
+      continue;
+    }
+    next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
     operation_.start(std::move(next.setup));
   }
   starting_ = false;
@@ -130,10 +134,16 @@ void LinkGroup::onOperationDone(std::exception_ptr error) {
       }
     });
   }
+  if (moving_) return endTopology();
+  endFirst(nullptr);
+}
+
+// The first one of the queue is over, and the group goes on, whatever became of it.
+void LinkGroup::endFirst(std::exception_ptr error) {
   endpoint_->finishCall(config_.channel, queue_.front().number);
   deadline_.reset();
   scratch_.finished();
-  over_.push_back(std::move(queue_.front().done));
+  over_.emplace_back(std::move(queue_.front().done), error);
   queue_.pop_front();
   running_ = false;
   startNext();  // first, so that the network does not wait for the callback
@@ -144,9 +154,9 @@ void LinkGroup::onOperationDone(std::exception_ptr error) {
 void LinkGroup::callDone() {
   if (std::exchange(calling_done_, true)) return;
   while (!over_.empty()) {
-    const Done done = std::move(over_.front());
+    const auto [done, error] = std::move(over_.front());
     over_.pop_front();
-    done(nullptr);
+    done(error);
   }
   calling_done_ = false;
 }
@@ -211,6 +221,7 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
     if (*timer) endpoint_->reactor().cancel(*std::exchange(*timer, std::nullopt));
   }
   agreement_.cancel(notify == Notify::kShutdown);
+  leaveCircuits(whatFailed(error));
   closeChannel(whatFailed(error), notify);
   operation_.cancel();
   running_ = false;

@@ -57,6 +57,14 @@ class LinkGroup final : public Group {
     uint64_t first = 0;  // number of a collective
     std::shared_ptr<ScheduleCache> schedules{};
   };
+  // The all-to-all that runs, from when it asks whether circuits shall move for it.
+  struct Moving {
+    uint64_t number;
+    std::vector<std::shared_ptr<const PreparedSchedule>> parts{};  // one per topology
+    size_t topology = 0;                                           // that comes next, or is there
+    bool chosen = false;                                           // it was answered that they move
+    bool runs = false;  // chunks travel; else all members wait for circuits
+  };
   // What this member has sent to each in an exchange.
   struct Exchanged {
     uint64_t number;
@@ -75,6 +83,7 @@ class LinkGroup final : public Group {
   void takeSubmitted();
   void startNext();
   void onOperationDone(std::exception_ptr error);
+  void endFirst(std::exception_ptr error);
   void callDone();
   void watchDeadline();
   void onTimeout();
@@ -85,6 +94,16 @@ class LinkGroup final : public Group {
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
   void useRings(uint64_t version, uint64_t first, std::vector<plan::Ring> rings);
+
+  // Circuits that move (link_group_circuits.cc).
+  bool asksForCircuits(const Pending& pending) const;
+  void askForCircuits();
+  void onCircuitsStay();
+  void onCircuitsMove(const CircuitProgram& program, const CircuitClient::Bytes& bytes);
+  void onCircuitsMoved(size_t topology);
+  void onCircuitsStopped(const std::string& why);
+  void endTopology();
+  void leaveCircuits(const std::string& why);
 
   // Mismatches (link_group_mismatch.cc).
   void remember(uint64_t number, const CollectiveRequest& request);
@@ -116,7 +135,8 @@ class LinkGroup final : public Group {
   uint8_t barrier_byte_ = 0;  // what barriers reduce
   bool running_ = false;
   bool starting_ = false;
-  std::deque<Done> over_;  // callbacks of operations that are over
+  std::optional<Moving> moving_;
+  std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of operations that are over
   bool calling_done_ = false;
   std::optional<Reactor::Clock::time_point> deadline_;  // of the one that runs
   std::optional<Reactor::TimerId> timer_;               // not later than the deadline

@@ -46,7 +46,12 @@ void LinkGroup::watchProgress() {
 
 void LinkGroup::onStandstill() {
   const Pending& pending = queue_.front();
-  for (const int rank : operation_.waitingFor()) {
+  std::set<int> waiting = operation_.waitingFor();
+  if (moving_ && !moving_->chosen) {  // what is answered waits for all
+    waiting = {config_.ranks.begin(), config_.ranks.end()};
+    waiting.erase(config_.ranks[config_.rank]);
+  }
+  for (const int rank : waiting) {
     sendCall(rank, pending.number, pending.called, expectedFrom(rank, pending.number));
   }
 }

@@ -164,6 +164,11 @@ class Endpoint final : private Link::Observer {
   // Not on the loop. Closes the links and ends the thread; open channels fail.
   void stop();
 
+  // Loop. While circuits move, cables are neither judged by what passes them nor greeted: from
+  // here until the last one that holds them lets go.
+  void holdCables();
+  void letCablesGo();
+
   // Not on the loop: one entry per link, in the order of the configuration.
   std::vector<LinkTraffic> traffic();
   // Loop. The same.
@@ -450,6 +455,7 @@ class Endpoint final : private Link::Observer {
   std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached
   std::optional<Reactor::TimerId> cut_timer_;
   bool change_announced_ = false;
+  int cables_held_ = 0;  // by so many, while circuits move
   Descriptor cables_event_;
   std::unique_ptr<CarrierWatch> carriers_;
   std::atomic<uint64_t> iteration_{0};

@@ -426,8 +426,21 @@ void Endpoint::carrierLost(int interface) {
   }
 }
 
+void Endpoint::holdCables() { ++cables_held_; }
+
+// What was seen before is of no use any more.
+void Endpoint::letCablesGo() {
+  if (--cables_held_ > 0) return;
+  for (auto& [number, cable] : cables_) {
+    cable.quiet_ticks = cable.unanswered_ticks = cable.standing_ticks = 0;
+    cable.rate.restart();
+  }
+  for (Neighbour& neighbour : neighbours_) neighbour.quiet_looks = 0;
+}
+
 void Endpoint::tick() {
   for (auto& [number, cable] : cables_) {
+    if (cables_held_ > 0) break;
     tickCable(cable);
     if (!failure_.empty()) return;
   }
@@ -498,7 +511,7 @@ void Endpoint::watchNeighbours() {
 void Endpoint::lookAtNeighbours() {
   if (!failure_.empty()) return;
   for (Neighbour& of : neighbours_) {
-    if (of.link->dead()) continue;
+    if (of.link->dead() || cables_held_ > 0) continue;
     of.quiet_looks = of.link->takeReceived() ? 0 : of.quiet_looks + 1;
     if (of.quiet_looks > kMostQuietLooks) {
       return failAll(of.link->acknowledged() != Acknowledged::kNothing

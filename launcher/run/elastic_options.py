@@ -59,9 +59,13 @@ def check(
     plan: Plan | None,
     choice: PlanningChoice,
     cluster: Cluster,
-    least: int,
+    least: int | None,
 ) -> None:
-    """Raises InputError for what cannot be planned for fewer servers."""
+    """Raises InputError for restarts that cannot be, or not with fewer servers."""
+    if arguments.max_restarts < 0:
+        raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
+    if least is None:
+        return
     most = cluster.servers
     if not arguments.max_restarts and least < most:
         raise InputError(

@@ -30,12 +30,38 @@ class Hosts:
     address: str
 
 
+def add_options(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--fabric",
+        choices=FABRICS,
+        default="loopback",
+        help="what the servers are: loopback (default), addresses of this machine, no root needed; "
+        "netns: network namespaces with a cable of their own for each link, as root",
+    )
+    group.add_argument(
+        "--relay",
+        choices=["user", "kernel"],
+        default="user",
+        help="who passes on what is for a server without a link: the ranks between, along all "
+        "planned routes (default), or the kernels of the hosts, along the heaviest; netns only",
+    )
+    group.add_argument(
+        "--switch-delay",
+        type=float,
+        metavar="SECONDS",
+        help="let the cables of --fabric netns run through an emulated optical switch, whose "
+        "mirrors take that long to move",
+    )
+
+
 def check(fabric: str, arguments: argparse.Namespace) -> None:
     """Raises InputError or FabricError for options of `topoopt run` that the fabric cannot have."""
     if arguments.relay == "kernel" and fabric != "netns":
         raise InputError(
             "relay: kernel needs hosts that forward for each other, as those of --fabric netns do"
         )
+    if arguments.switch_delay is not None and fabric != "netns":
+        raise InputError("switch-delay: the emulated switch is one of --fabric netns")
     if fabric != "netns":
         return
     if arguments.cluster:
@@ -63,13 +89,22 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
     netns_kernel.require()
 
 
-def driver(fabric: str, gbps: float | None, relay: Literal["user", "kernel"]) -> FabricDriver:
-    """The driver of a fabric that this process will own; `relay`: the ranks or the hosts."""
+def driver(
+    fabric: str,
+    gbps: float | None,
+    relay: Literal["user", "kernel"],
+    switch_delay_s: float | None = None,
+) -> FabricDriver:
+    """The driver of a fabric that this process will own; `relay`: the ranks or the hosts.
+
+    With `switch_delay_s` there is a switch between its servers.
+    """
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
         from torch_topoopt.fabric.netns.options import NetnsOptions
 
-        return NetnsFabric(f"run-{os.getpid()}", NetnsOptions(gbps=gbps, relay=relay))
+        options = NetnsOptions(gbps=gbps, relay=relay, switch_delay_s=switch_delay_s)
+        return NetnsFabric(f"run-{os.getpid()}", options)
     from torch_topoopt.fabric.loopback import LoopbackFabric
 
     return LoopbackFabric(job=os.getpid(), gbps=gbps)

@@ -15,7 +15,7 @@ from torch_topoopt.launcher import documents, parser, script_syntax, shared_opti
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import planning, programs
 from torch_topoopt.launcher.plan.planning import PlanningChoice
-from torch_topoopt.launcher.run import cluster_options, elastic_options, fabrics
+from torch_topoopt.launcher.run import alltoall, cluster_options, elastic_options, fabrics
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
 
@@ -74,6 +74,8 @@ class RunOptions:
     gbps: float | None
     fabric: str
     relay: Literal["user", "kernel"]
+    alltoall: Literal["auto", "static", "reconfigure"]
+    switch_delay_s: float | None
     model: str
     found: bool
     script: Script | None
@@ -116,15 +118,13 @@ def parse(argv: list[str]) -> RunOptions:
         cluster = _cluster(arguments, plan)
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
-    if arguments.max_restarts < 0:
-        raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
     syntax = _check_script(arguments)
     forks = _take_start_method(arguments, syntax)
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
-    if least is not None:
-        elastic_options.check(arguments, plan, choice, cluster, least)
+    elastic_options.check(arguments, plan, choice, cluster, least)
     fabrics.check(arguments.fabric, arguments)
+    alltoall.check(arguments, cluster)
     return RunOptions(
         cluster=cluster,
         planning=choice,
@@ -135,6 +135,8 @@ def parse(argv: list[str]) -> RunOptions:
         gbps=gbps,
         fabric=arguments.fabric,
         relay=arguments.relay,
+        alltoall=arguments.alltoall,
+        switch_delay_s=arguments.switch_delay,
         model=source.model,
         found=source.found,
         script=source.script,
@@ -241,20 +243,8 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="for the results (default: runs/<time>)"
     )
-    group.add_argument(
-        "--fabric",
-        choices=fabrics.FABRICS,
-        default="loopback",
-        help="what the servers are: loopback (default), addresses of this machine, no root needed; "
-        "netns: network namespaces with a cable of their own for each link, as root",
-    )
-    group.add_argument(
-        "--relay",
-        choices=["user", "kernel"],
-        default="user",
-        help="who passes on what is for a server without a link: the ranks between, along all "
-        "planned routes (default), or the kernels of the hosts, along the heaviest; netns only",
-    )
+    fabrics.add_options(group)
+    alltoall.add_options(group)
     group.add_argument(
         "--encrypt",
         action="store_true",

@@ -21,6 +21,7 @@ from torch_topoopt.launcher.fabric import switch_verbs
 from torch_topoopt.launcher.plan import plan_tables, planning, programs
 from torch_topoopt.launcher.profile import profile
 from torch_topoopt.launcher.run import (
+    alltoall,
     asked_groups,
     fabrics,
     link_bytes,
@@ -32,6 +33,7 @@ from torch_topoopt.launcher.run import (
 from torch_topoopt.launcher.run import costs as run_costs
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import steps as run_steps
+from torch_topoopt.launcher.run.alltoall import AllToAlls
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.folder import RunFolder
@@ -39,6 +41,7 @@ from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
+from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
@@ -84,6 +87,9 @@ class RunInProgress:
     restarts: list[Restart] = field(default_factory=list)
     ended: bool = False
 
+    def __post_init__(self) -> None:
+        self.all_to_alls = AllToAlls(self.terminal, self.metrics)
+
     @contextlib.contextmanager
     def stage(self, name: str, *, live: bool = True) -> Iterator[StageProgress]:
         """A stage that is shown, timed, and recorded in metrics.jsonl when it has ended."""
@@ -122,7 +128,8 @@ class RunInProgress:
         """Controls the fabric that was asked for."""
         if self.site is not None:
             return self.site.fabric(self.folder / "switches-before")
-        return fabrics.driver(self.options.fabric, self.options.gbps, self.options.relay)
+        options = self.options
+        return fabrics.driver(options.fabric, options.gbps, options.relay, options.switch_delay_s)
 
     def attempts(self) -> tuple[Plan, list[RankFailure]]:
         """All stages, and those that follow from restarts; the last plan, and the ranks that failed
@@ -132,7 +139,10 @@ class RunInProgress:
             driver = self.driver()
             try:
                 self.wire(plan, driver)
-                failures = self.train(fabrics.hosts(driver, plan))
+                with alltoall.served(
+                    self.options.alltoall, driver, plan, self.all_to_alls, self.terminal
+                ) as circuits:
+                    failures = self.train(fabrics.hosts(driver, plan), circuits)
             finally:
                 driver.close()
             signals.check()
@@ -382,8 +392,8 @@ class RunInProgress:
             )
         return wiring
 
-    def train(self, hosts: Hosts | None) -> list[RankFailure]:
-        """Stage 4; returns the ranks that failed first."""
+    def train(self, hosts: Hosts | None, circuits: str) -> list[RankFailure]:
+        """Stage 4; returns the ranks that failed first. `circuits` is where they ask for moves."""
         variables = {
             "TOPOOPT_PLAN": _absolute(self.folder / "plan.json"),
             "TOPOOPT_WIRING": _absolute(self.folder / "wiring.json"),
@@ -394,6 +404,8 @@ class RunInProgress:
         }
         if self.options.encrypt:
             variables[ENCRYPT_VARIABLE] = "1"
+        if circuits:
+            variables[CIRCUITS_VARIABLE] = circuits
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
             logs = self.folder / "logs"
@@ -543,6 +555,7 @@ def _finish(
         "other_processors": job.other_processors,
         "plan": plan_tables.figures(plan),
         "groups": groups.figures(),
+        "alltoall": job.all_to_alls.figures(),
         "links": link_bytes.figures(links),
         "iterations": link_bytes.iteration_figures(
             plan, links, iterations, compared=job.options.of_script
@@ -584,6 +597,8 @@ def _summary(
     job: RunInProgress, page: Path | None, wandb_dir: Path | None, *, failed: bool
 ) -> None:
     terminal = job.terminal
+    if moves := job.all_to_alls.described():
+        terminal.line(moves)
     logs = job.folder / "logs"
     if logs.is_dir():
         terminal.line(f"logs: {logs}")

@@ -158,8 +158,8 @@ def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
 
 def test_topologies_that_do_not_fit_are_refused(wired: tuple[Wired, NetnsCircuitMover]) -> None:
     _, mover = wired
-    with pytest.raises(FabricError, match="expected 2 targets for each of 5 servers"):
-        mover.prepare(targets((1,)))
+    with pytest.raises(FabricError, match="expected 2 targets at most for each of 5 servers"):
+        mover.prepare(targets((1, 2, 3)))
 
 
 def test_a_fabric_that_cannot_move_says_why(

@@ -52,6 +52,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "--servers 4 --trace-memory 4 script.py",
             "--trace-memory: '4' is not a size above",
         ),
+        ("--servers 4 --alltoall often script.py", "argument --alltoall: invalid choice: 'often'"),
+        (
+            "--servers 4 --alltoall reconfigure script.py",
+            "alltoall: reconfigure is not possible: there is no switch between the servers; use",
+        ),
+        (
+            "--servers 4 --switch-delay 0.01 script.py",
+            "switch-delay: the emulated switch is one of --fabric netns",
+        ),
         ("--servers 4 --take-over mpi script.py", "--take-over: 'mpi' is not one of gloo, nccl"),
         ("--servers 4 broken.py", "broken.py, line 1: '(' was never closed"),
         ("--servers 4", "required: training_script"),

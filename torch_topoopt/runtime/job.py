@@ -28,6 +28,7 @@ from torch_topoopt.fabric.rank_layout import (
 )
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
+from torch_topoopt.runtime.circuits import circuit_client
 from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
@@ -93,13 +94,21 @@ class Job:
         numbers = [self.number_of[rank] for rank in ranks]
         servers = [self.layout.server_of[number] for number in numbers]
         rings = rings_of(self.plan, sorted(set(servers)), self._link_rates)
-        return self.extension.GroupConfig(
+        config = self.extension.GroupConfig(
             rank=numbers.index(self.place.index),
             ranks=numbers,
             servers=servers,
             rings=leader_rings(rings, self.layout, numbers),
             hops=self._hops,
         )
+        if servers == list(range(self.plan.cluster.servers)):
+            config.circuits = self._circuits
+        return config
+
+    @cached_property
+    def _circuits(self) -> Any:
+        """The _backend.CircuitClient that all groups share; None where circuits stay."""
+        return circuit_client(self.session, self.layout, self.place.index)
 
     @cached_property
     def _link_rates(self) -> dict[tuple[int, int], float]:

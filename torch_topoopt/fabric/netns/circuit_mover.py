@@ -58,14 +58,18 @@ class NetnsCircuitMover:
     def prepare(self, targets: Sequence[Sequence[int]]) -> int:
         """Writes the routes of one more topology, which nothing uses yet; returns its number.
 
-        Port p of server s sends to `targets[s][p]`, which for a dark port is s.
+        Port p of server s sends to `targets[s][p]`, which for a dark port is s, as are those that
+        are not listed.
         """
-        before = self._topologies[-1] if self._topologies else self._plan.network.links
-        if [len(ports) for ports in targets] != [self._plan.cluster.degree] * len(self._servers):
+        degree = self._plan.cluster.degree
+        if len(targets) != len(self._servers) or any(len(ports) > degree for ports in targets):
             raise FabricError(
-                f"links: expected {self._plan.cluster.degree} targets for each of "
-                f"{len(self._servers)} servers"
+                f"links: expected {degree} targets at most for each of {len(self._servers)} servers"
             )
+        targets = [
+            [*ports, *[server] * (degree - len(ports))] for server, ports in enumerate(targets)
+        ]
+        before = self._topologies[-1] if self._topologies else self._plan.network.links
         links = moved_links(targets, before)
         firsts = first_links(len(self._servers), links)
         number = len(self._topologies)
@@ -96,7 +100,10 @@ class NetnsCircuitMover:
         self._configure(self._plan.network.links)
 
     def close(self) -> None:
-        """Closes its connections to the kernel, and the switch's; circuits stay as they are."""
+        """Closes its connections to the kernel, and the switch's; circuits stay as they are.
+
+        Another thread may use it then, as connections are opened when they are needed.
+        """
         self._opened.close()
         self._hosts.clear()
         self._switch.close()

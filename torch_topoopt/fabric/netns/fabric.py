@@ -132,6 +132,16 @@ class NetnsFabric:
             self.layout.switch_namespace, name=self._fabric, delay_s=self._options.switch_delay_s
         )
 
+    @property
+    def switched(self) -> bool:
+        """Whether the cables run through an emulated switch."""
+        return self._options.switch_delay_s is not None
+
+    @property
+    def relay(self) -> str:
+        """Who relays: the ranks ("user") or the hosts ("kernel")."""
+        return self._options.relay
+
     def circuit_mover(self, plan: Plan) -> NetnsCircuitMover:
         """Moves the circuits of the wired `plan`; raises FabricError, saying why, if it cannot."""
         if self._options.relay != "kernel" or self._options.forwarding != "routes":

@@ -1,0 +1,174 @@
+#include "plan/circuit_schedules.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "plan/schedule_parts.h"
+
+namespace topoopt {
+namespace {
+
+using Chunk = std::pair<int, int>;  // source, target
+
+std::string textOf(const Chunk& chunk) {
+  return "the chunk from member " + std::to_string(chunk.first) + " to member " +
+         std::to_string(chunk.second);
+}
+
+// Scratch memory of relayed chunks; what a chunk has left is used again from the next topology on.
+class Blocks {
+ public:
+  size_t take(size_t bytes) {
+    const auto fits = free_.lower_bound(bytes);
+    if (fits == free_.end()) return std::exchange(end_, end_ + bytes);
+    const auto [size, offset] = *fits;
+    free_.erase(fits);
+    if (size > bytes) free_.emplace(size - bytes, offset + bytes);
+    return offset;
+  }
+
+  void leave(const Range& range) { left_.push_back(range); }
+
+  void endTopology() {
+    for (const Range& range : left_) free_.emplace(range.bytes, range.offset);
+    left_.clear();
+  }
+
+  size_t bytes() const { return end_; }
+
+ private:
+  std::multimap<size_t, size_t> free_;  // bytes, offset
+  std::vector<Range> left_;             // in this topology
+  size_t end_ = 0;
+};
+
+class Member {
+ public:
+  Member(int rank, const std::vector<std::vector<size_t>>& bytes, int part)
+      : rank_(rank), bytes_(bytes), part_(part), input_starts_(blockStarts(bytes[rank])) {
+    std::vector<size_t> received;
+    for (const auto& row : bytes) received.push_back(row[rank]);
+    output_starts_ = blockStarts(received);
+  }
+
+  Schedule onTopology(const std::vector<CircuitHop>& hops) {
+    Schedule schedule;
+    lanes_.clear();
+    arrived_.clear();
+    for (const CircuitHop& hop : hops) {
+      check(hop);
+      if (bytes_[hop.source][hop.target] == 0 || hop.source == hop.target) continue;
+      if (hop.sender == rank_) send(schedule, hop);
+      if (hop.receiver == rank_) receive(schedule, hop);
+    }
+    blocks_.endTopology();
+    return schedule;
+  }
+
+  // What is missing; "" if nothing is.
+  std::string missing() const {
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank_) continue;
+      const Chunk here{other, rank_};
+      const Chunk away{rank_, other};
+      if (bytes_[other][rank_] > 0 && !complete_.contains(here)) {
+        return textOf(here) + " never arrives";
+      }
+      if (bytes_[rank_][other] > 0 && !complete_.contains(away)) {
+        return textOf(away) + " is never sent";
+      }
+    }
+    return held_.empty() ? "" : textOf(held_.begin()->first) + " stays at a relay";
+  }
+
+  size_t scratchBytes() const { return blocks_.bytes(); }
+
+ private:
+  int size() const { return static_cast<int>(bytes_.size()); }
+
+  void check(const CircuitHop& hop) const {
+    for (const int member : {hop.sender, hop.receiver, hop.source, hop.target}) {
+      if (member < 0 || member >= size()) {
+        throw std::invalid_argument("there is no member " + std::to_string(member));
+      }
+    }
+  }
+
+  // Each neighbour has a lane, so that none waits for another one's chunks.
+  int laneTo(Schedule& schedule, int peer) {
+    const auto [entry, added] = lanes_.try_emplace(peer, 0);
+    if (added) entry->second = addLane(schedule, 0, part_);
+    return entry->second;
+  }
+
+  void send(Schedule& schedule, const CircuitHop& hop) {
+    const Chunk chunk{hop.source, hop.target};
+    const size_t bytes = bytes_[hop.source][hop.target];
+    Range from{Buffer::kInput, input_starts_[hop.target], bytes};
+    if (hop.source == rank_) {
+      if (!complete_.insert(chunk).second) throw twice(chunk);
+    } else {
+      const auto held = held_.find(chunk);
+      if (held == held_.end()) {
+        throw std::invalid_argument("member " + std::to_string(rank_) + " sends " + textOf(chunk) +
+                                    ", which it does not have");
+      }
+      from = held->second;
+      held_.erase(held);
+      blocks_.leave(from);
+    }
+    const auto arrival = arrived_.find(chunk);
+    addSend(schedule, laneTo(schedule, hop.receiver), hop.receiver, from,
+            arrival == arrived_.end() ? StepRef{} : arrival->second);
+  }
+
+  void receive(Schedule& schedule, const CircuitHop& hop) {
+    const Chunk chunk{hop.source, hop.target};
+    Receive step;
+    step.peer = hop.sender;
+    step.into = {Buffer::kOutput, output_starts_[hop.source], bytes_[hop.source][hop.target]};
+    if (hop.target == rank_) {
+      if (!complete_.insert(chunk).second) throw twice(chunk);
+    } else {
+      if (held_.contains(chunk) || hop.source == rank_) throw twice(chunk);
+      step.into = {Buffer::kScratch, blocks_.take(step.into.bytes), step.into.bytes};
+      held_[chunk] = step.into;
+    }
+    arrived_[chunk] = addReceive(schedule, laneTo(schedule, hop.sender), step);
+  }
+
+  static std::invalid_argument twice(const Chunk& chunk) {
+    return std::invalid_argument(textOf(chunk) + " passes a member twice");
+  }
+
+  const int rank_;
+  const std::vector<std::vector<size_t>>& bytes_;
+  const int part_;
+  const std::vector<size_t> input_starts_;
+  std::vector<size_t> output_starts_;
+  Blocks blocks_;
+  std::map<Chunk, Range> held_;       // relayed ones that are here
+  std::set<Chunk> complete_;          // own ones that were sent, and those that have arrived
+  std::map<int, int> lanes_;          // of this topology: neighbour -> lane
+  std::map<Chunk, StepRef> arrived_;  // on this topology
+};
+
+}  // namespace
+
+std::vector<Schedule> circuitSchedules(const CircuitProgram& program, int rank,
+                                       const std::vector<std::vector<size_t>>& bytes, int part) {
+  Member member(rank, bytes, part);
+  std::vector<Schedule> schedules;
+  for (const std::vector<CircuitHop>& hops : program) schedules.push_back(member.onTopology(hops));
+  if (const std::string missing = member.missing(); !missing.empty()) {
+    throw std::invalid_argument(missing);
+  }
+  for (Schedule& schedule : schedules) schedule.scratch_bytes = member.scratchBytes();
+  return schedules;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,138 @@
+"""`topoopt run --alltoall`: whether circuits move during the all-to-alls of a job.
+
+They can where a switch is between the servers, and their hosts forward for each other: emulated
+servers with --fabric netns --switch-delay S --relay kernel, and one rank on each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.reconfiguration.circuit_service import MovedExchange
+    from torch_topoopt.runtime.metrics import MetricsWriter
+
+CHOICES = ("auto", "static", "reconfigure")
+
+
+def add_options(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--alltoall",
+        choices=CHOICES,
+        default="auto",
+        help="whether circuits move during all-to-alls: where that is predicted to be faster "
+        "(auto, default), never (static), or always (reconfigure); on emulated servers with "
+        "--switch-delay and --relay kernel",
+    )
+
+
+def check(arguments: argparse.Namespace, cluster: Cluster) -> None:
+    """Raises InputError for options that cannot work together."""
+    if arguments.alltoall != "reconfigure":
+        return
+    why = _obstacle(arguments.switch_delay, arguments.relay, cluster)
+    if why:
+        raise InputError(f"alltoall: reconfigure is not possible: {why}")
+
+
+def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str:
+    """Why circuits cannot move during all-to-alls; "" if they can."""
+    if switch_delay_s is None:
+        return "there is no switch between the servers; use --fabric netns --switch-delay SECONDS"
+    if relay != "kernel":
+        return "the hosts do not forward for each other; use --relay kernel"
+    if cluster.accelerators_per_server > 1:
+        return f"there are {cluster.accelerators_per_server} ranks on a server, not 1"
+    if cluster.servers < 2:
+        return "there is one server"
+    return ""
+
+
+class AllToAlls:
+    """What has become of the all-to-alls of one run, for its summary and its metrics."""
+
+    def __init__(self, terminal: Terminal, metrics: MetricsWriter) -> None:
+        self._terminal = terminal
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self.moved, self.stayed, self.stopped = 0, 0, 0
+
+    def add(self, exchange: MovedExchange) -> None:
+        """From the thread that serves the ranks. Every choice is printed once."""
+        schedule = exchange.choice.schedule
+        with self._lock:
+            if exchange.error:
+                self.stopped += 1
+            elif schedule is None:
+                self.stayed += 1
+            else:
+                self.moved += 1
+            said = exchange.choice.why in self._said
+            self._said.add(exchange.choice.why)
+        self._metrics.write(
+            "alltoall",
+            total_bytes=exchange.total_bytes,
+            topologies=0 if schedule is None else schedule.reconfigurations,
+            why=exchange.choice.why,
+            seconds=exchange.seconds,
+            moving_s=exchange.moving_s,
+            error=exchange.error,
+        )
+        if not said:
+            self._terminal.line(
+                f"      all-to-all of {format_bytes(exchange.total_bytes)}: {exchange.choice.why}"
+            )
+
+    def described(self) -> str:
+        """One line; "" where none was asked for."""
+        if not self.moved + self.stayed + self.stopped:
+            return ""
+        return (
+            f"all-to-alls: {self.moved} over circuits that moved, {self.stayed} over those of the "
+            f"plan, {self.stopped} stopped because circuits stayed dark"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        return {"moved": self.moved, "stayed": self.stayed, "stopped": self.stopped}
+
+
+@contextlib.contextmanager
+def served(
+    choice: str, fabric: FabricDriver, plan: Plan, all_to_alls: AllToAlls, terminal: Terminal
+) -> Iterator[str]:
+    """Inside, ranks may move the circuits of `fabric`; yields the path that they connect to.
+
+    It is "" where circuits stay. Raises FabricError if the first move fails.
+    """
+    from torch_topoopt.fabric.netns.fabric import NetnsFabric
+
+    if choice == "static" or not isinstance(fabric, NetnsFabric) or not fabric.switched:
+        yield ""
+        return
+    if why := _obstacle(fabric.switch().delay_s, fabric.relay, plan.cluster):
+        terminal.line(f"      all-to-alls keep the circuits of the plan: {why}")
+        yield ""
+        return
+    from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
+    from torch_topoopt.reconfiguration.circuit_service import CircuitService
+
+    mover = fabric.circuit_mover(plan)
+    with contextlib.ExitStack() as stack:
+        stack.callback(mover.close)
+        move_s = measured_move_s(plan, mover)
+        chooser = AllToAllChooser(plan, move_s, always=choice == "reconfigure")
+        terminal.line(f"      all-to-alls may move circuits: a move takes {format_seconds(move_s)}")
+        service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add)
+        yield stack.enter_context(service).path

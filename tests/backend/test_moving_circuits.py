@@ -1,0 +1,182 @@
+"""All-to-alls during which circuits move, on emulated hosts and an emulated switch, as root."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from support.backend.ranks import make_plan, run_bare_ranks, values
+from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.limits import limit_s
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
+from torch_topoopt.reconfiguration.circuit_service import (
+    CIRCUITS_VARIABLE,
+    Choice,
+    CircuitService,
+    MovedExchange,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+SERVERS = 4
+
+
+def sizes_of(world: int, seed: int) -> NDArray[np.int64]:
+    """Rows for each other, every fifth of them none."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 3000, (world, world))
+    sizes[random.random((world, world)) < 0.2] = 0
+    return sizes
+
+
+def uneven(rank: int, world: int, seed: int) -> torch.Tensor:
+    sizes = sizes_of(world, seed)
+    received, sent = sizes[:, rank].tolist(), sizes[rank].tolist()
+    own = torch.randn(sum(sent), 3, generator=torch.Generator().manual_seed(100 * seed + rank))
+    into = torch.full((sum(received), 3), torch.nan)
+    dist.all_to_all_single(into, own, received, sent)
+    return into
+
+
+def listed(rank: int, world: int) -> torch.Tensor:
+    own = [torch.full((2, 3), 10.0 * rank + target) for target in range(world)]
+    into = [torch.full((2, 3), torch.nan) for _ in range(world)]
+    dist.all_to_all(into, own)
+    return torch.cat([tensor.flatten() for tensor in into])
+
+
+def even(rank: int, world: int) -> torch.Tensor:
+    own = torch.arange(40_000 * world, dtype=torch.int64) * world + rank
+    into = torch.zeros_like(own)
+    dist.all_to_all_single(into, own)
+    return into
+
+
+def everything(rank: int, world: int) -> list[torch.Tensor]:
+    """All-to-alls, with other collectives between them, which need the circuits of the plan."""
+    results = [even(rank, world), uneven(rank, world, 1)]
+    total = torch.full((10_000,), float(rank))
+    work = dist.all_reduce(total, async_op=True)
+    results.append(uneven(rank, world, 2))
+    work.wait()
+    results += [total, listed(rank, world)]
+    dist.all_reduce(total)
+    return [*results, total]
+
+
+def compared(rank: int, world: int) -> list[bool]:
+    """What topoopt gives, and whether gloo gives the same, bit for bit."""
+    dist.init_process_group("topoopt")
+    ours = everything(rank, world)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    theirs = everything(rank, world)
+    dist.destroy_process_group()
+    return [torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)]
+
+
+def with_a_dark_circuit(rank: int, world: int) -> tuple[str, list[bool]]:
+    """The first all-to-all fails; the group goes on."""
+    dist.init_process_group("topoopt")
+    error = ""
+    try:
+        even(rank, world)
+    except RuntimeError as caught:
+        error = str(caught)
+    total = torch.full((10_000,), float(rank))
+    dist.all_reduce(total)
+    into = even(rank, world).view(world, -1)
+    right = [
+        bool((into[source] % world == source).all())
+        and int(into[source][0]) // world == 40_000 * rank
+        for source in range(world)
+    ]
+    dist.destroy_process_group()
+    return error, [bool((total == sum(range(world))).all()), *right]
+
+
+class Bench:
+    """A fabric whose circuits move, and what its service was asked for."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.plan = make_plan(SERVERS, 2)
+        self.fabric = NetnsFabric(
+            a_name(), NetnsOptions(relay="kernel", switch_delay_s=0.005, timeout_s=limit_s(0.5))
+        )
+        stack.callback(self.fabric.close)
+        self.plan.save(folder / "plan.json")
+        self.fabric.connect(self.plan).save(folder / "wiring.json")
+        self.folder = folder
+        self.mover = self.fabric.circuit_mover(self.plan)
+        self.ended: list[MovedExchange] = []
+        self.schedule = shift_schedule(SERVERS, (1, 3))
+        self.service = stack.enter_context(
+            CircuitService(SERVERS, self.mover, self._choose, self.ended.append)
+        )
+
+    def _choose(self, matrix: NDArray[np.int64]) -> Choice:
+        small = matrix.sum() < 1000
+        return Choice(None, "small") if small else Choice(self.schedule, "large")
+
+    def run(self, function: Any) -> list[Any]:
+        return values(
+            run_bare_ranks(
+                SERVERS,
+                function,
+                namespaces=[self.fabric.layout.namespace(server) for server in range(SERVERS)],
+                store_address=self.fabric.management_address,
+                GLOO_SOCKET_IFNAME="management",  # host names lead nowhere in a namespace
+                TOPOOPT_PLAN=str(self.folder / "plan.json"),
+                TOPOOPT_WIRING=str(self.folder / "wiring.json"),
+                **{CIRCUITS_VARIABLE: self.service.path},
+            )
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    with contextlib.ExitStack() as stack:
+        yield Bench(tmp_path, stack)
+
+
+def test_results_are_those_of_gloo(bench: Bench) -> None:
+    assert bench.run(compared) == [[True] * 6] * SERVERS
+    assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 3 + ["small"]
+    assert all(not exchange.error for exchange in bench.ended)
+    assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
+
+
+def test_a_circuit_that_stays_dark_stops_one_all_to_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = bench.mover.move
+    moves = 0
+
+    def fail_once(number: int) -> None:
+        nonlocal moves
+        moves += 1
+        if moves == 2:
+            bench.mover.restore()
+            raise FabricError("no light on 2A-5B after 1 s")
+        move(number)
+
+    monkeypatch.setattr(bench.mover, "move", fail_once)
+    for error, right in bench.run(with_a_dark_circuit):
+        assert "no light on 2A-5B after 1 s" in error
+        assert all(right)
+    assert [bool(exchange.error) for exchange in bench.ended] == [True, False]

@@ -1,0 +1,190 @@
+"""What ranks say about their all-to-alls, and what moves, on the memory twin of a fabric."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from support.limits import limit_s
+from support.memory_mover import MemoryMover
+
+from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
+from torch_topoopt.reconfiguration.circuit_service import (
+    Choice,
+    CircuitService,
+    MovedExchange,
+    hops_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+SERVERS = 4
+LIMIT_S = limit_s(10.0)
+SCHEDULE = shift_schedule(SERVERS, (1, 3))
+
+
+class FakeRank:
+    """Says lines, and reads those that come, one at a time."""
+
+    def __init__(self, path: str, server: int) -> None:
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.settimeout(LIMIT_S)
+        self.connection.connect(path)
+        self._file = self.connection.makefile("r")
+        self.say(f"server {server}")
+
+    def say(self, line: str) -> None:
+        self.connection.sendall(line.encode() + b"\n")
+
+    def hear(self) -> str:
+        return self._file.readline().rstrip("\n")
+
+    def close(self) -> None:
+        self._file.close()
+        self.connection.close()
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.mover = MemoryMover()
+        self.matrices: list[NDArray[np.int64]] = []
+        self.ended: list[MovedExchange] = []
+        self._over = threading.Semaphore(0)
+        self.service = CircuitService(SERVERS, self.mover, self._choose, self._on_end)
+        self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
+
+    def _choose(self, matrix: NDArray[np.int64]) -> Choice:
+        self.matrices.append(matrix)
+        return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
+
+    def _on_end(self, exchange: MovedExchange) -> None:
+        self.ended.append(exchange)
+        self._over.release()
+
+    def wait_for_end(self) -> MovedExchange:
+        assert self._over.acquire(timeout=LIMIT_S)
+        return self.ended[-1]
+
+    def all_say(self, line: str) -> None:
+        for rank in self.ranks:
+            rank.say(line)
+
+    def all_hear(self) -> str:
+        """The same on all ranks."""
+        (line,) = {rank.hear() for rank in self.ranks}
+        return line
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    for rank in bench.ranks:
+        rank.close()
+    bench.service.close()
+
+
+def ask(bench: Bench, number: int, size: int = 1000) -> None:
+    """Server s has `size` + 10 s + t bytes for server t."""
+    for server, rank in enumerate(bench.ranks):
+        sizes = " ".join(str(size + 10 * server + target) for target in range(SERVERS))
+        rank.say(f"ask 5 {number} {sizes}")
+
+
+def begin(bench: Bench, number: int) -> None:
+    ask(bench, number)
+    line = bench.all_hear()
+    if line.startswith("schedule"):
+        line = bench.all_hear()
+    assert line.startswith(f"move 5 {number} ")
+
+
+def test_each_topology_comes_when_all_are_ready_and_the_plans_circuits_last(bench: Bench) -> None:
+    begin(bench, 0)
+    expected = [1000 + 10 * s + t for s in range(SERVERS) for t in range(SERVERS)]
+    assert bench.matrices[0].ravel().tolist() == expected
+    assert bench.mover.topologies == SCHEDULE.links.tolist()
+    for topology in range(3):
+        assert bench.mover.at == [None, 0, 1, None][: topology + 1]
+        bench.all_say(f"ready 5 0 {topology}")
+        assert bench.all_hear() == f"moved 5 0 {topology}"
+    assert bench.mover.at == [None, 0, 1, None]
+    exchange = bench.wait_for_end()
+    assert exchange.choice.why == "large"
+    assert exchange.total_bytes == sum(expected)
+    assert 0 <= exchange.moving_s <= exchange.seconds
+    begin(bench, 1)
+    assert len(bench.mover.topologies) == 2, "they are prepared once"
+
+
+def test_one_that_does_not_pay_stays(bench: Bench) -> None:
+    ask(bench, 3, size=0)
+    assert bench.all_hear() == "stay 5 3"
+    assert bench.wait_for_end().choice.schedule is None
+    assert bench.mover.at == [None]
+
+
+def test_topologies_that_stay_dark_stop_it_on_all_ranks(bench: Bench) -> None:
+    bench.mover.dark = {1}
+    begin(bench, 0)
+    bench.all_say("ready 5 0 0")
+    assert bench.all_hear() == "moved 5 0 0"
+    bench.all_say("ready 5 0 1")
+    assert bench.all_hear() == "stop 5 0 topology 1 stays dark"
+    assert bench.mover.at == [None, 0, None]
+    assert bench.wait_for_end().error == "topology 1 stays dark"
+    bench.mover.dark = set()
+    begin(bench, 1)
+    bench.all_say("ready 5 1 0")
+    assert bench.all_hear() == "moved 5 1 0"
+
+
+def test_a_second_one_waits_until_the_circuits_are_back(bench: Bench) -> None:
+    begin(bench, 0)
+    for rank in bench.ranks:
+        rank.say("ask 6 0 0 0 0 0")
+    for topology in range(3):
+        bench.all_say(f"ready 5 0 {topology}")
+        assert bench.all_hear() == f"moved 5 0 {topology}"
+    assert bench.all_hear() == "stay 6 0"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_rank_that_leaves_stops_it_for_the_others(bench: Bench, leaves: bool) -> None:
+    begin(bench, 0)
+    bench.all_say("ready 5 0 0")
+    assert bench.all_hear() == "moved 5 0 0"
+    if leaves:
+        bench.ranks[2].say("leave 5 0 it is broken")
+    else:
+        bench.ranks[2].close()
+    why = "it is broken" if leaves else "server 2 has left"
+    assert bench.ranks[0].hear() == f"stop 5 0 {why}"
+    assert bench.ranks[1].hear() == f"stop 5 0 {why}"
+    assert bench.wait_for_end().error == why
+    assert bench.mover.at == [None, 0, None]
+
+
+def test_circuits_are_back_when_it_is_closed(bench: Bench) -> None:
+    begin(bench, 0)
+    bench.all_say("ready 5 0 0")
+    assert bench.all_hear() == "moved 5 0 0"
+    bench.service.close()
+    assert bench.mover.at == [None, 0, None]
+    assert bench.mover.closed
+
+
+def test_hops_follow_the_links_and_deliver_every_chunk() -> None:
+    at = {(s, t): s for s in range(SERVERS) for t in range(SERVERS) if s != t}
+    for topology, hops in enumerate(hops_of(SCHEDULE)):
+        for sender, receiver, source, target in hops.tolist():
+            assert at[source, target] == sender
+            assert receiver in SCHEDULE.links[topology, sender]
+            at[source, target] = receiver
+    assert all(where == target for (_, target), where in at.items())

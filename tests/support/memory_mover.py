@@ -1,0 +1,37 @@
+"""The twin of a fabric whose circuits move, in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.fabric.driver import FabricError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MemoryMover:
+    """Remembers where it was moved; `dark` are topologies (by number) that do not come up."""
+
+    def __init__(self) -> None:
+        self.topologies: list[Sequence[Sequence[int]]] = []
+        self.at: list[int | None] = [None]  # None: the plan's circuits
+        self.dark: set[int] = set()
+        self.closed = False
+
+    def prepare(self, targets: Sequence[Sequence[int]]) -> int:
+        self.topologies.append(targets)
+        return len(self.topologies) - 1
+
+    def move(self, number: int) -> None:
+        if number in self.dark:
+            self.restore()
+            raise FabricError(f"topology {number} stays dark")
+        self.at.append(number)
+
+    def restore(self) -> None:
+        if self.at[-1] is not None:
+            self.at.append(None)
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,317 @@
+"""Moves circuits for the all-to-alls of a job: what its ranks talk to while they are inside one.
+
+Every rank, alone on its server, has a connection to a socket that only this user may open; what
+they say stands in csrc/collectives/circuit_client.h. When all have asked for one all-to-all, its
+matrix is known, and it is chosen whether circuits move for it. If they do, each topology is there
+once all ranks have said that nothing of the one before is on its way, and in the end the plan's own
+circuits are there again. One that does not come up stops the all-to-all on all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.reconfiguration.all_to_all.schedule import PORT, SENDER, SLOT, SOURCE, TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+
+CIRCUITS_VARIABLE = "TOPOOPT_CIRCUITS"  # path of the socket
+_POLL_S = 0.5
+_END_S = 30.0
+
+
+class CircuitMover(Protocol):
+    """Moves the circuits of a job; methods raise FabricError (fabric/netns/circuit_mover.py)."""
+
+    def prepare(self, targets: Sequence[Sequence[int]]) -> int:
+        """Makes a topology ready and returns its number; port p of s sends to `targets[s][p]`."""
+        ...
+
+    def move(self, number: int) -> None:
+        """Returns when the topology is there; on failure the plan's circuits are."""
+        ...
+
+    def restore(self) -> None:
+        """To the plan's circuits; harmless if they are there."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is done for one matrix, and why in words; without a schedule circuits stay."""
+
+    schedule: AllToAllSchedule | None
+    why: str
+
+
+@dataclass(frozen=True)
+class MovedExchange:
+    """One all-to-all that is over. `error` is why it was stopped, or ""."""
+
+    total_bytes: int
+    choice: Choice
+    seconds: float
+    moving_s: float  # of them, until circuits carried light
+    error: str = ""
+
+
+@dataclass
+class _AskedExchange:
+    """An all-to-all that ranks have asked for, by (channel, number)."""
+
+    name: str
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    choice: Choice | None = None
+    ready: set[int] = field(default_factory=set)
+    topology: int = 0
+    numbers: list[int] = field(default_factory=list)  # of its topologies, as the mover has them
+    began: float = 0.0
+    moving_s: float = 0.0
+
+
+class CircuitService:
+    """Serves the `servers` ranks of one job from a thread of its own, until it is closed.
+
+    `choose` is asked once for every all-to-all, with its matrix of bytes; `ended` is called from
+    the thread for each that is over and had a choice.
+    """
+
+    def __init__(
+        self,
+        servers: int,
+        mover: CircuitMover,
+        choose: Callable[[NDArray[np.int64]], Choice],
+        ended: Callable[[MovedExchange], None] = lambda exchange: None,
+    ) -> None:
+        self._servers = servers
+        self._mover = mover
+        self._choose = choose
+        self._ended = ended
+        self._calls: dict[str, _AskedExchange] = {}  # in the order in which they were asked for
+        self._active: _AskedExchange | None = None
+        self._ranks: dict[int, _Rank] = {}
+        self._prepared: dict[int, tuple[AllToAllSchedule, list[int]]] = {}  # by id()
+        self._closing = False
+        with ExitStack() as stack:
+            self._folder = tempfile.mkdtemp(prefix="topoopt-circuits-")
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self.path = os.path.join(self._folder, "socket")
+            self._listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            self._listener.bind(self.path)
+            self._listener.listen(servers)
+            self._selector = stack.enter_context(selectors.DefaultSelector())
+            self._stack = stack.pop_all()
+        self._thread = threading.Thread(target=self._serve, name="circuits", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the thread; the circuits of the plan are there then, and the mover is closed."""
+        self._closing = True
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as wake:
+            wake.settimeout(_POLL_S)
+            wake.connect(self.path)
+        self._thread.join(_END_S)
+        self._stack.close()
+
+    # ---- the thread ----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            self._serve_until_closed()
+        finally:  # whatever it was: ranks that wait here must hear of it
+            for rank in tuple(self._ranks.values()):
+                self._drop(rank)
+            with suppress(FabricError):
+                self._mover.restore()
+            self._mover.close()
+
+    def _serve_until_closed(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        while not self._closing:
+            for key, _ in self._selector.select(_POLL_S):
+                if key.fileobj is self._listener:
+                    connection, _ = self._listener.accept()
+                    connection.settimeout(_END_S)
+                    rank = _Rank(connection)
+                    self._selector.register(connection, selectors.EVENT_READ, rank)
+                else:
+                    self._read(key.data)
+
+    def _read(self, rank: _Rank) -> None:
+        lines = rank.lines()
+        if lines is None:
+            return self._drop(rank)
+        for line in lines:
+            what, _, rest = line.partition(" ")
+            if what == "server" and rank.server < 0:
+                rank.server = int(rest)
+                self._ranks[rank.server] = rank
+                continue
+            channel, number, *words = rest.split(" ")
+            name = f"{channel} {number}"
+            if what == "ask":
+                self._ask(rank, name, [int(word) for word in words])
+            elif what == "ready":
+                self._on_ready(rank, name, int(words[0]))
+            elif what == "leave":
+                self._stop(name, " ".join(words))
+        self._begin()
+
+    def _drop(self, rank: _Rank) -> None:
+        """A rank that is gone takes part in nothing any more."""
+        self._selector.unregister(rank.connection)
+        rank.connection.close()
+        if self._ranks.get(rank.server) is rank:
+            del self._ranks[rank.server]
+            for name in tuple(self._calls):
+                self._stop(name, f"server {rank.server} has left")
+
+    # ---- one all-to-all ------------------------------------------------------------------------
+
+    def _ask(self, rank: _Rank, name: str, row: list[int]) -> None:
+        call = self._calls.setdefault(name, _AskedExchange(name))
+        call.rows[rank.server] = row
+
+    def _begin(self) -> None:
+        """The first all-to-all that all have asked for begins, unless one is moving circuits."""
+        while self._active is None:
+            asked = (call for call in self._calls.values() if len(call.rows) == self._servers)
+            call = next(asked, None)
+            if call is None:
+                return
+            self._start(call)
+
+    def _start(self, call: _AskedExchange) -> None:
+        matrix = np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
+        call.began = time.monotonic()
+        call.choice = self._choose(matrix)
+        if call.choice.schedule is None:
+            self._tell(f"stay {call.name}")
+            return self._end(call)
+        try:
+            call.numbers = self._topologies(call.choice.schedule)
+        except FabricError as error:
+            return self._stop(call.name, str(error))
+        self._active = call
+        sizes = " ".join(map(str, matrix.ravel().tolist()))
+        self._tell(f"move {call.name} {id(call.choice.schedule)} {sizes}")
+
+    def _topologies(self, schedule: AllToAllSchedule) -> list[int]:
+        """The mover's numbers of its topologies; ranks are sent it when it is new."""
+        known = self._prepared.get(id(schedule))
+        if known is not None:
+            return known[1]
+        numbers = [self._mover.prepare(links) for links in schedule.links.tolist()]
+        self._prepared[id(schedule)] = (schedule, numbers)  # kept, so that its id is its own
+        words = [str(id(schedule))]
+        for hops in hops_of(schedule):
+            words += [str(len(hops)), *map(str, hops.ravel().tolist())]
+        self._tell("schedule " + " ".join(words))
+        return numbers
+
+    def _on_ready(self, rank: _Rank, name: str, topology: int) -> None:
+        call = self._active
+        if call is None or call.name != name or topology != call.topology:
+            return
+        call.ready.add(rank.server)
+        if len(call.ready) < self._servers:
+            return
+        began = time.monotonic()
+        try:
+            if topology < len(call.numbers):
+                self._mover.move(call.numbers[topology])
+            else:
+                self._mover.restore()
+        except FabricError as error:
+            return self._stop(name, " ".join([str(error), *getattr(error, "__notes__", ())]))
+        call.moving_s += time.monotonic() - began
+        call.ready.clear()
+        call.topology += 1
+        self._tell(f"moved {name} {topology}")
+        if topology == len(call.numbers):
+            self._end(call)
+
+    def _stop(self, name: str, why: str) -> None:
+        call = self._calls.get(name)
+        if call is None:
+            return
+        if call is self._active:
+            try:
+                self._mover.restore()
+            except FabricError as error:
+                why += f"; the circuits of the plan are not back: {error}"
+        self._tell(f"stop {name} {' '.join(why.split())}")
+        self._end(call, why)
+
+    def _end(self, call: _AskedExchange, error: str = "") -> None:
+        del self._calls[call.name]
+        if call is self._active:
+            self._active = None
+        if call.choice is not None:
+            seconds = time.monotonic() - call.began
+            total = sum(map(sum, call.rows.values()))
+            self._ended(MovedExchange(total, call.choice, seconds, call.moving_s, error))
+
+    def _tell(self, line: str) -> None:
+        for rank in tuple(self._ranks.values()):
+            try:
+                rank.connection.sendall(line.encode() + b"\n")
+            except OSError:  # it is gone, which its end of the connection will say
+                continue
+
+
+class _Rank:
+    """The connection of one rank; `server` is -1 until it has said whose it is."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.server = -1
+        self._begun = b""
+
+    def lines(self) -> list[str] | None:
+        """Those that have come, at least one read; None when the connection has ended."""
+        try:
+            data = self.connection.recv(1 << 16)
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        return [line.decode() for line in lines]
+
+
+def hops_of(schedule: AllToAllSchedule) -> list[NDArray[np.int64]]:
+    """For each topology its hops, by slots: rows of sender, receiver, source and target."""
+    whole = schedule.whole()
+    sends = whole.sends[np.argsort(whole.sends[:, SLOT], kind="stable")].astype(np.int64)
+    first = schedule.first_slots()
+    topology = np.searchsorted(first[1:], sends[:, SLOT], side="right")
+    receivers = whole.links[topology, sends[:, SENDER], sends[:, PORT]]
+    hops = np.column_stack([sends[:, SENDER], receivers, sends[:, SOURCE], sends[:, TARGET]])
+    return [hops[topology == number] for number in range(schedule.reconfigurations)]

@@ -1,0 +1,35 @@
+"""This rank's connection to what moves the circuits of its job, where something does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.rank_layout import RankLayout
+
+_CONNECT_S = 10.0
+
+
+def circuit_client(session: Any, layout: RankLayout, rank: int) -> Any:
+    """A _backend.CircuitClient; None without TOPOOPT_CIRCUITS, or with several ranks on a server.
+
+    Raises FabricError if nobody answers there.
+    """
+    path = os.environ.get(CIRCUITS_VARIABLE)
+    servers = len(layout.ranks_of)
+    if not path or len(layout.server_of) != servers:
+        return None
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(_CONNECT_S)
+        connection.connect(path)
+        connection.sendall(b"server %d\n" % layout.server_of[rank])
+    except OSError as error:
+        connection.close()
+        raise FabricError(f"{CIRCUITS_VARIABLE}: {path}: {error.strerror or error}") from None
+    return session.circuit_client(connection.detach(), servers)
