@@ -9,7 +9,7 @@ import numpy as np
 from figures.cells.workloads import cluster_of, graph_of, network_of, tables_on_servers
 from torch_topoopt.architectures import fat_tree, ideal_switch, topoopt
 from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
-from torch_topoopt.comparison.estimate import predict_on
+from torch_topoopt.comparison.estimate import predict_architecture, predict_on
 from torch_topoopt.plan import AllToAll, Demand, PairTable
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.topology.measures.load_balance import load_balance
@@ -61,6 +61,23 @@ def tax(*, mode: str, servers: int, degree: int, batch: int, seed: int) -> Any:
         "all_to_all_over_all_reduce": spread / reduced,
         "tax_at_the_papers_ratio": (only_groups + ratio * only_pairs) / (1 + ratio),
         "papers_ratio": ratio,
+    }
+
+
+def tax_in_packets(*, mode: str, servers: int, degree: int, batch: int, seed: int) -> Any:
+    """The bandwidth tax of an iteration at both levels; a flow of packets has one path (DCTCP)."""
+    graph, cluster, strategy, asked = _job(servers, degree, batch)
+    topology = topoopt.build(cluster, network=network_of(cluster, asked, mode, seed))
+    levels: dict[str, dict[str, Any]] = {"flow": {}, "packet": {"transport": "dctcp"}}
+    found = {
+        level: predict_architecture(
+            topology, graph, cluster, strategy, level=level, seed=seed, **options
+        )
+        for level, options in levels.items()
+    }
+    return {
+        "tax": {level: estimate.bandwidth_tax for level, estimate in found.items()},
+        "iteration_s": {level: estimate.iteration_s for level, estimate in found.items()},
     }
 
 

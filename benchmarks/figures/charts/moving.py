@@ -39,6 +39,15 @@ def _cells(quick: bool) -> list[Cell]:
         )
         for model in _MODELS
         for window in _WINDOWS
+    ] + [
+        Cell.of(
+            "figures.cells.moving:latency_sweep",
+            **{"model": model, "servers": 16 if quick else 128, "degree": 8, "gbps": 100.0},
+            **{"evaluations": 100 if quick else 500, "window": _WINDOWS[0], "seed": 0},
+            **{"delays_s": [_DELAYS_S[2], _DELAYS_S[-1]], "level": "packet"},
+            limit_s=2400,
+        )
+        for model in _MODELS
     ]
 
 
@@ -47,7 +56,8 @@ def _at(row: dict[str, Any], delay_s: float, forwarding: bool) -> float:
 
 
 def _make(results: Results, quick: bool) -> Made:
-    found = {(p["model"], p["window"]): row for p, row in results}
+    found = {(p["model"], p["window"]): row for p, row in results if "level" not in p}
+    packets = [(p["model"], row) for p, row in results if "level" in p]
 
     def draw(canvas: Canvas) -> None:
         for axes, model in zip(canvas.subplots(1, 2), _MODELS, strict=True):
@@ -90,12 +100,26 @@ def _make(results: Results, quick: bool) -> Made:
                 reason=_ASKED.format(window=window),
             )
         )
+    for model, row in packets:
+        for delay_s, forwarding, time_s, _ in row["ocs"]:
+            quantities.append(
+                Quantity(
+                    f"packet level over flow level, {_NAMES[forwarding]} at {_named(delay_s)}, "
+                    f"window {_WINDOWS[0]}",
+                    time_s / _at(found[model, _WINDOWS[0]], delay_s, forwarding),
+                    *(None, model, "paper"),
+                )
+            )
     csv = [
         {
-            **{"model": model, "window": window, "delay_s": delay_s, "forwarding": fw},
-            **{"iteration_s": time_s, "bandwidth_tax": tax, "topoopt_s": row["topoopt_s"]},
+            **{"model": model, "level": level, "window": window},
+            **{"delay_s": delay_s, "forwarding": fw, "iteration_s": time_s},
+            **{"bandwidth_tax": tax, "topoopt_s": row["topoopt_s"]},
         }
-        for (model, window), row in found.items()
+        for model, level, window, row in (
+            *((model, "flow", window, row) for (model, window), row in found.items()),
+            *((model, "packet", _WINDOWS[0], row) for model, row in packets),
+        )
         for delay_s, fw, time_s, tax in row["ocs"]
     ]
     return Made(csv, draw, quantities, (8.5, 4.4))

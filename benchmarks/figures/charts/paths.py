@@ -141,12 +141,21 @@ def _tax_cells(quick: bool) -> list[Cell]:
         for degree in _DEGREES
         for mode in MODES
         for batch in ((64, 2048) if quick else _BATCHES)
+    ] + [
+        Cell.of(
+            "figures.cells.networks:tax_in_packets",
+            **{"mode": mode, "servers": _servers(quick), "degree": 4, "batch": batch, "seed": 0},
+            limit_s=1800,
+        )
+        for mode in MODES
+        for batch in ((64,) if quick else (64, 2048))
     ]
 
 
 def _figure_13(results: Results, quick: bool) -> Made:
-    batches = sorted({p["batch"] for p, _ in results})
-    found = {(p["degree"], p["mode"], p["batch"]): row for p, row in results}
+    counted = [(p, row) for p, row in results if "papers_ratio" in row]
+    batches = sorted({p["batch"] for p, _ in counted})
+    found = {(p["degree"], p["mode"], p["batch"]): row for p, row in counted}
 
     def draw(canvas: Canvas) -> None:
         for axes, degree in zip(canvas.subplots(1, 2, sharey=True), _DEGREES, strict=True):
@@ -175,8 +184,24 @@ def _figure_13(results: Results, quick: bool) -> Made:
                     reason="" if quick else _BEST,
                 ),
             ]
-    csv = [{**{k: p[k] for k in ("mode", "degree", "batch")}, **row} for p, row in results]
+    csv = [{**_job_of(p), "level": "", **row} for p, row in counted]
+    for p, row in results:
+        if "papers_ratio" in row:
+            continue
+        csv += [
+            {**_job_of(p), "level": level, "tax": row["tax"][level], "iteration_s": seconds}
+            for level, seconds in row["iteration_s"].items()
+        ]
+        job = f"d = {p['degree']}, batch {p['batch']}"
+        for what, levels in (("tax", row["tax"]), ("iteration time", row["iteration_s"])):
+            ratio = levels["packet"] / levels["flow"]
+            name = f"packet level over flow level, {what}, {job}"
+            quantities.append(Quantity(name, ratio, None, "dlrm", p["mode"]))
     return Made(csv, draw, quantities, (9.0, 3.8))
+
+
+def _job_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: parameters[name] for name in ("mode", "degree", "batch")}
 
 
 def _batch_cells(quick: bool) -> list[Cell]:
