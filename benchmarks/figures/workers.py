@@ -46,8 +46,22 @@ def _run(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, CellResult]]:
         for _ in cells:
             yield done.get()
     finally:
-        for worker in workers:
-            worker.stop()
+        with _no_interruption():
+            for worker in workers:
+                worker.stop()
+
+
+@contextlib.contextmanager
+def _no_interruption() -> Iterator[None]:
+    """A second Ctrl-C must not end what takes the processes away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Worker(threading.Thread):

@@ -85,8 +85,8 @@ def _without_warnings(printed: str) -> str:
 @pytest.mark.parametrize(
     ("sanitizer", "share"),
     [
-        ("address,undefined", 0.3),
-        ("thread", 0.15),
+        ("address,undefined", 0.2),
+        ("thread", 0.1),
         pytest.param("address,undefined", 1.0, marks=pytest.mark.exhaustive),
         pytest.param("thread", 1.0, marks=pytest.mark.exhaustive),
     ],
