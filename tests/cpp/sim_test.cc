@@ -199,7 +199,7 @@ void changeAtRandom(Links kind, int links, int path_count, std::mt19937& random)
       capacity[link] = random() % 3 == 0 ? 0.0 : capacityOf(kind, random);
       rates.changeCapacity(link);
     }
-    rates.solve();
+    random() % 6 == 0 ? rates.solveAnew() : rates.solve();
     ASSERT_NO_FATAL_FAILURE(expectFair(capacity, paths, count, rates)) << "step " << step;
   }
 }

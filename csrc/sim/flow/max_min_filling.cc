@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <stdexcept>
 
 #include "sim/flow/max_min_rates.h"
 
@@ -19,7 +18,7 @@ constexpr double kSame = 1e-14;
 constexpr unsigned kSolvesPerSum = 16;
 // Turns of a solve before what may be rounding is taken to be ten times as much, and how often.
 constexpr size_t kTurnsPerLink = 50;
-constexpr int kMostWidenings = 6;
+constexpr int kMostWidenings = 3;
 
 }  // namespace
 
@@ -263,7 +262,8 @@ void MaxMinRates::close(int link, double level) {
 
 // Two links whose levels differ by about kTie can open one another for ever: each is closed at its
 // own level, and what that is off by is more than rounding on the other. So what may be rounding
-// grows with the turns, for this solve; levels are off by as much of themselves.
+// grows with the turns, for this solve; levels are off by as much of themselves. Where that does
+// not end it either, what is known is given up.
 void MaxMinRates::fill() {
   highest_closed_ = 0;
   const size_t turns_before = kTurnsPerLink * (link_.size() + 1);
@@ -271,9 +271,7 @@ void MaxMinRates::fill() {
   int widenings = 0;
   while (!heap_.empty()) {
     if (++turns > turns_before) {
-      if (++widenings > kMostWidenings) {  // a fault of ours, better than no end
-        throw std::logic_error("max-min rates do not settle");
-      }
+      if (++widenings > kMostWidenings) return fillAnew();
       turns = 0;
       for (LinkState& link : link_) link.slack *= 10;
     }

@@ -49,6 +49,9 @@ class MaxMinRates {
   // Brings rates up to date.
   void solve();
 
+  // The same from nothing, which takes longer.
+  void solveAnew();
+
   // Of the last solve: links whose level may be another or whose group has become empty, and paths
   // whose bottleneck is another. Both without repetitions, valid until the next call.
   const std::vector<int>& solvedLinks() const { return solved_links_; }
@@ -119,6 +122,9 @@ class MaxMinRates {
   void holdAlone(int path);
   void review(int link);
   void fill();
+  void fillAnew();
+  void forgetGroups();
+  void holdFresh(int link, double level);
   void open(int link);
   void queue(int link, double key);
   void requeue(int link);
