@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser, shared_options
+from torch_topoopt.launcher import console, documents, packet_options, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.plan.units import (
     counted,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.reconfiguration.all_to_all.comparison import Option, Sizes
+    from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 
 _DEFAULT_BYTES = 4e6
 _MOST_ROWS = 40  # of the table
@@ -45,12 +46,17 @@ modes:
 
 A matrix is a NumPy file of shape servers x servers, bytes from each server to each, which are sent
 in chunks. Further bases then: greedy, circuits for the largest demands; permutations, over which
-everything goes directly."""
+everything goes directly.
+
+At level packet every schedule is also run in the packet simulator, each hop of a chunk as a flow of
+packets: the column packets has its time, delays and headers included. --transport and the other
+options of packets are those of topoopt simulate."""
 
 _EXAMPLES = """\
   topoopt alltoall --servers 16 --degree 1 --reconfiguration-delay 10us --bandwidth 800Gbps
   topoopt alltoall --servers 64 --degree 2 --reconfigurations all --json
-  topoopt alltoall --servers 8 --degree 1 --reconfigurations 2 --schedule schedule.json"""
+  topoopt alltoall --servers 8 --degree 1 --reconfigurations 2 --schedule schedule.json
+  topoopt alltoall --servers 16 --bandwidth 800Gbps --level packet"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -108,8 +114,20 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--schedule", metavar="FILE", help="write the fastest schedule, a JSON document"
     )
+    _add_level(options)
     shared_options.add(options, "seed", "json")
     return options
+
+
+def _add_level(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--level",
+        choices=["slot", "packet"],
+        default="slot",
+        help="slot: times by the slot model (default); packet: beside them those of the packet "
+        "simulator",
+    )
+    packet_options.add_options(options, seed=False, rings=False)
 
 
 _BANDWIDTH = (
@@ -130,6 +148,7 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.reconfiguration.all_to_all.sweep import check_size
 
     terminal = console.Terminal(json_output=arguments.json)
+    packets = packet_options.given_options(arguments, seed=False)
     with input_errors():
         costs = CircuitCosts(
             link_gbps=arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS,
@@ -150,16 +169,40 @@ def main(argv: list[str]) -> int:
                 seed=arguments.seed,
                 on_option=lambda option, share: progress(share, _told(option)),
             )
+        simulated_s = _simulated_s(terminal, arguments, options, costs, sizes, packets)
     fastest = comparison.fastest(options)
     if arguments.schedule is not None:
         from torch_topoopt.reconfiguration.all_to_all.schedule_file import schedule_file
 
         documents.save(schedule_file(fastest.strategy.schedule), arguments.schedule)
     if arguments.json:
-        console.print_json(_results(arguments, sizes, options, fastest))
+        console.print_json(_results(arguments, sizes, options, fastest, simulated_s))
     else:
-        _show(terminal, arguments, sizes, options, fastest)
+        _show(terminal, arguments, sizes, options, fastest, simulated_s)
     return OK
+
+
+def _simulated_s(
+    terminal: Terminal,
+    arguments: argparse.Namespace,
+    options: list[Option],
+    costs: CircuitCosts,
+    sizes: Sizes,
+    packets: dict[str, Any],
+) -> list[float]:
+    """Of each option what it takes in the packet simulator; none at level slot."""
+    if arguments.level != "packet":
+        return []
+    from torch_topoopt.reconfiguration.all_to_all.packet_level import simulated
+
+    found: list[float] = []
+    with terminal.progress("simulating") as progress:
+        for i, option in enumerate(options):
+            progress(i / len(options), f"d = {option.strategy.reconfigurations}")
+            schedule = option.strategy.schedule
+            run = simulated(schedule, costs, sizes.chunk_bytes, seed=arguments.seed, **packets)
+            found.append(run.completion_s)
+    return found
 
 
 def _quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
@@ -226,7 +269,11 @@ def _told(option: Option) -> str:
 
 
 def _results(
-    arguments: argparse.Namespace, sizes: Sizes, options: list[Option], fastest: Option
+    arguments: argparse.Namespace,
+    sizes: Sizes,
+    options: list[Option],
+    fastest: Option,
+    simulated_s: list[float],
 ) -> dict[str, Any]:
     """The JSON output."""
     return {
@@ -247,8 +294,9 @@ def _results(
                 "carried_bound_slots": option.strategy.carried_bound_slots,
                 "base": option.strategy.base,
                 "rounds": [list(rounds) for rounds in option.strategy.schedule.rounds],
+                **({"packet_seconds": simulated_s[i]} if simulated_s else {}),
             }
-            for option in options
+            for i, option in enumerate(options)
         ],
     }
 
@@ -259,6 +307,7 @@ def _show(
     sizes: Sizes,
     options: list[Option],
     fastest: Option,
+    simulated_s: list[float],
 ) -> None:
     what = (
         f"{arguments.matrix} in chunks of {format_bytes(sizes.chunk_bytes)}"
@@ -271,10 +320,8 @@ def _show(
         f"{format_gbps(arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS)}, "
         f"delay {format_seconds(arguments.reconfiguration_delay)}"
     )
-    shown = options
-    if len(options) > _MOST_ROWS:
-        every = -(-len(options) // _MOST_ROWS)
-        shown = [o for i, o in enumerate(options) if i % every == 0 or o is fastest]
+    every = -(-len(options) // _MOST_ROWS)
+    shown = [i for i, option in enumerate(options) if i % every == 0 or option is fastest]
     rows = [
         [
             option.strategy.base + (" (fastest)" if option is fastest else ""),
@@ -283,10 +330,13 @@ def _show(
             format_seconds(option.seconds),
             str(option.strategy.lower_bound_slots),
             str(option.strategy.carried_bound_slots),
+            *([format_seconds(simulated_s[i])] if simulated_s else []),
         ]
-        for option in shown
+        for i in shown
+        for option in [options[i]]
     ]
-    terminal.table(title, ("base", "d", "slots", "time", "bound", "carried"), rows)
+    columns = ("base", "d", "slots", "time", "bound", "carried")
+    terminal.table(title, (*columns, "packets") if simulated_s else columns, rows)
     if len(shown) < len(options):
         terminal.line(f"{len(shown)} of {len(options)} lines; --json has all")
     stay = options[0]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, parser, shared_options
+from torch_topoopt.launcher import console, packet_options, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
-from torch_topoopt.launcher.simulate import packet_options
 from torch_topoopt.plan.units import format_gbps, format_seconds
 
 if TYPE_CHECKING:

@@ -6,10 +6,17 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from torch_topoopt.launcher import console, documents, parser, shared_options, signals
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    packet_options,
+    parser,
+    shared_options,
+    signals,
+)
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import planning
-from torch_topoopt.launcher.simulate import packet_options, shared_cluster
+from torch_topoopt.launcher.simulate import shared_cluster
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -56,6 +56,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
     "--host": {"doctor": "found out where not given", "fabric_script": "never found out"},
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
+    "--level": {"alltoall": "beside the model of slots, with which it plans"},
     "--mode": {
         "alltoall": "of schedules",
         "topology": "the released artifact's rules make a network, but no plan",

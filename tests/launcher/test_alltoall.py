@@ -86,6 +86,16 @@ def test_people_see_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "times as fast as staying with one topology" in text
 
 
+def test_packets_stand_beside_slots(capsys: pytest.CaptureFixture[str]) -> None:
+    setting = ("--servers", "8", "--bandwidth", "800Gbps", "--reconfigurations", "all")
+    found = results(capsys, *setting, "--level", "packet", "--option", "header_bytes=1")
+    for option in found["options"]:
+        assert option["packet_seconds"] == pytest.approx(option["seconds"], rel=2e-4)
+    assert "packet_seconds" not in results(capsys, *setting)["options"][0]
+    assert main(["alltoall", *setting, "--level", "packet"]) == 0
+    assert "packets" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,6 +109,8 @@ def test_people_see_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("--servers 8 --bytes-per-pair 4", "bytes-per-pair: '4' has no unit of a size; use B, kB"),
         ("--servers 8 --bytes-per-pair 1MB --matrix x.npy", "leave one of the two out"),
         ("--servers 8 --chunk 1MB", "chunk: needs --matrix"),
+        ("--servers 8 --transport dctcp", "level: transport needs --level packet"),
+        ("--servers 8 --bytes-per-pair 0B --level packet", "0 bytes is not a size above 0"),
         ("--servers 8 --mode released", "invalid choice: 'released'"),
         ("--servers 4 --degree 3 --mode paper --reconfigurations 2", "is not from 1 to 1"),
     ],

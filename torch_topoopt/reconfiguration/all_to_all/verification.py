@@ -104,11 +104,15 @@ def check_barriers(schedule: AllToAllSchedule) -> None:
         raise ScheduleError(f"chunk {source} to {target}: is under way when its round ends")
 
 
+def chunk_numbers(schedule: AllToAllSchedule, sends: NDArray[np.int32]) -> NDArray[np.int64]:
+    """A number for the chunk of each of these sends."""
+    pairs = sends[:, SOURCE].astype(np.int64) * schedule.servers
+    numbers: NDArray[np.int64] = pairs + sends[:, TARGET]
+    return numbers * _most_parts(schedule) + sends[:, PART]
+
+
 def _chunks(schedule: AllToAllSchedule) -> NDArray[np.int64]:
-    """A number for the chunk of each send."""
-    pairs = schedule.sends[:, SOURCE].astype(np.int64) * schedule.servers
-    numbers: NDArray[np.int64] = pairs + schedule.sends[:, TARGET]
-    return numbers * _most_parts(schedule) + schedule.sends[:, PART]
+    return chunk_numbers(schedule, schedule.sends)
 
 
 def _most_parts(schedule: AllToAllSchedule) -> int:

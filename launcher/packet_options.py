@@ -1,4 +1,4 @@
-"""The options of the packet level of `topoopt simulate`."""
+"""The options of the packet level of `topoopt simulate`, `compare` and `alltoall`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def add_level(options: argparse.ArgumentParser) -> None:
     )
 
 
-def add_options(options: argparse.ArgumentParser, *, seed: bool = True) -> None:
-    """Adds them; without `seed` where the verb has a --seed of its own."""
+def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: bool = True) -> None:
+    """Adds them; without `seed` where the verb has a --seed of its own, without `rings` where it
+    simulates none."""
     from torch_topoopt.sim.iteration_program import RING_STEPS
     from torch_topoopt.sim.packet import ACKS, TRANSPORTS
 
@@ -43,12 +44,14 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True) -> None:
     )
     if seed:
         packet.add_argument("--seed", type=int, metavar="N", help="of all that is drawn by chance")
-    packet.add_argument(
-        "--ring-steps",
-        choices=RING_STEPS,
-        help="steps of a ring AllReduce: together, as one flow for each hop (default); chained: "
-        "a server sends what it received in the step before; barrier: all wait for all",
-    )
+    if rings:
+        packet.add_argument(
+            "--ring-steps",
+            choices=RING_STEPS,
+            help="steps of a ring AllReduce: together, as one flow for each hop (default); "
+            "chained: a server sends what it received in the step before; barrier: all wait for "
+            "all",
+        )
     packet.add_argument(
         "--option",
         action="append",
@@ -65,7 +68,7 @@ def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[s
         "mtu_bytes": arguments.mtu,
         "acks": arguments.acks,
         "lossless": arguments.lossless,
-        "ring_steps": arguments.ring_steps,
+        "ring_steps": getattr(arguments, "ring_steps", None),
         "seed": arguments.seed if seed else None,
     }
     options = {name: value for name, value in given.items() if value is not None}
