@@ -6,19 +6,25 @@
     python benchmarks/alltoall.py delays --servers 16 --degree 1 --workloads random   # Figure 14
 
 800 Gb/s, alpha 500 ns, chunks of 4 MB, as in "To Reconfigure or Not to Reconfigure"; sizes are
-means, in MB. Baselines: circulant and kautz, static, as DirectConnect's; rings, TopoOpt's union of
-strides; mixnet, circuits for the largest demands; fast, a sum of permutations. Their routes and
-schedules are made as ours are, and all are replayed. `cells` prints, for each, the delay at which
-reconfiguring gains most (as the figures do), what ours and the best baseline take then, and over
-all delays the largest ratio of the two: above 1 ours would be slower. `ratios` prints slots over
-Theorem 1's bound, the worst of all numbers of topologies, with one circuit and chunks that stay.
+means, in MB. Baselines: circulant and kautz, static, as DirectConnect's, with the routes of its
+linear program; rings, TopoOpt's union of strides; mixnet, circuits for the largest demands; fast, a
+sum of permutations. Their other routes and their schedules are made as ours are, and all are
+replayed. `cells` prints, for each, the delay at which reconfiguring gains most (as the figures do),
+what ours and the best baseline take then, and over all delays the largest ratio of the two: above 1
+ours would be slower. `ratios` prints slots over Theorem 1's bound, the worst of all numbers of
+topologies, with one circuit and chunks that stay.
+
+`--keep FILE` stores what was planned, and takes from there what it has; `plot FILE --out DIR` draws
+the figures of which it has cells.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +36,7 @@ from torch_topoopt.reconfiguration.all_to_all.demand_topologies import (
     permutation_schedule,
 )
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
 from torch_topoopt.reconfiguration.all_to_all.schedule import circulant_links
 from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
@@ -83,6 +90,9 @@ def baselines(counts: NDArray[np.int32], degree: int, seed: int) -> dict[str, Ti
     if degree > 1:
         static["kautz"] = kautz_links(n, degree)[None]
     schedules = {name: sequence_schedule(links, counts) for name, links in static.items()}
+    if degree > 1 and n <= MOST_ROUTED:  # with one circuit there is one route
+        for name in ("circulant", "kautz"):
+            schedules[name] = optimal_schedule(static[name][0], counts)[0]
     schedules["fast"] = permutation_schedule(counts, degree)
     for schedule in schedules.values():
         verify(schedule)
@@ -113,13 +123,31 @@ def cells(
     """(name, baselines, ours) of every combination that is asked for."""
     asked = itertools.product(chosen.servers, chosen.degree, chosen.workloads, chosen.sizes)
     for n, degree, workload, size in asked:
-        counts = chunk_counts(n, workload, size, chosen.seed)
+        kept = read_kept(chosen.keep)
+        key = f"{n} {degree} {workload} {size:g} {chosen.seed}"
+        if key not in kept:
+            counts = chunk_counts(n, workload, size, chosen.seed)
+            others = baselines(counts, degree, chosen.seed)
+            kept[key] = {"others": others, "ours": ours(counts, degree, workload, chosen.seed)}
+            if chosen.keep is not None:
+                write_kept(chosen.keep, kept)
         name = f"{n:7}  {degree:8}  {workload:8} {size:3g} MB"
-        yield (
-            name,
-            baselines(counts, degree, chosen.seed),
-            ours(counts, degree, workload, chosen.seed),
-        )
+        yield name, kept[key]["others"], kept[key]["ours"]
+
+
+def read_kept(path: Path | None) -> dict[str, Any]:
+    """By servers, circuits, sizes, their mean and the seed: (topologies, slots) of all."""
+    if path is None or not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def write_kept(path: Path, kept: dict[str, Any]) -> None:
+    """In one step: a stopped run leaves a whole file."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def show_cells(chosen: argparse.Namespace) -> None:
@@ -189,6 +217,7 @@ def main() -> None:
     options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     options.add_argument("--sizes", type=float, nargs="+", default=[32.0], help="mean, MB")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--keep", type=Path, help="store what was planned, and take it from there")
     chosen = options.parse_args()
     {"cells": show_cells, "ratios": show_ratios, "delays": show_delays}[chosen.what](chosen)
 

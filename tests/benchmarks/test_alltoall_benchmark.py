@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import alltoall
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("workload", alltoall.WORKLOADS)
@@ -44,3 +48,16 @@ def test_cells_delays_and_ratios_are_printed(
     assert re.search(r"mean of 1 cells: [\d.]+% less; worst (0\.\d+|1\.000)", text)
     assert "servers, circuits, sizes: 5 1 random 32 MB; times in ms" in text
     assert re.search(r" 8  1\.100 \(d = +4\)", text)
+
+
+def test_what_is_kept_is_not_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "cells.json"
+    cell = ["--servers", "5", "--degree", "2", "--workloads", "zipf", "--keep", str(kept)]
+    monkeypatch.setattr("sys.argv", ["alltoall.py", "cells", *cell])
+    alltoall.main()
+    first = capsys.readouterr().out
+    monkeypatch.setattr(alltoall, "ours", None)
+    alltoall.main()
+    assert capsys.readouterr().out == first

@@ -1,14 +1,15 @@
 """A strategy for every number of topologies.
 
 Mode "best" looks for the fewest slots: circulants whose chunks are carried over (circulants.py),
-and for one topology of two circuits or more the generalised Kautz graph with balanced routes, too.
+and for one topology of two circuits or more the generalised Kautz graph with balanced routes, or
+those of a linear program, too.
 Mode "paper" is "To Reconfigure or Not to Reconfigure": single cycles shifted in one order, or
 rounds and contraction on both bases (rounds.py); a chunk stays on one topology.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import (
@@ -22,6 +23,7 @@ from torch_topoopt.reconfiguration.all_to_all.circulants import (
 from torch_topoopt.reconfiguration.all_to_all.forwarding import forwarded
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
 from torch_topoopt.reconfiguration.all_to_all.link_routes import balanced_routes
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
 from torch_topoopt.reconfiguration.all_to_all.rounds import paper_schedules
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
     best_shifts,
@@ -141,10 +143,20 @@ def _best(
         if d == 1 and degree == 1:
             base = "ring"
         elif d == 1:
-            kautz = forwarded(balanced_routes(kautz_links(servers, degree)))
+            kautz = _on_kautz(servers, degree)
             if kautz.slots < schedule.slots:
                 base, schedule = "kautz", kautz
         yield base, schedule
+
+
+def _on_kautz(servers: int, degree: int) -> AllToAllSchedule:
+    """Of balanced routes and those of a linear program, where there are few servers, the better."""
+    links = kautz_links(servers, degree)
+    balanced = forwarded(balanced_routes(links))
+    if servers > MOST_ROUTED:
+        return balanced
+    optimal, _ = optimal_schedule(links, balanced.chunk_counts())
+    return min(balanced, replace(optimal, counts=None), key=lambda schedule: schedule.slots)
 
 
 def _paper(servers: int, degree: int) -> Iterator[tuple[str, AllToAllSchedule]]:

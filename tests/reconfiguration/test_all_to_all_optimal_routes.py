@@ -1,0 +1,74 @@
+"""Routes by a linear program: its load is a bound, and the chunks that follow it come close."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
+from torch_topoopt.reconfiguration.all_to_all.schedule import (
+    PORT,
+    SENDER,
+    circulant_links,
+)
+from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def _random_counts(servers: int, seed: int) -> NDArray[np.int32]:
+    counts = np.random.default_rng(seed).integers(0, 9, (servers, servers)).astype(np.int32)
+    np.fill_diagonal(counts, 0)
+    return counts
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(3, 12), st.integers(1, 3), st.integers(0, 99))
+def test_no_schedule_goes_below_the_program_s_load(n: int, degree: int, seed: int) -> None:
+    degree = min(degree, n - 1)
+    counts = _random_counts(n, seed)
+    links = kautz_links(n, degree) if degree > 1 else circulant_links(n, [[1]])[0]
+    schedule, least = optimal_schedule(links, counts)
+    assert verify(schedule).slots == schedule.slots
+    busiest = np.bincount(schedule.sends[:, SENDER] * degree + schedule.sends[:, PORT]).max()
+    assert least - 1e-6 <= busiest <= schedule.slots
+    other = sequence_schedule(links[None], counts)
+    assert other.slots >= least - 1e-6
+
+
+def test_a_ring_s_load_is_that_of_its_only_routes() -> None:
+    n = 9
+    counts = np.ones((n, n), dtype=np.int32) - np.eye(n, dtype=np.int32)
+    schedule, least = optimal_schedule(circulant_links(n, [[1]])[0], counts)
+    assert least == pytest.approx(n * (n - 1) / 2, rel=1e-3)
+    assert schedule.slots == n * (n - 1) // 2
+
+
+def test_rounding_costs_little_where_there_are_many_chunks() -> None:
+    counts = 8 * _random_counts(16, 0)
+    schedule, least = optimal_schedule(kautz_links(16, 2), counts)
+    assert schedule.slots <= 1.02 * least
+
+
+def test_circuits_side_by_side_share_their_chunks() -> None:
+    counts = _random_counts(5, 1)
+    one, _ = optimal_schedule(circulant_links(5, [[1]])[0], counts)
+    two, _ = optimal_schedule(circulant_links(5, [[1, 1]])[0], counts)
+    assert set(two.sends[:, PORT]) == {0, 1}
+    assert two.slots <= one.slots / 2 + 4
+
+
+def test_what_has_no_routes_is_an_error() -> None:
+    counts = _random_counts(6, 2)
+    with pytest.raises(ValueError, match="links: the linear program has no routes"):
+        optimal_schedule(circulant_links(6, [[2]])[0], counts)
+    many = np.zeros((MOST_ROUTED + 1,) * 2, dtype=np.int32)
+    with pytest.raises(ValueError, match="is more than 64"):
+        optimal_schedule(circulant_links(MOST_ROUTED + 1, [[1]])[0], many)
