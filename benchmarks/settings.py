@@ -106,10 +106,21 @@ def loopback(ranks: int, degree: int, gbps: float | None) -> Iterator[Setting]:
 
 
 @contextlib.contextmanager
-def direct_fabric(ranks: int, degree: int, gbps: float, mtu: int) -> Iterator[Setting]:
-    """Every rank is a host of a direct-connect fabric of network namespaces."""
+def direct_fabric(
+    ranks: int, degree: int, gbps: float, mtu: int, *, switch_delay_s: float | None = None
+) -> Iterator[Setting]:
+    """Every rank is a host of a direct-connect fabric of network namespaces.
+
+    With a switch of that delay between them hosts forward for each other, and circuits may move.
+    """
     plan = make_plan(ranks, degree, gbps)
-    fabric = NetnsFabric(f"bench-{os.getpid()}", NetnsOptions(gbps=gbps, mtu=mtu))
+    options = NetnsOptions(
+        gbps=gbps,
+        mtu=mtu,
+        relay="user" if switch_delay_s is None else "kernel",
+        switch_delay_s=switch_delay_s,
+    )
+    fabric = NetnsFabric(f"bench-{os.getpid()}", options)
     with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
         try:
             wiring = fabric.connect(plan)

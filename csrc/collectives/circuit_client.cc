@@ -15,6 +15,13 @@ namespace {
 
 constexpr size_t kMostLineBytes = 64 << 20;  // schedules of many servers are long
 
+std::string onOneLine(std::string text) {
+  for (char& letter : text) {
+    if (letter == '\n') letter = ' ';
+  }
+  return text;
+}
+
 }  // namespace
 
 CircuitClient::CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members)
@@ -51,11 +58,11 @@ void CircuitClient::ready(uint32_t channel, uint64_t number, size_t topology) {
 
 void CircuitClient::leave(uint32_t channel, uint64_t number, const std::string& why) {
   if (calls_.erase(channel) == 0) return;
-  std::string line = why;
-  for (char& letter : line) {
-    if (letter == '\n') letter = ' ';
-  }
-  send("leave " + std::to_string(channel) + " " + std::to_string(number) + " " + line);
+  send("leave " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
+}
+
+void CircuitClient::lost(uint32_t channel, uint64_t number, const std::string& why) {
+  send("lost " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
 }
 
 // Lines are short, and the other end reads all the time: one that does not is as good as gone.
@@ -119,17 +126,7 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
     calls_.erase(found);
     return call.stay();
   }
-  if (what == "move") {
-    uint64_t id = 0;
-    words >> id;
-    Bytes bytes(members_, std::vector<size_t>(members_));
-    for (auto& row : bytes) {
-      for (size_t& count : row) words >> count;
-    }
-    const auto program = programs_.find(id);
-    if (!words || program == programs_.end()) return lose("its answer cannot be read");
-    return call.move(program->second, std::move(bytes));
-  }
+  if (what == "move") return onMove(call, words);
   if (what == "moved") {
     size_t topology = 0;
     words >> topology;
@@ -140,6 +137,21 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
   std::getline(words >> std::ws, why);
   calls_.erase(found);
   call.stopped(why);
+}
+
+void CircuitClient::onMove(const Call& call, std::istream& words) {
+  uint64_t id = 0;
+  Move move{nullptr, 0, Bytes(members_, std::vector<size_t>(members_))};
+  words >> id >> move.channel;
+  for (auto& row : move.bytes) {
+    for (size_t& count : row) words >> count;
+  }
+  const auto program = programs_.find(id);
+  const bool known = program != programs_.end();
+  const bool free = move.channel >= kFirstCircuitChannel && move.channel < kFirstProbeChannel;
+  if (!words || !known || !free) return lose("its answer cannot be read");
+  move.program = program->second;
+  call.move(move);
 }
 
 // Nobody knows what becomes of circuits from here on.

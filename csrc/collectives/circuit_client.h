@@ -6,11 +6,15 @@
 //     schedule ID N... and           once per schedule: of each topology the number of its hops,
 //     and
 //                                    each one's sender, receiver, source and target
-//     move CHANNEL NUMBER ID BYTES.. by a schedule; what all members send, row after row
+//     move CHANNEL NUMBER ID         by a schedule, on a channel (from kFirstCircuitChannel on)
+//     that
+//       DATA BYTES...                  is a new one after each stop; what all members send, by rows
 //   ready CHANNEL NUMBER TOPOLOGY  all that comes before this topology is done here; one beyond the
 //                                  last means the plan's own circuits. The answer is one of
 //     moved CHANNEL NUMBER TOPOLOGY  its circuits carry light
-//     stop CHANNEL NUMBER REASON     they do not, and those of the plan are there again
+//     stop CHANNEL NUMBER REASON     they do not, and those of the plan are there again; also while
+//                                    chunks travel, if circuits were lost
+//   lost CHANNEL NUMBER REASON     while chunks travel: circuits seem to be lost; all get `stop`
 //   leave CHANNEL NUMBER REASON    the group has failed here; others get `stop`
 
 #pragma once
@@ -34,11 +38,18 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
  public:
   using Bytes = std::vector<std::vector<size_t>>;  // of each member for each
 
+  // What `move` says.
+  struct Move {
+    std::shared_ptr<const CircuitProgram> program;
+    uint32_t channel;
+    Bytes bytes;
+  };
+
   // Whom the answers about one collective are for, until it was answered `stay`, was stopped, or
   // left. Called on the loop.
   struct Call {
     std::function<void()> stay;
-    std::function<void(std::shared_ptr<const CircuitProgram>, Bytes)> move;
+    std::function<void(const Move&)> move;
     std::function<void(size_t topology)> moved;
     std::function<void(const std::string& why)> stopped;
   };
@@ -55,6 +66,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   // Loop, all of them. One collective of a channel at a time.
   void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes, Call call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
+  void lost(uint32_t channel, uint64_t number, const std::string& why);
   void leave(uint32_t channel, uint64_t number, const std::string& why);
   // The collective has ended here.
   void finished(uint32_t channel) { calls_.erase(channel); }
@@ -70,6 +82,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   void onLine(const std::string& line);
   void onSchedule(std::istream& words);
   void onAnswer(const std::string& what, std::istream& words);
+  void onMove(const Call& call, std::istream& words);
   void lose(const std::string& why);
   void stopAll();
 

@@ -63,7 +63,8 @@ class LinkGroup final : public Group {
     std::vector<std::shared_ptr<const PreparedSchedule>> parts{};  // one per topology
     size_t topology = 0;                                           // that comes next, or is there
     bool chosen = false;                                           // it was answered that they move
-    bool runs = false;  // chunks travel; else all members wait for circuits
+    bool runs = false;            // chunks travel; else all members wait for circuits
+    std::map<int, int> silent{};  // rank that chunks are sent to now -> looks without an answer
   };
   // What this member has sent to each in an exchange.
   struct Exchanged {
@@ -99,11 +100,14 @@ class LinkGroup final : public Group {
   bool asksForCircuits(const Pending& pending) const;
   void askForCircuits();
   void onCircuitsStay();
-  void onCircuitsMove(const CircuitProgram& program, const CircuitClient::Bytes& bytes);
+  void onCircuitsMove(const CircuitClient::Move& move);
   void onCircuitsMoved(size_t topology);
   void onCircuitsStopped(const std::string& why);
   void endTopology();
+  void watchCircuits();
   void leaveCircuits(const std::string& why);
+  void openCircuitChannel(uint32_t channel);
+  void closeCircuitChannel(const std::string& why);
 
   // Mismatches (link_group_mismatch.cc).
   void remember(uint64_t number, const CollectiveRequest& request);
@@ -135,6 +139,7 @@ class LinkGroup final : public Group {
   uint8_t barrier_byte_ = 0;  // what barriers reduce
   bool running_ = false;
   bool starting_ = false;
+  std::optional<uint32_t> circuit_channel_;  // on which chunks travel while circuits move
   std::optional<Moving> moving_;
   std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of operations that are over
   bool calling_done_ = false;

@@ -5,6 +5,10 @@
 // the first one brings: nothing is on its way while circuits are dark. So an all-to-all whose
 // circuits do not come up ends with an error at the same place on all members, and the group goes
 // on with what comes next.
+//
+// Circuits may as well be lost while chunks travel. Chunks have a channel of their own, which is
+// closed then: what is left of them on the way belongs to nobody, and comes to nothing that begins
+// after it. Who moves circuits sees most losses; a member whose chunks nobody acknowledges says so.
 
 #include <stdexcept>
 #include <utility>
@@ -13,6 +17,12 @@
 #include "common/errors.h"
 
 namespace topoopt {
+namespace {
+
+// Of watchProgress(). Longer than TCP needs on the slowest way back that is not lost.
+constexpr int kMostSilentLooks = 10;
+
+}  // namespace
 
 bool LinkGroup::asksForCircuits(const Pending& pending) const {
   const CallName name = pending.called.name;
@@ -24,13 +34,11 @@ void LinkGroup::askForCircuits() {
   const uint64_t number = pending.number;
   moving_ = Moving{.number = number};
   // A group that fails leaves, and is called no more.
-  config_.circuits->ask(
-      config_.channel, number, pending.shape.counts,
-      {.stay = [this] { onCircuitsStay(); },
-       .move = [this](const std::shared_ptr<const CircuitProgram>& program,
-                      const CircuitClient::Bytes& bytes) { onCircuitsMove(*program, bytes); },
-       .moved = [this](size_t topology) { onCircuitsMoved(topology); },
-       .stopped = [this](const std::string& why) { onCircuitsStopped(why); }});
+  config_.circuits->ask(config_.channel, number, pending.shape.counts,
+                        {.stay = [this] { onCircuitsStay(); },
+                         .move = [this](const CircuitClient::Move& move) { onCircuitsMove(move); },
+                         .moved = [this](size_t topology) { onCircuitsMoved(topology); },
+                         .stopped = [this](const std::string& why) { onCircuitsStopped(why); }});
 }
 
 void LinkGroup::onCircuitsStay() {
@@ -42,8 +50,9 @@ void LinkGroup::onCircuitsStay() {
 
 // What others say that they send must be what this member receives: it is found here, for relays
 // know only what is said.
-void LinkGroup::onCircuitsMove(const CircuitProgram& program, const CircuitClient::Bytes& bytes) {
+void LinkGroup::onCircuitsMove(const CircuitClient::Move& move) {
   Pending& pending = queue_.front();
+  const CircuitClient::Bytes& bytes = move.bytes;
   for (int member = 0; member < size(); ++member) {
     const size_t sent = bytes[member][config_.rank];
     const size_t expected = pending.shape.received[member];
@@ -55,7 +64,7 @@ void LinkGroup::onCircuitsMove(const CircuitProgram& program, const CircuitClien
   }
   const int part = partsOf(versions_.at(0).schedules->layout()).direct;
   try {
-    for (Schedule& schedule : circuitSchedules(program, config_.rank, bytes, part)) {
+    for (Schedule& schedule : circuitSchedules(*move.program, config_.rank, bytes, part)) {
       moving_->parts.push_back(std::make_shared<const PreparedSchedule>(
           topoopt::prepare(Algorithm::kDirect, std::move(schedule))));
     }
@@ -67,6 +76,8 @@ void LinkGroup::onCircuitsMove(const CircuitProgram& program, const CircuitClien
   size_t scratch_bytes = 0;
   for (const auto& prepared : moving_->parts) scratch_bytes = prepared->schedule.scratch_bytes;
   pending.setup.scratch = scratch_.reserve(scratch_bytes);
+  pending.setup.channel = move.channel;
+  openCircuitChannel(move.channel);
   moving_->chosen = true;
   endpoint_->holdCables();
   config_.circuits->ready(config_.channel, moving_->number, 0);
@@ -81,8 +92,12 @@ void LinkGroup::onCircuitsMoved(size_t topology) {
     return endFirst(nullptr);
   }
   moving_->runs = true;
+  moving_->silent.clear();
   Operation::Setup setup = queue_.front().setup;
   setup.prepared = moving_->parts[topology];
+  for (const Lane& lane : setup.prepared->schedule.lanes) {
+    for (const Send& send : lane.sends) moving_->silent[config_.ranks[send.peer]] = 0;
+  }
   operation_.start(std::move(setup));
 }
 
@@ -93,21 +108,49 @@ void LinkGroup::endTopology() {
   config_.circuits->ready(config_.channel, moving_->number, moving_->topology);
 }
 
+// Now and then, while something runs.
+void LinkGroup::watchCircuits() {
+  if (!moving_ || !moving_->runs) return;
+  for (auto& [rank, looks] : moving_->silent) {
+    looks = endpoint_->answers(rank) ? 0 : looks + 1;
+    if (looks != kMostSilentLooks) continue;
+    config_.circuits->lost(
+        config_.channel, moving_->number,
+        "rank " + std::to_string(rank) + " acknowledges nothing of what this rank sends it");
+  }
+}
+
 void LinkGroup::onCircuitsStopped(const std::string& why) {
   if (!moving_) return;
   const Pending& pending = queue_.front();
-  const bool waits = !moving_->runs;
-  if (moving_->chosen) endpoint_->letCablesGo();
+  if (moving_->runs) operation_.cancel();
+  if (moving_->chosen) {
+    closeCircuitChannel(why);
+    endpoint_->letCablesGo();
+  }
   moving_.reset();
   const auto error = std::make_exception_ptr(
       AbortedError(textOf(pending.called, config_.ranks) + " (operation " +
                    std::to_string(pending.number) + " of group " + config_.name + "): " + why));
-  // What is on its way would be taken for a part of what comes next.
-  if (!waits) return fail(error, Notify::kAllRanks);
   endFirst(error);
 }
 
+void LinkGroup::openCircuitChannel(uint32_t channel) {
+  if (circuit_channel_ == channel) return;
+  closeCircuitChannel("another one follows");
+  circuit_channel_ = channel;
+  endpoint_->openChannel(channel,
+                         {.failed = [this, weak = weak_from_this()](std::exception_ptr error) {
+                           if (const auto self = weak.lock()) fail(error, Notify::kAllRanks);
+                         }});
+}
+
+void LinkGroup::closeCircuitChannel(const std::string& why) {
+  if (circuit_channel_) endpoint_->closeChannel(*std::exchange(circuit_channel_, {}), why);
+}
+
 void LinkGroup::leaveCircuits(const std::string& why) {
+  closeCircuitChannel(why);
   if (!moving_) return;
   if (moving_->chosen) endpoint_->letCablesGo();
   config_.circuits->leave(config_.channel, moving_->number, why);

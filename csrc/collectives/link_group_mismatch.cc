@@ -38,6 +38,7 @@ void LinkGroup::watchProgress() {
   progress_timer_ = endpoint_->reactor().after(kStandstill, [this] {
     progress_timer_.reset();
     if (!running_) return;  // the next operation starts the timer
+    watchCircuits();
     const std::pair seen(queue_.front().number, operation_.progress());
     if (std::exchange(progress_seen_, seen) == seen) onStandstill();
     if (!progress_timer_) watchProgress();

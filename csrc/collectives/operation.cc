@@ -62,7 +62,7 @@ std::pair<uint64_t, size_t> Operation::progress() const {
     const Lane& lane = setup_.prepared->schedule.lanes[i];
     for (size_t r = 0; r < lanes_[i].next_receive; ++r) {
       if (received_[lanes_[i].receives_at + r] != Arrival::kPending) continue;
-      consumed += endpoint_.consumedOf({ranks_[lane.receives[r].peer], channel_, lane.stream});
+      consumed += endpoint_.consumedOf({ranks_[lane.receives[r].peer], channel(), lane.stream});
     }
   }
   return {consumed, left_};
@@ -116,7 +116,7 @@ bool Operation::postReceive(int index) {
   const Receive& receive = receives[state.next_receive];
   if (!received(receive.after) || !freed(receive.after_send)) return false;
   const StepRef step{index, static_cast<int>(state.next_receive++)};
-  endpoint_.receive({ranks_[receive.peer], channel_, lane(index).stream}, at(receive.into),
+  endpoint_.receive({ranks_[receive.peer], channel(), lane(index).stream}, at(receive.into),
                     receive.into.bytes, setup_.fingerprint,
                     [this, step](std::exception_ptr error) { onReceived(step, error); });
   return true;
@@ -130,7 +130,7 @@ bool Operation::issueSend(int index) {
   if (!received(send.after)) return false;
   const StepRef step{index, static_cast<int>(state.next_send++)};
   endpoint_.send(
-      {ranks_[send.peer], channel_, lane(index).stream}, at(send.from), send.from.bytes,
+      {ranks_[send.peer], channel(), lane(index).stream}, at(send.from), send.from.bytes,
       setup_.fingerprint, [this, step](std::exception_ptr error) { onSent(step, error); },
       receives_left_ == 0 || departure(step) == Departure::kAwaited);
   return true;
@@ -195,7 +195,7 @@ bool Operation::freed(const StepRef& send) {
   if (sent(send)) return true;
   if (departure(send) == Departure::kPending) {
     departure(send) = Departure::kAwaited;
-    endpoint_.hurry(channel_);
+    endpoint_.hurry(channel());
   }
   return false;
 }
@@ -203,7 +203,7 @@ bool Operation::freed(const StepRef& send) {
 // When only sends are left, their memory is what the caller waits for.
 void Operation::hurrySends() {
   if (!running_ || receives_left_ > 0 || std::exchange(hurried_, true)) return;
-  endpoint_.hurry(channel_);
+  endpoint_.hurry(channel());
 }
 
 // What is over is reported when no call is left on the stack that would look at it again.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ class Operation {
     DataType type = DataType::kUint8;
     ReduceOp op = ReduceOp::kSum;
     uint64_t fingerprint = 0;
+    std::optional<uint32_t> channel{};  // if it is not the group's
   };
 
   // `ranks` are the group's members as ranks of the endpoint. `done` is called at the end of every
@@ -73,6 +75,7 @@ class Operation {
   enum class Arrival : uint8_t { kPending, kArrived, kComplete };
   enum class Departure : uint8_t { kPending, kAwaited, kComplete };  // kAwaited: a step waits
 
+  uint32_t channel() const { return setup_.channel.value_or(channel_); }
   const Lane& lane(int index) const { return setup_.prepared->schedule.lanes[index]; }
   Arrival& arrival(const StepRef& step) {
     return received_[lanes_[step.lane].receives_at + step.index];

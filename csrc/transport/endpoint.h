@@ -168,6 +168,9 @@ class Endpoint final : private Link::Observer {
   // here until the last one that holds them lets go.
   void holdCables();
   void letCablesGo();
+  // Loop. Whether the system of a neighbour has acknowledged something since the last call, or has
+  // nothing to acknowledge. For ranks that hold cables, which nobody else asks meanwhile.
+  bool answers(int neighbour);
 
   // Not on the loop: one entry per link, in the order of the configuration.
   std::vector<LinkTraffic> traffic();

@@ -438,6 +438,15 @@ void Endpoint::letCablesGo() {
   for (Neighbour& neighbour : neighbours_) neighbour.quiet_looks = 0;
 }
 
+bool Endpoint::answers(int neighbour) {
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    if (!spec.sends || spec.peerRank() != neighbour || !links_[i]->usable()) continue;
+    if (links_[i]->acknowledged() != Acknowledged::kAdvances) return false;
+  }
+  return true;
+}
+
 void Endpoint::tick() {
   for (auto& [number, cable] : cables_) {
     if (cables_held_ > 0) break;

@@ -94,6 +94,8 @@ inline uint32_t callNumberOf(uint64_t fingerprint) {
   return static_cast<uint32_t>(fingerprint >> 32);
 }
 
+// Chunks that circuits move for have channels from here on; those of groups are lower.
+inline constexpr uint32_t kFirstCircuitChannel = 0x80000000;
 // Channels from here on measure the network. What they carry is no payload to the counters, which
 // count what a job has sent.
 inline constexpr uint32_t kFirstProbeChannel = 0xfffffff0;

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
+import re
+import subprocess
+import time
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +23,8 @@ from support.limits import limit_s
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.fabric.netns.switch import NetnsSwitch
+from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.circuit_service import (
     CIRCUITS_VARIABLE,
@@ -25,13 +34,13 @@ from torch_topoopt.reconfiguration.circuit_service import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-
 SERVERS = 4
+LARGE = 2_000_000  # bytes for each other, of which links of 20 Mb/s carry one in 0.8 s
+SWITCH_VARIABLE = "TOPOOPT_TEST_SWITCH"  # its namespace
 
 
 def sizes_of(world: int, seed: int) -> NDArray[np.int64]:
@@ -108,14 +117,80 @@ def with_a_dark_circuit(rank: int, world: int) -> tuple[str, list[bool]]:
     return error, [bool((total == sum(range(world))).all()), *right]
 
 
+def remove_a_circuit() -> None:
+    switch = NetnsSwitch(os.environ[SWITCH_VARIABLE])
+    (circuit,) = (circuit for circuit in switch.circuits() if circuit.ingress == "1A")
+    switch.apply(Difference(remove=(circuit,), add=()))
+
+
+def run(*commands: str) -> None:
+    for command in commands:
+        subprocess.run(command.split(), check=True, timeout=limit_s(10))
+
+
+# What rank 0 does to the circuits at its port 0, and what makes them whole again.
+LOSSES: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+    "removed at the switch": (remove_a_circuit, lambda: None),
+    "port down": (lambda: run("ip link set port0 down"), lambda: run("ip link set port0 up")),
+    "silent": (
+        lambda: run(
+            "nft add table inet cut",
+            "nft add chain inet cut in { type filter hook input priority 0 ; }",
+            "nft add rule inet cut in iifname port0 drop",
+        ),
+        lambda: run("nft delete table inet cut"),
+    ),
+}
+
+
+def sent_bytes(interface: str) -> int:
+    """Of this process's namespace."""
+    (line,) = (
+        line
+        for line in Path("/proc/self/net/dev").read_text().splitlines()
+        if line.strip().startswith(f"{interface}:")
+    )
+    return int(line.split()[9])
+
+
+def with_a_lost_circuit(rank: int, world: int, loss: str) -> tuple[str, list[bool]]:
+    """The first all-to-all ends while chunks travel; the group goes on."""
+    cut, mend = LOSSES[loss]
+    dist.init_process_group("topoopt", timeout=timedelta(seconds=limit_s(60)))
+    dist.barrier()
+    before = sent_bytes("port0")
+    own = torch.zeros(world * LARGE, dtype=torch.uint8)
+    work = dist.all_to_all_single(torch.empty_like(own), own, async_op=True)
+    if rank == 0:
+        deadline = time.monotonic() + limit_s(30)
+        while sent_bytes("port0") < before + LARGE // 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        cut()
+    error = ""
+    try:
+        work.wait()
+    except RuntimeError as caught:
+        error = str(caught)
+    if rank == 0:
+        mend()
+    total = torch.full((10_000,), float(rank))
+    dist.all_reduce(total)
+    into = even(rank, world).view(world, -1)
+    right = [bool((into[source] % world == source).all()) for source in range(world)]
+    dist.destroy_process_group()
+    return error, [bool((total == sum(range(world))).all()), *right]
+
+
 class Bench:
     """A fabric whose circuits move, and what its service was asked for."""
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, gbps: float | None) -> None:
         self.plan = make_plan(SERVERS, 2)
-        self.fabric = NetnsFabric(
-            a_name(), NetnsOptions(relay="kernel", switch_delay_s=0.005, timeout_s=limit_s(0.5))
+        options = NetnsOptions(
+            gbps=gbps, relay="kernel", switch_delay_s=0.005, timeout_s=limit_s(0.5)
         )
+        self.fabric = NetnsFabric(a_name(), options)
         stack.callback(self.fabric.close)
         self.plan.save(folder / "plan.json")
         self.fabric.connect(self.plan).save(folder / "wiring.json")
@@ -141,17 +216,22 @@ class Bench:
                 GLOO_SOCKET_IFNAME="management",  # host names lead nowhere in a namespace
                 TOPOOPT_PLAN=str(self.folder / "plan.json"),
                 TOPOOPT_WIRING=str(self.folder / "wiring.json"),
-                **{CIRCUITS_VARIABLE: self.service.path},
+                **{
+                    CIRCUITS_VARIABLE: self.service.path,
+                    SWITCH_VARIABLE: self.fabric.layout.switch_namespace,
+                },
             )
         )
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+@pytest.fixture(params=[None])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
     require_namespaces()
     own_state(tmp_path, monkeypatch)
     with contextlib.ExitStack() as stack:
-        yield Bench(tmp_path, stack)
+        yield Bench(tmp_path, stack, request.param)
 
 
 def test_results_are_those_of_gloo(bench: Bench) -> None:
@@ -180,3 +260,22 @@ def test_a_circuit_that_stays_dark_stops_one_all_to_all(
         assert "no light on 2A-5B after 1 s" in error
         assert all(right)
     assert [bool(exchange.error) for exchange in bench.ended] == [True, False]
+
+
+@pytest.mark.parametrize("bench", [0.02], indirect=True)
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        ("removed at the switch", r"lost the light on 1A-\d+B while it was used"),
+        ("port down", r"lost the light on .*1A-\d+B.* while it was used"),
+        ("silent", r"server \d: rank \d acknowledges nothing of what this rank sends it"),
+    ],
+)
+def test_a_circuit_that_is_lost_while_chunks_travel_ends_that_all_to_all_at_once(
+    bench: Bench, loss: str, why: str
+) -> None:
+    for error, right in bench.run(functools.partial(with_a_lost_circuit, loss=loss)):
+        assert re.search(why, error), error
+        assert all(right)
+    assert [bool(exchange.error) for exchange in bench.ended] == [True, False]
+    assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))

@@ -49,7 +49,8 @@ std::string schedule() {
 }
 
 // Who moves the circuits, in this test: says of each all-to-all what `answer` does, in its order.
-// "" is moved, "stay", "stop N" stops at topology N; "ignore" never answers.
+// "" is moved, "stay", "stop N" stops at topology N; "cut N" says that it is there and at once,
+// while chunks travel, that it is lost; "ignore" never answers.
 class Mover {
  public:
   explicit Mover(std::vector<std::string> answers) : answers_(std::move(answers)) {
@@ -118,9 +119,16 @@ class Mover {
       said_[what + " " + name + " " + (what == "ready" ? rest : "")].insert(member);
     if (what == "ask" && rows_.size() == kSize) return choose(name);
     if (what == "ready" && said_[what + " " + name + " " + rest].size() == kSize) {
-      tell(answer_ == "stop " + rest ? "stop " + name + " the circuits stay dark\n"
-                                     : "moved " + name + " " + rest + "\n");
+      if (answer_ == "stop " + rest) return stop(name, "the circuits stay dark");
+      const std::string moved = "moved " + name + " " + rest + "\n";
+      if (answer_ == "cut " + rest) return stop(name, "the circuits are lost", moved);
+      tell(moved);
     }
+  }
+
+  void stop(const std::string& name, const std::string& why, const std::string& before = "") {
+    ++channel_;
+    tell(before + "stop " + name + " " + why + "\n");
   }
 
   void choose(const std::string& name) {
@@ -130,7 +138,8 @@ class Mover {
     rows_.clear();
     if (answer_ == "ignore") return;
     if (answer_ == kStay) return tell("stay " + name + "\n");
-    tell((std::exchange(sent_, true) ? "" : schedule()) + "move " + name + " 1" + bytes + "\n");
+    tell((std::exchange(sent_, true) ? "" : schedule()) + "move " + name + " 1 " +
+         std::to_string(channel_) + bytes + "\n");
   }
 
   void tell(const std::string& text) {
@@ -142,6 +151,7 @@ class Mover {
 
   const std::vector<std::string> answers_;
   size_t next_ = 0;
+  uint32_t channel_ = kFirstCircuitChannel;  // of the chunks
   std::string answer_;
   bool sent_ = false;
   std::vector<int> theirs_;
@@ -282,6 +292,22 @@ TEST_F(Circuits, ThatStayDarkEndOneAllToAllAndTheGroupGoesOn) {
     expectRight(2);
     TearDown();
   }
+}
+
+// Some of its chunks are on the way, others are not yet sent, and none may come to what follows.
+TEST_F(Circuits, ThatAreLostWhileChunksTravelEndOneAllToAllAndTheGroupGoesOn) {
+  open({"cut 0", "", "cut 1", "cut 0", kStay, ""});
+  std::vector<std::vector<Outcome>> outcomes;
+  for (int round = 0; round < 6; ++round) outcomes.push_back(start(round));
+  for (const int round : {0, 2, 3}) {
+    expectAll(outcomes[round],
+              "(operation " + std::to_string(round) + " of group test): the circuits are lost");
+  }
+  for (const int round : {1, 4, 5}) {
+    expectAll(outcomes[round], "");
+    expectRight(round);
+  }
+  for (const auto& group : groups_) EXPECT_EQ(group->error(), nullptr);
 }
 
 TEST_F(Circuits, SizesThatDoNotMatchFailTheGroup) {

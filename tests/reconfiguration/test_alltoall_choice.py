@@ -62,6 +62,15 @@ def test_a_move_is_measured_there_and_back() -> None:
     assert mover.at == [None, 0, None]
 
 
+def test_the_move_that_is_measured_leaves_no_circuit_where_it_is() -> None:
+    plan, mover = make_plan(SERVERS, 2), MemoryMover()
+    measured_move_s(plan, mover)
+    (targets,) = mover.topologies
+    for link in plan.network.links:
+        assert targets[link.source][link.source_port] != link.target
+        assert link.target in targets[link.source]
+
+
 def test_one_server_has_no_all_to_all() -> None:
     with pytest.raises(ValueError, match="servers: 1"):
         AllToAllChooser(make_plan(1, 1), 0.02)

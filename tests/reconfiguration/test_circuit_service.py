@@ -145,6 +145,45 @@ def test_topologies_that_stay_dark_stop_it_on_all_ranks(bench: Bench) -> None:
     assert bench.all_hear() == "moved 5 1 0"
 
 
+def begin_first_topology(bench: Bench, number: int) -> str:
+    """The channel of the chunks."""
+    ask(bench, number)
+    line = bench.all_hear()
+    if line.startswith("schedule"):
+        line = bench.all_hear()
+    what, group, name, _, channel, *_ = line.split(" ")
+    assert [what, group, name] == ["move", "5", str(number)]
+    bench.all_say(f"ready 5 {number} 0")
+    assert bench.all_hear() == f"moved 5 {number} 0"
+    return channel
+
+
+def test_circuits_that_are_lost_while_they_are_used_stop_it_on_all_ranks(bench: Bench) -> None:
+    first = begin_first_topology(bench, 0)
+    bench.mover.lose("")  # something else has happened
+    bench.mover.lose("no light on 1A-2B")
+    assert bench.all_hear() == "stop 5 0 no light on 1A-2B"
+    assert bench.mover.at == [None, 0, None]
+    assert bench.wait_for_end().error == "no light on 1A-2B"
+    second = begin_first_topology(bench, 1)
+    assert second != first, "what is left of the first one's chunks is on its way yet"
+    bench.mover.lose("")
+    for topology in (1, 2):
+        bench.all_say(f"ready 5 1 {topology}")
+        assert bench.all_hear() == f"moved 5 1 {topology}"
+    assert bench.wait_for_end().error == ""
+    assert begin_first_topology(bench, 2) == second
+
+
+def test_a_rank_that_is_not_answered_stops_it_on_all_ranks(bench: Bench) -> None:
+    begin_first_topology(bench, 0)
+    bench.ranks[3].say("lost 5 0 rank 1 acknowledges nothing")
+    assert bench.all_hear() == "stop 5 0 server 3: rank 1 acknowledges nothing"
+    assert bench.mover.at == [None, 0, None]
+    bench.ranks[2].say("lost 5 0 rank 1 acknowledges nothing")  # too late
+    begin_first_topology(bench, 1)
+
+
 def test_a_second_one_waits_until_the_circuits_are_back(bench: Bench) -> None:
     begin(bench, 0)
     for rank in bench.ranks:

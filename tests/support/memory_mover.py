@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
@@ -18,6 +19,8 @@ class MemoryMover:
         self.at: list[int | None] = [None]  # None: the plan's circuits
         self.dark: set[int] = set()
         self.closed = False
+        self._lost = ""
+        self._events, self._shown = socket.socketpair()
 
     def prepare(self, targets: Sequence[Sequence[int]]) -> int:
         self.topologies.append(targets)
@@ -33,5 +36,18 @@ class MemoryMover:
         if self.at[-1] is not None:
             self.at.append(None)
 
+    def events(self) -> socket.socket:
+        return self._shown
+
+    def lost(self, number: int) -> str:
+        assert self.at[-1] == number
+        return self._lost
+
+    def lose(self, why: str) -> None:
+        """What is there is lost from now on, or with "" is not."""
+        self._lost = why
+        self._events.send(b"!")
+
     def close(self) -> None:
+        self._events.close()
         self.closed = True

@@ -35,9 +35,7 @@ def measured_move_s(plan: Plan, mover: CircuitMover) -> float:
 
     The mover is closed afterwards, and another thread may use it.
     """
-    servers = plan.cluster.servers
-    shifted = [[(server + 1) % servers] for server in range(servers)]
-    number = mover.prepare(shifted)
+    number = mover.prepare(_moved_targets(plan))
     began = time.monotonic()
     mover.move(number)
     mover.restore()
@@ -46,20 +44,34 @@ def measured_move_s(plan: Plan, mover: CircuitMover) -> float:
     return seconds
 
 
+def _moved_targets(plan: Plan) -> list[list[int]]:
+    """The plan's topology on other ports: none of its circuits can stay. With one port, a ring."""
+    servers, degree = plan.cluster.servers, plan.cluster.degree
+    if degree == 1:
+        return [[(server + 1) % servers] for server in range(servers)]
+    targets = [[server] * degree for server in range(servers)]
+    for link in plan.network.links:
+        targets[link.source][(link.source_port + 1) % degree] = link.target
+    return targets
+
+
 class AllToAllChooser:
     """Chooses for matrices of one plan; `move_s` is what a move takes.
 
     Circuits `always` move, by the schedule that is fastest, or where that is faster than staying.
-    Raises ValueError for a plan of one server.
+    Topologies have `circuits` out of each server, by default one for each port. Raises ValueError
+    for a plan of one server.
     """
 
-    def __init__(self, plan: Plan, move_s: float, *, always: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, move_s: float, *, always: bool = False, circuits: int | None = None
+    ) -> None:
         cluster = plan.cluster
         self._servers = cluster.servers
         self._always = always
         self._costs = CircuitCosts(cluster.link_gbps, cluster.link_latency_s, move_s)
-        degree = min(cluster.degree, cluster.servers - 1)
-        self._schedules = [found.schedule for found in strategies(cluster.servers, degree)]
+        degree = min(circuits or cluster.degree, cluster.servers - 1)
+        self.schedules = tuple(found.schedule for found in strategies(cluster.servers, degree))
         self._routes = chosen_routes(plan)
         self._choices: dict[bytes, Choice] = {}
 
@@ -74,9 +86,9 @@ class AllToAllChooser:
 
     def _choice(self, matrix: NDArray[np.int64]) -> Choice:
         static_s = self._static_s(matrix)
-        predicted = [self._moving_s(schedule, matrix) for schedule in self._schedules]
+        predicted = [self.moving_s(schedule, matrix) for schedule in self.schedules]
         best = int(np.argmin(predicted))
-        schedule, moving_s = self._schedules[best], predicted[best]
+        schedule, moving_s = self.schedules[best], predicted[best]
         text = (
             f"{format_seconds(moving_s)} predicted with {schedule.reconfigurations} topologies and "
             f"back ({format_seconds(self._costs.reconfiguration_s)} per move), "
@@ -88,8 +100,11 @@ class AllToAllChooser:
             return Choice(schedule, f"moving is faster: {text}")
         return Choice(None, f"moving does not pay: {text}")
 
-    def _moving_s(self, schedule: AllToAllSchedule, matrix: NDArray[np.int64]) -> float:
-        """A slot lasts as long as its largest chunk, and where all are empty no time."""
+    def moving_s(self, schedule: AllToAllSchedule, matrix: NDArray[np.int64]) -> float:
+        """Predicted, with the way back.
+
+        A slot lasts as long as its largest chunk, and where all are empty no time.
+        """
         sends = schedule.whole().sends
         largest = np.zeros(schedule.slots, dtype=np.int64)
         np.maximum.at(largest, sends[:, SLOT], matrix[sends[:, SOURCE], sends[:, TARGET]])

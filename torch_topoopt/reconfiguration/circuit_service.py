@@ -4,11 +4,13 @@ Every rank, alone on its server, has a connection to a socket that only this use
 they say stands in csrc/collectives/circuit_client.h. When all have asked for one all-to-all, its
 matrix is known, and it is chosen whether circuits move for it. If they do, each topology is there
 once all ranks have said that nothing of the one before is on its way, and in the end the plan's own
-circuits are there again. One that does not come up stops the all-to-all on all ranks.
+circuits are there again. Circuits that do not come up, or are lost while chunks travel over them,
+stop the all-to-all on all ranks, with the reason; those of the plan are there again by then.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import shutil
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 CIRCUITS_VARIABLE = "TOPOOPT_CIRCUITS"  # path of the socket
 _POLL_S = 0.5
 _END_S = 30.0
+_FIRST_CHANNEL = 0x80000000  # kFirstCircuitChannel (csrc/transport/frame.h)
 
 
 class CircuitMover(Protocol):
@@ -51,6 +54,14 @@ class CircuitMover(Protocol):
 
     def restore(self) -> None:
         """To the plan's circuits; harmless if they are there."""
+        ...
+
+    def events(self) -> socket.socket:
+        """Readable when circuits may have been lost; whoever asked reads and closes it."""
+        ...
+
+    def lost(self, number: int) -> str:
+        """What does not carry light of the topology that is there; "" if all does."""
         ...
 
     def close(self) -> None: ...
@@ -83,8 +94,9 @@ class _AskedExchange:
     rows: dict[int, list[int]] = field(default_factory=dict)
     choice: Choice | None = None
     ready: set[int] = field(default_factory=set)
-    topology: int = 0
+    topology: int = 0  # that comes next
     numbers: list[int] = field(default_factory=list)  # of its topologies, as the mover has them
+    there: int | None = None  # of them, the one over which chunks travel
     began: float = 0.0
     moving_s: float = 0.0
 
@@ -93,7 +105,7 @@ class CircuitService:
     """Serves the `servers` ranks of one job from a thread of its own, until it is closed.
 
     `choose` is asked once for every all-to-all, with its matrix of bytes; `ended` is called from
-    the thread for each that is over and had a choice.
+    the thread for each that is over and had a choice. Raises FabricError as the mover does.
     """
 
     def __init__(
@@ -111,6 +123,8 @@ class CircuitService:
         self._active: _AskedExchange | None = None
         self._ranks: dict[int, _Rank] = {}
         self._prepared: dict[int, tuple[AllToAllSchedule, list[int]]] = {}  # by id()
+        self._channels: dict[str, int] = {}  # of groups' channels: that of their chunks
+        self._next_channel = _FIRST_CHANNEL
         self._closing = False
         with ExitStack() as stack:
             self._folder = tempfile.mkdtemp(prefix="topoopt-circuits-")
@@ -120,6 +134,8 @@ class CircuitService:
             self._listener.bind(self.path)
             self._listener.listen(servers)
             self._selector = stack.enter_context(selectors.DefaultSelector())
+            self._events = stack.enter_context(mover.events())
+            self._events.setblocking(False)
             self._stack = stack.pop_all()
         self._thread = threading.Thread(target=self._serve, name="circuits", daemon=True)
         self._thread.start()
@@ -153,6 +169,7 @@ class CircuitService:
 
     def _serve_until_closed(self) -> None:
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._events, selectors.EVENT_READ)
         while not self._closing:
             for key, _ in self._selector.select(_POLL_S):
                 if key.fileobj is self._listener:
@@ -160,6 +177,8 @@ class CircuitService:
                     connection.settimeout(_END_S)
                     rank = _Rank(connection)
                     self._selector.register(connection, selectors.EVENT_READ, rank)
+                elif key.fileobj is self._events:
+                    self._look()
                 else:
                     self._read(key.data)
 
@@ -179,9 +198,35 @@ class CircuitService:
                 self._ask(rank, name, [int(word) for word in words])
             elif what == "ready":
                 self._on_ready(rank, name, int(words[0]))
+            elif what == "lost":
+                self._stop(name, f"server {rank.server}: {' '.join(words)}")
             elif what == "leave":
                 self._stop(name, " ".join(words))
         self._begin()
+
+    def _look(self) -> None:
+        """Something has happened to circuits; what does while they move is no news."""
+        self._read_events()
+        call = self._active
+        if call is None or call.there is None:
+            return
+        try:
+            why = self._mover.lost(call.there)
+        except FabricError as error:
+            why = str(error)
+        if why:
+            self._stop(call.name, why)
+            self._begin()
+
+    def _read_events(self) -> None:
+        while True:
+            try:
+                self._events.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:  # more than fit: some of them are lost
+                    raise
 
     def _drop(self, rank: _Rank) -> None:
         """A rank that is gone takes part in nothing any more."""
@@ -219,8 +264,16 @@ class CircuitService:
         except FabricError as error:
             return self._stop(call.name, str(error))
         self._active = call
-        sizes = " ".join(map(str, matrix.ravel().tolist()))
-        self._tell(f"move {call.name} {id(call.choice.schedule)} {sizes}")
+        words = [id(call.choice.schedule), self._channel_of(call.name), *matrix.ravel().tolist()]
+        self._tell(f"move {call.name} {' '.join(map(str, words))}")
+
+    def _channel_of(self, name: str) -> int:
+        """On which the group's chunks travel, until one of its all-to-alls is stopped."""
+        group = name.partition(" ")[0]
+        if group not in self._channels:
+            self._channels[group] = self._next_channel
+            self._next_channel += 1
+        return self._channels[group]
 
     def _topologies(self, schedule: AllToAllSchedule) -> list[int]:
         """The mover's numbers of its topologies; ranks are sent it when it is new."""
@@ -242,6 +295,7 @@ class CircuitService:
         call.ready.add(rank.server)
         if len(call.ready) < self._servers:
             return
+        call.there = None
         began = time.monotonic()
         try:
             if topology < len(call.numbers):
@@ -253,6 +307,9 @@ class CircuitService:
         call.moving_s += time.monotonic() - began
         call.ready.clear()
         call.topology += 1
+        if topology < len(call.numbers):
+            self._read_events()
+            call.there = call.numbers[topology]
         self._tell(f"moved {name} {topology}")
         if topology == len(call.numbers):
             self._end(call)
@@ -262,6 +319,7 @@ class CircuitService:
         if call is None:
             return
         if call is self._active:
+            self._channels.pop(name.partition(" ")[0], None)
             try:
                 self._mover.restore()
             except FabricError as error:

@@ -17,11 +17,12 @@ from torch_topoopt.fabric import links as fabric_links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import port_interface, socket_name
-from torch_topoopt.fabric.switches.circuits import Circuit, Fence
+from torch_topoopt.fabric.switches.circuits import Circuit, Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Sequence
 
     from torch_topoopt.fabric.netns.layout import NetnsLayout
@@ -50,6 +51,7 @@ class NetnsCircuitMover:
         self._fence = Fence(frozenset(switch.capabilities().ports))
         self._addresses = layout.port_addresses(fabric_links.connections(plan))
         self._topologies: list[tuple[Link, ...]] = []
+        self._written: set[int] = set()  # of them, whose routes the hosts have
         self._named: set[Link] = set()  # whose far ends the hosts have neighbour entries for
         self._selected: dict[int, int] = {}  # server -> the topology whose rule is set there
         self._opened = contextlib.ExitStack()
@@ -71,12 +73,9 @@ class NetnsCircuitMover:
         ]
         before = self._topologies[-1] if self._topologies else self._plan.network.links
         links = moved_links(targets, before)
-        firsts = first_links(len(self._servers), links)
-        number = len(self._topologies)
-        for server in self._servers:
-            with self._host(server) as route:
-                self._write(route, server, firsts[server], _TABLE + number)
         self._topologies.append(links)
+        number = len(self._topologies) - 1
+        self._write_routes(number)
         return number
 
     def move(self, number: int) -> None:
@@ -85,6 +84,8 @@ class NetnsCircuitMover:
         On failure the circuits of the plan are there again, or the error says that they are not.
         """
         try:
+            if number not in self._written:
+                self._write_routes(number)
             self._select(number)
             self._configure(self._topologies[number])
         except BaseException as error:
@@ -98,6 +99,20 @@ class NetnsCircuitMover:
         """To the circuits and routes of the plan; harmless if they are there."""
         self._select(None)
         self._configure(self._plan.network.links)
+
+    def events(self) -> socket.socket:
+        """Readable when the kernel has changed something at the switch's ports or circuits."""
+        return self._switch.events()
+
+    def lost(self, number: int) -> str:
+        """Which circuits of the topology that is there carry no light; "" if all do."""
+        dark = self._switch.dark(self._circuits(self._topologies[number]))
+        if not dark:
+            return ""
+        self._written.clear()  # a port that was down has lost its routes
+        self._named.clear()
+        names = ", ".join(str(circuit) for circuit in sorted(dark, key=circuit_order))
+        return f"{self._switch.name}: lost the light on {names} while it was used"
 
     def close(self) -> None:
         """Closes its connections to the kernel, and the switch's; circuits stay as they are.
@@ -121,6 +136,13 @@ class NetnsCircuitMover:
         except (NetlinkError, OSError) as error:
             raise FabricError(f"netns: server {server}: {error}") from None
 
+    def _write_routes(self, number: int) -> None:
+        firsts = first_links(len(self._servers), self._topologies[number])
+        for server in self._servers:
+            with self._host(server) as route:
+                self._write(route, server, firsts[server], _TABLE + number)
+        self._written.add(number)
+
     def _write(self, route: Any, server: int, firsts: dict[int, Link], table: int) -> None:
         ports = {
             port: route.link_lookup(ifname=port_interface(port))[0]
@@ -142,10 +164,10 @@ class NetnsCircuitMover:
             }
             address = layout.server_address(other)
             own = layout.server_address(server)
-            route.route("add", dst=f"{address}/32", prefsrc=own, **entry)
+            route.route("replace", dst=f"{address}/32", prefsrc=own, **entry)
             for (of, _), address in self._addresses.items():
                 if of == other:
-                    route.route("add", dst=f"{address}/32", **entry)
+                    route.route("replace", dst=f"{address}/32", **entry)
 
     def _select(self, number: int | None) -> None:
         """The new rule comes before the old one goes: between the two there is no other route."""

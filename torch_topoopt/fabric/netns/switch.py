@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.switch import Progress
 
 _POLL_S = 0.005
-_UP = 1  # IFF_UP
+_UP, _RUNNING = 0x1, 0x40  # IFF_UP, IFF_RUNNING
+_CHANGES = 0x1 | 0x8  # RTMGRP_LINK, RTMGRP_TC
 _SOCKET = re.compile(r"socket(\d+)")
 
-_Sockets = dict[str, tuple[int, bool]]  # socket -> (index of its interface, whether it is up)
+_Sockets = dict[str, tuple[int, bool]]  # socket -> (index of its interface, whether light passes)
 _Rules = dict[str, list[netns_filters.Rule]]  # socket -> what is redirected at its ingress
 
 
@@ -119,6 +121,24 @@ class NetnsSwitch:
                 names = ", ".join(str(c) for c in sorted(dark, key=circuit_order))
                 raise NotSettled(f"{self.name}: no light on {names} after {timeout_s:g} s", dark)
             self._clock.sleep(_POLL_S)
+
+    def events(self) -> socket.socket:
+        """Of the kernel: readable when ports or circuits have changed; the caller closes it."""
+
+        def open_socket() -> socket.socket:
+            kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+            kernel.bind((0, _CHANGES))
+            return kernel
+
+        with self._reached():
+            return netns_kernel.inside(self._namespace, open_socket)
+
+    def dark(self, circuits: Iterable[Circuit]) -> frozenset[Circuit]:
+        """Those that carry no light, or none that a host sends or receives: its port is down."""
+        with self._device() as route:
+            sockets = _sockets(route, _UP | _RUNNING)
+            known = _circuits_of(sockets, _rules(route, sockets))
+        return frozenset(circuit for circuit in circuits if not known.get(circuit, False))
 
     def close(self) -> None:
         """Lets mirrors that are moving arrive first."""
@@ -234,29 +254,29 @@ class NetnsSwitch:
                 raise
 
 
-def _sockets(route: Any) -> _Sockets:
+def _sockets(route: Any, flags: int = _UP) -> _Sockets:
     found = {}
     for link in route.get_links():
         match = _SOCKET.fullmatch(link.get_attr("IFLA_IFNAME"))
         if match:
-            found[match[1]] = (link["index"], bool(link["flags"] & _UP))
+            found[match[1]] = (link["index"], link["flags"] & flags == flags)
     return found
 
 
 def _rules(route: Any, sockets: _Sockets) -> _Rules:
-    return {socket: netns_filters.present(route, index) for socket, (index, _) in sockets.items()}
+    return {name: netns_filters.present(route, index) for name, (index, _) in sockets.items()}
 
 
 def _circuits_of(sockets: _Sockets, rules: _Rules) -> dict[Circuit, bool]:
     """Circuits -> whether they carry light: the mirror has arrived and both fibres are in."""
-    numbers = {index: socket for socket, (index, _) in sockets.items()}
+    numbers = {index: name for name, (index, _) in sockets.items()}
     found = {}
-    for socket, (_, up) in sockets.items():
-        for rule in rules[socket]:
+    for name, (_, up) in sockets.items():
+        for rule in rules[name]:
             far = str(rule.tag)
             arrived = rule.egress is not None and numbers.get(rule.egress) == far
             both_in = up and far in sockets and sockets[far][1]
-            found[Circuit(f"{socket}A", f"{far}B")] = arrived and both_in
+            found[Circuit(f"{name}A", f"{far}B")] = arrived and both_in
     return found
 
 
