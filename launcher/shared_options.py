@@ -3,6 +3,7 @@ alike. docs/commands.md lists them; a test compares the verbs."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from torch_topoopt.plan import POLICIES
 from torch_topoopt.search import defaults as planning_defaults
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Callable
 
     from torch_topoopt.plan import Cluster
 
@@ -208,6 +209,18 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
         options.add_argument(f"--{name}", **keywords)
+
+
+def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
+    """argparse type of a number with a unit."""
+
+    def convert(text: str) -> float:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
+    return convert
 
 
 def cluster_of(

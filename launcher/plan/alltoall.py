@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, documents, packet_options, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.plan import alltoall_collectives
 from torch_topoopt.plan.units import (
     counted,
     format_bytes,
@@ -17,8 +18,6 @@ from torch_topoopt.plan.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -50,18 +49,27 @@ everything goes directly.
 
 At level packet every schedule is also run in the packet simulator, each hop of a chunk as a flow of
 packets: the column packets has its time, delays and headers included. --transport and the other
-options of packets are those of topoopt simulate."""
+options of packets are those of topoopt simulate.
+
+Other collectives (--collective, --bytes) go through phases, each over circuits that lead from every
+server x to x + a stride: all have, add up or pass on what is `factor` servers apart. A line is the
+fastest schedule of a kind, replayed. Of circuits that stay: rings, one stride; grid, strides that
+ports share out. Of circuits that move (d topologies of a port): steps, all at once between phases;
+whole, steps that send the whole message; turns, some move while others carry. The last line says
+up to which delay of the switch moving pays."""
 
 _EXAMPLES = """\
   topoopt alltoall --servers 16 --degree 1 --reconfiguration-delay 10us --bandwidth 800Gbps
   topoopt alltoall --servers 64 --degree 2 --reconfigurations all --json
   topoopt alltoall --servers 8 --degree 1 --reconfigurations 2 --schedule schedule.json
-  topoopt alltoall --servers 16 --bandwidth 800Gbps --level packet"""
+  topoopt alltoall --servers 16 --bandwidth 800Gbps --level packet
+  topoopt alltoall --collective all_reduce --bytes 1MB --servers 64 --degree 2"""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("alltoall", _DESCRIPTION, _EXAMPLES)
+    alltoall_collectives.add_options(options)
     shared_options.add(options, "servers")
     shared_options.add(
         options, "degree", default=1, help="circuits out of and into each server (default: 1)"
@@ -74,14 +82,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--reconfiguration-delay",
-        type=_quantity("reconfiguration-delay", parse_seconds),
+        type=shared_options.quantity("reconfiguration-delay", parse_seconds),
         default=1e-5,
         metavar="TIME",
         help="of the switch, for each topology, with its unit (default: 10us)",
     )
     options.add_argument(
         "--bytes-per-pair",
-        type=_quantity("bytes-per-pair", parse_bytes),
+        type=shared_options.quantity("bytes-per-pair", parse_bytes),
         metavar="SIZE",
         help="what each server has for each other, with its unit (default: 4MB)",
     )
@@ -90,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--chunk",
-        type=_quantity("chunk", parse_bytes),
+        type=shared_options.quantity("chunk", parse_bytes),
         metavar="SIZE",
         help="with --matrix: what a link carries in a slot, with its unit (default: an eighth of "
         "the mean)",
@@ -98,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, "bandwidth", help=_BANDWIDTH)
     options.add_argument(
         "--latency",
-        type=_quantity("latency", parse_seconds),
+        type=shared_options.quantity("latency", parse_seconds),
         default=5e-7,
         metavar="TIME",
         help="of a message over one hop, with its unit (default: 500ns)",
@@ -143,6 +151,9 @@ def main(argv: list[str]) -> int:
         raise InputError("servers: missing; say how many, as --servers 16")
     if arguments.matrix is not None and arguments.bytes_per_pair is not None:
         raise InputError("bytes-per-pair: --matrix says it; leave one of the two out")
+    if arguments.collective != "all_to_all":
+        return alltoall_collectives.run(arguments)
+    alltoall_collectives.check_all_to_all(arguments)
     from torch_topoopt.reconfiguration.all_to_all import comparison
     from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
     from torch_topoopt.reconfiguration.all_to_all.sweep import check_size
@@ -203,18 +214,6 @@ def _simulated_s(
             run = simulated(schedule, costs, sizes.chunk_bytes, seed=arguments.seed, **packets)
             found.append(run.completion_s)
     return found
-
-
-def _quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
-    """argparse type of a number with a unit."""
-
-    def convert(text: str) -> float:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
-
-    return convert
 
 
 def _count(text: str) -> int | str:

@@ -11,6 +11,7 @@ import pytest
 from torch_topoopt.launcher.main import main
 from torch_topoopt.reconfiguration.all_to_all.schedule_file import AllToAllScheduleFile
 from torch_topoopt.reconfiguration.all_to_all.verification import verify
+from torch_topoopt.reconfiguration.collectives.timeline_file import CollectiveTimelineFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +97,26 @@ def test_packets_stand_beside_slots(capsys: pytest.CaptureFixture[str]) -> None:
     assert "packets" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "broadcast"])
+def test_other_collectives_say_whether_to_move(
+    collective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "timeline.json"
+    setting = ["--collective", collective, "--servers", "32", "--bandwidth", "800Gbps"]
+    setting += ["--bytes", "100kB", "--schedule", str(path)]
+    moving = results(capsys, *setting, "--reconfiguration-delay", "100ns")
+    assert moving["reconfigure"]
+    assert moving["options"][0]["seconds"] == CollectiveTimelineFile.load(path).timeline().seconds
+    staying = results(capsys, *setting, "--reconfiguration-delay", "1ms")
+    assert not staying["reconfigure"]
+    assert 1e-7 < moving["pays_up_to_delay_s"] < 1e-3
+    assert staying["pays_up_to_delay_s"] == moving["pays_up_to_delay_s"]
+    assert main(["alltoall", *setting, "--reconfiguration-delay", "100ns"]) == 0
+    text = capsys.readouterr().out
+    assert "times as fast as circuits that stay" in text
+    assert "moving circuits pays up to a delay of" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -109,6 +130,11 @@ def test_packets_stand_beside_slots(capsys: pytest.CaptureFixture[str]) -> None:
         ("--servers 8 --bytes-per-pair 4", "bytes-per-pair: '4' has no unit of a size; use B, kB"),
         ("--servers 8 --bytes-per-pair 1MB --matrix x.npy", "leave one of the two out"),
         ("--servers 8 --chunk 1MB", "chunk: needs --matrix"),
+        ("--servers 8 --bytes 1MB", "bytes: is of --collective"),
+        ("--servers 8 --collective gossip", "invalid choice: 'gossip'"),
+        ("--servers 8 --collective all_reduce --chunk 1MB", "chunk: is of all_to_all"),
+        ("--servers 1 --collective all_reduce", "servers: 1 is not from 2 to 512"),
+        ("--servers 8 --collective broadcast --bytes 0B", "bytes: 0 is not a size above 0"),
         ("--servers 8 --transport dctcp", "level: transport needs --level packet"),
         ("--servers 8 --bytes-per-pair 0B --level packet", "0 bytes is not a size above 0"),
         ("--servers 8 --mode released", "invalid choice: 'released'"),
