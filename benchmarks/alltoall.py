@@ -14,8 +14,8 @@ what ours and the best baseline take then, and over all delays the largest ratio
 ours would be slower. `ratios` prints slots over Theorem 1's bound, the worst of all numbers of
 topologies, with one circuit and chunks that stay.
 
-`--keep FILE` stores what was planned, and takes from there what it has; `plot FILE --out DIR` draws
-the figures of which it has cells.
+`--keep FILE` stores what was planned, and takes from there what it has; `plot --keep FILE` draws
+the figures of which it has cells, as SVG and PNG (`--out DIR`).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 CHUNK_MB = 4
 DELAYS_S = tuple(float(f"{10.0**exponent:.2g}") for exponent in np.arange(-6, 0.1, 0.5))
+SWEPT_S = tuple(float(10.0**exponent) for exponent in np.arange(-6, 0.01, 1 / 16))
 WORKLOADS = ("uniform", "random", "zipf")
 Timed = tuple[int, int]  # topologies, slots
 
@@ -156,7 +157,7 @@ def show_cells(chosen: argparse.Namespace) -> None:
     reductions, worst_of_all = [], 0.0
     for name, others, mine in cells(chosen):
         rows = []
-        for delay_s in DELAYS_S:
+        for delay_s in SWEPT_S:
             best_s, best = min(
                 (fastest([other], delay_s)[0], name) for name, other in others.items()
             )
@@ -207,19 +208,33 @@ def show_delays(chosen: argparse.Namespace) -> None:
             )
 
 
+def show_plots(chosen: argparse.Namespace) -> None:
+    import alltoall_plots
+
+    kept = read_kept(chosen.keep)
+    for path in alltoall_plots.draw(
+        kept, chosen.out, alltoall_plots.Pricing(fastest, DELAYS_S, SWEPT_S)
+    ):
+        print(path, flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("what", choices=["cells", "ratios", "delays"])
+    options.add_argument("what", choices=["cells", "ratios", "delays", "plot"])
     options.add_argument("--servers", type=int, nargs="+", default=[8, 16, 32])
     options.add_argument("--degree", type=int, nargs="+", default=[1, 2])
     options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     options.add_argument("--sizes", type=float, nargs="+", default=[32.0], help="mean, MB")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--keep", type=Path, help="store what was planned, and take it from there")
+    options.add_argument("--out", type=Path, default=Path("alltoall-plots"), help="folder of plots")
     chosen = options.parse_args()
-    {"cells": show_cells, "ratios": show_ratios, "delays": show_delays}[chosen.what](chosen)
+    if chosen.what == "plot" and (chosen.keep is None or not chosen.keep.exists()):
+        options.error(f"keep: {chosen.keep} is no file; name one that cells or delays have stored")
+    show = {"cells": show_cells, "ratios": show_ratios, "delays": show_delays, "plot": show_plots}
+    show[chosen.what](chosen)
 
 
 if __name__ == "__main__":

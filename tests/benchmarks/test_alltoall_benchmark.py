@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import alltoall
+import alltoall_plots
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ def test_ours_is_never_slower_than_a_baseline(workload: str, degree: int) -> Non
     mine = alltoall.ours(counts, degree, workload, seed=2)
     assert set(others) >= {"circulant", "rings", "mixnet", "fast"}
     assert ("kautz" in others) == (degree > 1)
-    for delay_s in alltoall.DELAYS_S:
+    for delay_s in alltoall.SWEPT_S:
         our_s, _ = alltoall.fastest(mine, delay_s)
         assert our_s <= min(alltoall.fastest([other], delay_s)[0] for other in others.values())
 
@@ -61,3 +62,35 @@ def test_what_is_kept_is_not_planned_again(
     monkeypatch.setattr(alltoall, "ours", None)
     alltoall.main()
     assert capsys.readouterr().out == first
+
+
+def test_figures_are_drawn_from_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = ["--keep", str(tmp_path / "cells.json")]
+    monkeypatch.setattr(alltoall_plots, "_RATIO_SERVERS", (8, 16))
+    monkeypatch.setattr(alltoall_plots, "_SHOWN_SLOTS", (8,))
+    for what in (
+        ["cells", "--servers", "4", "5", "--sizes", "8", *kept],
+        ["cells", "--servers", "4", "--sizes", "16", "--degree", "1", *kept],
+        ["plot", *kept, "--out", str(tmp_path / "plots")],
+    ):
+        monkeypatch.setattr("sys.argv", ["alltoall.py", *what])
+        alltoall.main()
+    drawn = capsys.readouterr().out
+    names = {"networks-8MB", "sizes-4", "bounds", "delays"}
+    files = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert files == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert all(f"{name}.png" in drawn for name in names)
+    text = (tmp_path / "plots" / "networks-8MB.svg").read_text(encoding="utf-8")
+    for word in ("4 servers, 2 circuits", "5 servers, 1 circuit", "kautz", "zipf", "time, ms"):
+        assert word in text
+
+
+def test_plots_of_nothing_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["alltoall.py", "plot", "--keep", "none.json"])
+    with pytest.raises(SystemExit):
+        alltoall.main()
+    assert "keep: none.json is no file" in capsys.readouterr().err

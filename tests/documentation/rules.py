@@ -119,6 +119,10 @@ SMALLER = (
 )
 
 ELSEWHERE = (
+    Elsewhere(
+        r"benchmarks/alltoall\.py plot",
+        "tests/benchmarks/test_alltoall_benchmark.py::test_figures_are_drawn_from_what_is_kept",
+    ),
     Elsewhere(r"benchmarks/planner\.py --gaps", "tests/benchmarks/test_exhaustive_optimum.py"),
     Elsewhere(
         r"benchmarks/figures$|benchmarks/figures [0-9]|make figure-",
