@@ -48,10 +48,9 @@ if TYPE_CHECKING:
 
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
-_MTU = 1500
+_MTU = 9000
 _PORTS = 2  # of every server: a ring at least, on which ranks meet
 _LIMIT_S = 3600.0
-_MOVES = 5  # that are measured; the median counts
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ class Line:
     move_s: float
     predicted_s: float
     measured_s: tuple[float, ...]
+    moving_s: tuple[float, ...]  # of them, in which circuits moved
 
     @property
     def median_s(self) -> float:
@@ -100,12 +100,14 @@ class Given:
     def __init__(self, schedules: Sequence[AllToAllSchedule]) -> None:
         self._left = iter(schedules)
         self.errors: list[str] = []
+        self.moving_s: list[float] = []
 
     def __call__(self, matrix: NDArray[np.int64]) -> Choice:
         schedule = next(self._left)
         return Choice(schedule, f"{schedule.reconfigurations} topologies")
 
     def ended(self, exchange: MovedExchange) -> None:
+        self.moving_s.append(exchange.moving_s)
         if exchange.error:
             self.errors.append(exchange.error)
 
@@ -118,8 +120,13 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
         assert setting.plan is not None
         assert setting.fabric is not None
         mover = setting.fabric.circuit_mover(setting.plan)
-        move_s = statistics.median(measured_move_s(setting.plan, mover) for _ in range(_MOVES))
-        chooser = AllToAllChooser(setting.plan, move_s, circuits=options.circuits)
+        move_s = measured_move_s(setting.plan, mover, options.circuits)
+        chooser = AllToAllChooser(
+            setting.plan,
+            move_s,
+            circuits=options.circuits,
+            gbps=setting.fabric.paced_gbps(setting.plan),
+        )
         schedules = chooser.schedules
         calls = [False] * len(schedules) * options.rounds
         given = Given(schedules * (1 + options.rounds))
@@ -129,7 +136,9 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
             seconds = np.array(call_in_processes(servers, run, limit_s=_LIMIT_S)).max(axis=0)
     if given.errors:
         raise ValueError(given.errors[0])
-    measured = seconds.reshape(1 + options.rounds, len(schedules))[1:].T.tolist()
+    shape = (1 + options.rounds, len(schedules))
+    measured = seconds.reshape(shape)[1:].T.tolist()
+    moving = np.array(given.moving_s).reshape(shape)[1:].T.tolist()
     return [
         Line(
             servers,
@@ -139,8 +148,9 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
             move_s,
             chooser.moving_s(schedule, matrix),
             tuple(times),
+            tuple(moves),
         )
-        for schedule, times in zip(schedules, measured, strict=True)
+        for schedule, times, moves in zip(schedules, measured, moving, strict=True)
     ]
 
 
@@ -153,14 +163,17 @@ def report(lines: Sequence[Line]) -> Iterator[str]:
         f"# {first.servers} servers, R {format_seconds(first.delay_s)}, a move takes "
         f"{format_seconds(first.move_s)}"
     )
-    yield f"# {'d':>3} {'slots':>6} {'predicted':>10} {'measured':>10} {'least':>10} {'most':>10}"
+    yield (
+        f"# {'d':>3} {'slots':>6} {'predicted':>10} {'measured':>10} {'least':>10} {'most':>10} "
+        f"{'moves':>10}"
+    )
     for line in lines:
         mark = " chosen" if line is chosen else ""
         mark += " fastest" if line is fastest else ""
         yield (
             f"  {line.topologies:>3} {line.slots:>6} {line.predicted_s:>8.3f} s "
             f"{line.median_s:>8.3f} s {min(line.measured_s):>8.3f} s "
-            f"{max(line.measured_s):>8.3f} s{mark}"
+            f"{max(line.measured_s):>8.3f} s {statistics.median(line.moving_s):>8.3f} s{mark}"
         )
     yield f"# chosen / fastest: {chosen.median_s / fastest.median_s:.3f}"
 
@@ -187,8 +200,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--delays", type=float, nargs="+", default=[0.01, 0.15, 0.5], metavar="S", help="of R"
     )
-    parser.add_argument("--bandwidth", default="10Mbps", help="of a link")
-    parser.add_argument("--bytes-per-pair", default="125kB")
+    parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
+    parser.add_argument("--bytes-per-pair", default="375kB")
     parser.add_argument("--rounds", type=int, default=3, help="that count")
     parser.add_argument("-J", "--json", metavar="FILE", help="keeps every number")
     return parser.parse_args()

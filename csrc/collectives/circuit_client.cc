@@ -61,6 +61,10 @@ void CircuitClient::leave(uint32_t channel, uint64_t number, const std::string& 
   send("leave " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
 }
 
+void CircuitClient::done(uint32_t channel, uint64_t number) {
+  send("done " + std::to_string(channel) + " " + std::to_string(number));
+}
+
 void CircuitClient::lost(uint32_t channel, uint64_t number, const std::string& why) {
   send("lost " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
 }

@@ -2,7 +2,7 @@
 // numbers.
 //
 //   ask CHANNEL NUMBER BYTES...    an all-to-all: bytes for each member; the answer is one of
-//     stay CHANNEL NUMBER            it goes over the circuits that are there
+//     stay CHANNEL NUMBER            it goes over the circuits that are there; `done` follows
 //     schedule ID N... and           once per schedule: of each topology the number of its hops,
 //     and
 //                                    each one's sender, receiver, source and target
@@ -14,6 +14,7 @@
 //     moved CHANNEL NUMBER TOPOLOGY  its circuits carry light
 //     stop CHANNEL NUMBER REASON     they do not, and those of the plan are there again; also while
 //                                    chunks travel, if circuits were lost
+//   done CHANNEL NUMBER            it is over here
 //   lost CHANNEL NUMBER REASON     while chunks travel: circuits seem to be lost; all get `stop`
 //   leave CHANNEL NUMBER REASON    the group has failed here; others get `stop`
 
@@ -66,6 +67,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   // Loop, all of them. One collective of a channel at a time.
   void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes, Call call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
+  void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);
   void leave(uint32_t channel, uint64_t number, const std::string& why);
   // The collective has ended here.

@@ -140,7 +140,9 @@ void LinkGroup::onOperationDone(std::exception_ptr error) {
 
 // The first one of the queue is over, and the group goes on, whatever became of it.
 void LinkGroup::endFirst(std::exception_ptr error) {
-  endpoint_->finishCall(config_.channel, queue_.front().number);
+  const uint64_t number = queue_.front().number;
+  endpoint_->finishCall(config_.channel, number);
+  if (std::exchange(stayed_, false)) config_.circuits->done(config_.channel, number);
   deadline_.reset();
   scratch_.finished();
   over_.emplace_back(std::move(queue_.front().done), error);

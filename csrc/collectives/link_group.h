@@ -140,6 +140,7 @@ class LinkGroup final : public Group {
   bool running_ = false;
   bool starting_ = false;
   std::optional<uint32_t> circuit_channel_;  // on which chunks travel while circuits move
+  bool stayed_ = false;                      // for what runs circuits could have moved
   std::optional<Moving> moving_;
   std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of operations that are over
   bool calling_done_ = false;

@@ -19,8 +19,8 @@
 namespace topoopt {
 namespace {
 
-// Of watchProgress(). Longer than TCP needs on the slowest way back that is not lost.
-constexpr int kMostSilentLooks = 10;
+// Of watchProgress(): 5 s, longer than acknowledgements wait in the queues on their way back.
+constexpr int kMostSilentLooks = 25;
 
 }  // namespace
 
@@ -43,6 +43,7 @@ void LinkGroup::askForCircuits() {
 
 void LinkGroup::onCircuitsStay() {
   moving_.reset();
+  stayed_ = true;
   Operation::Setup setup = std::move(queue_.front().setup);
   setup.scratch = scratch_.reserve(setup.prepared->schedule.scratch_bytes);
   operation_.start(std::move(setup));

@@ -86,6 +86,8 @@ class AllToAlls:
             total_bytes=exchange.total_bytes,
             topologies=0 if schedule is None else schedule.reconfigurations,
             why=exchange.choice.why,
+            moving_predicted_s=exchange.choice.moving_predicted_s,
+            static_predicted_s=exchange.choice.static_predicted_s,
             seconds=exchange.seconds,
             moving_s=exchange.moving_s,
             error=exchange.error,
@@ -132,7 +134,9 @@ def served(
     with contextlib.ExitStack() as stack:
         stack.callback(mover.close)
         move_s = measured_move_s(plan, mover)
-        chooser = AllToAllChooser(plan, move_s, always=choice == "reconfigure")
+        chooser = AllToAllChooser(
+            plan, move_s, always=choice == "reconfigure", gbps=fabric.paced_gbps(plan)
+        )
         terminal.line(f"      all-to-alls may move circuits: a move takes {format_seconds(move_s)}")
         service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add)
         yield stack.enter_context(service).path

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
 
 FABRICS = ("loopback", "netns")
+# Where circuits move acknowledgements share the links of many others: fewer of them, then.
+_MOVED_MTU = 9000
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,11 @@ def driver(
     """
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
-        from torch_topoopt.fabric.netns.options import NetnsOptions
+        from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS, NetnsOptions
 
-        options = NetnsOptions(gbps=gbps, relay=relay, switch_delay_s=switch_delay_s)
+        moves = relay == "kernel" and switch_delay_s is not None
+        mtu = _MOVED_MTU if moves else DEFAULT_OPTIONS.mtu
+        options = NetnsOptions(gbps=gbps, mtu=mtu, relay=relay, switch_delay_s=switch_delay_s)
         return NetnsFabric(f"run-{os.getpid()}", options)
     from torch_topoopt.fabric.loopback import LoopbackFabric
 

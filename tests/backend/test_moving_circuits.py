@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,13 @@ from torch_topoopt.reconfiguration.circuit_service import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
 SERVERS = 4
 LARGE = 2_000_000  # bytes for each other, of which links of 20 Mb/s carry one in 0.8 s
+Calls = Callable[[int, int], list[torch.Tensor]]
 SWITCH_VARIABLE = "TOPOOPT_TEST_SWITCH"  # its namespace
 
 
@@ -86,13 +88,33 @@ def everything(rank: int, world: int) -> list[torch.Tensor]:
     return [*results, total]
 
 
-def compared(rank: int, world: int) -> list[bool]:
+def in_groups(rank: int, world: int) -> list[torch.Tensor]:
+    """All-to-alls of some ranks beside those of all, for which circuits move meanwhile."""
+    some = dist.new_group([0, 2, 3])
+    again = dist.new_group()  # all ranks
+    results = []
+    for group in (None, again):
+        own = torch.arange(100_000 * world) * world + rank
+        into = torch.zeros_like(own)
+        work = dist.all_to_all_single(into, own, group=group, async_op=True)
+        if rank != 1:
+            part = torch.arange(3000, dtype=torch.float32) + 1000 * rank
+            results.append(torch.zeros_like(part))
+            dist.all_to_all_single(results[-1], part, group=some)
+            dist.all_reduce(part, group=some)
+            results.append(part)
+        work.wait()
+        results.append(into)
+    return results
+
+
+def compared(rank: int, world: int, calls: Calls = everything) -> list[bool]:
     """What topoopt gives, and whether gloo gives the same, bit for bit."""
     dist.init_process_group("topoopt")
-    ours = everything(rank, world)
+    ours = calls(rank, world)
     dist.destroy_process_group()
     dist.init_process_group("gloo")
-    theirs = everything(rank, world)
+    theirs = calls(rank, world)
     dist.destroy_process_group()
     return [torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)]
 
@@ -239,6 +261,13 @@ def test_results_are_those_of_gloo(bench: Bench) -> None:
     assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 3 + ["small"]
     assert all(not exchange.error for exchange in bench.ended)
     assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
+
+
+def test_groups_of_some_ranks_keep_the_plans_circuits_while_they_move_for_all(bench: Bench) -> None:
+    for rank, right in enumerate(bench.run(functools.partial(compared, calls=in_groups))):
+        assert right == [True] * (2 if rank == 1 else 6)
+    assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 2
+    assert all(not exchange.error for exchange in bench.ended)
 
 
 def test_a_circuit_that_stays_dark_stops_one_all_to_all(

@@ -126,6 +126,10 @@ def test_each_topology_comes_when_all_are_ready_and_the_plans_circuits_last(benc
 def test_one_that_does_not_pay_stays(bench: Bench) -> None:
     ask(bench, 3, size=0)
     assert bench.all_hear() == "stay 5 3"
+    bench.ranks[0].say("done 5 3")
+    assert not bench.ended
+    for rank in bench.ranks[1:]:
+        rank.say("done 5 3")
     assert bench.wait_for_end().choice.schedule is None
     assert bench.mover.at == [None]
 
@@ -222,7 +226,7 @@ def test_circuits_are_back_when_it_is_closed(bench: Bench) -> None:
 def test_hops_follow_the_links_and_deliver_every_chunk() -> None:
     at = {(s, t): s for s in range(SERVERS) for t in range(SERVERS) if s != t}
     for topology, hops in enumerate(hops_of(SCHEDULE)):
-        for sender, receiver, source, target in hops.tolist():
+        for sender, receiver, source, target in hops:
             assert at[source, target] == sender
             assert receiver in SCHEDULE.links[topology, sender]
             at[source, target] = receiver

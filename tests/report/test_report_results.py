@@ -18,6 +18,7 @@ from report_runs import (
 )
 
 from torch_topoopt.plan import Cluster, Group, Link, Network, Ring, Route
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.units import prefix
 from torch_topoopt.report import summary
 from torch_topoopt.report.figures import cell_text
@@ -189,3 +190,41 @@ def test_figures_keep_numbers_in_texts_and_shorten_them_in_geometry() -> None:
     assert "8.888832" not in svg  # 72 points * 0.123456
     assert "var(--ink)" in svg
     assert 'aria-label="a &quot;label&quot;"' in svg
+
+
+def alltoall_event(topologies: int, seconds: float, error: str = "") -> dict[str, Any]:
+    why = "moving is faster" if topologies else "moving does not pay"
+    return {
+        "event": "alltoall", "time_s": 1.0, "total_bytes": 48_000_000, "topologies": topologies,
+        "why": f"{why}: some predictions", "moving_predicted_s": 1.5, "static_predicted_s": 2.25,
+        "seconds": seconds, "moving_s": 0.25 if topologies else 0.0, "error": error,
+    }  # fmt: skip
+
+
+def test_all_to_alls_show_what_was_chosen_predicted_and_measured(run: Path) -> None:
+    events = [
+        *(alltoall_event(2, seconds) for seconds in (1.25, 1.75)),
+        alltoall_event(2, 7.0, "no light on 1A-2B <>"),
+        alltoall_event(0, 3.5),
+    ]
+    (run / "metrics.jsonl").write_text(as_lines(events))
+    _, page = report(run)
+    section = page.sections["alltoalls"]
+    assert "moving is faster" in section
+    assert "moving does not pay" in section
+    for text in ("48.0 MB", "1.50 s", "2.25 s", "250 ms", "3.50 s"):
+        assert text in section
+    assert "7.00 s" not in section, "one that was stopped says nothing of the time"
+    assert "no light on 1A-2B <>" in section
+    assert "are not shown" not in page.sections["headline"]
+
+
+def test_a_run_without_all_to_alls_has_no_section_on_them(run: Path) -> None:
+    _, page = report(run)
+    assert "alltoalls" not in page.sections
+
+
+def test_an_all_to_all_that_cannot_be_read_is_an_error(run: Path) -> None:
+    (run / "metrics.jsonl").write_text(as_lines([{**alltoall_event(2, 1.0), "topologies": "two"}]))
+    with pytest.raises(DocumentError, match=r"metrics.jsonl:1: topologies: "):
+        read_run(run)

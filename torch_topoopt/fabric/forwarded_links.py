@@ -31,13 +31,15 @@ def unlinked_servers(plan: Plan, server: int) -> tuple[int, ...]:
 class ForwardedPort(RankPort):
     """The connections of one leader with those that it has no link to; `address` is its server's.
 
-    Raises OSError if the address cannot be listened at.
+    Each sends no faster than `gbps`, the rate of a link, if that is known: more would only be
+    dropped at the first one. Raises OSError if the address cannot be listened at.
     """
 
     kind = Kind.FORWARDED
 
-    def __init__(self, rank: int, address: str) -> None:
+    def __init__(self, rank: int, address: str, gbps: float | None = None) -> None:
         self._address = address
+        self._gbps = gbps
         listener = links.listen(address, 0)
         self.name = f"{address}:{listener.getsockname()[1]}"
         super().__init__(rank, listener)
@@ -47,11 +49,11 @@ class ForwardedPort(RankPort):
         connection = socket.create_connection(
             (address, int(port)), timeout_s, source_address=(self._address, 0)
         )
-        links.prepare_forwarded(connection)
+        links.prepare_forwarded(connection, self._gbps)
         return connection
 
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
-        links.prepare_forwarded(connection)
+        links.prepare_forwarded(connection, self._gbps)
 
     def _hint(self) -> str:
         return "; the hosts between must forward (ip_forward, routes, no FORWARD DROP)"

@@ -167,10 +167,13 @@ def prepare(connection: socket.socket, near: PortAddress) -> None:
     _leave_bbr(connection)
 
 
-def prepare_forwarded(connection: socket.socket) -> None:
-    """Sets what a connection has that other hosts forward: its packets share their links."""
+def prepare_forwarded(connection: socket.socket, gbps: float | None) -> None:
+    """Sets what a connection has that other hosts forward: its packets share their links, of which
+    none carries more than `gbps`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _LEAST_UNSENT_BYTES)
+    if gbps is not None:
+        limit_rate(connection, gbps)
     _leave_bbr(connection)
 
 

@@ -126,8 +126,9 @@ def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:
 
 def _forwarded(rank: int, server: int, wiring: Wiring) -> ForwardedPort:
     address = wiring.forwarded[server].address
+    rates = [port.gbps for port in wiring.ports if port.server == server and port.gbps is not None]
     try:
-        return ForwardedPort(rank, address)
+        return ForwardedPort(rank, address, max(rates, default=None))
     except OSError as error:
         raise FabricError(
             f"server {server} cannot listen at its forwarded address {address}: {error.strerror}"

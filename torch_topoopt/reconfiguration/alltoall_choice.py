@@ -8,7 +8,9 @@ along the routes that the kernels of its hosts have, bound by the busiest link.
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,23 +30,26 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.circuit_service import CircuitMover
 
 _KEPT = 256  # choices; one for each matrix
+_MEASURED_MOVES = 3  # there, and back
 
 
-def measured_move_s(plan: Plan, mover: CircuitMover) -> float:
-    """Seconds of one move of all circuits, from one there and back; raises FabricError.
+def measured_move_s(plan: Plan, mover: CircuitMover, circuits: int | None = None) -> float:
+    """Seconds of one move of `circuits` of each server (None: all), the median of some.
 
-    The mover is closed afterwards, and another thread may use it.
+    Raises FabricError. The mover is closed afterwards, and another thread may use it.
     """
-    number = mover.prepare(_moved_targets(plan))
-    began = time.monotonic()
-    mover.move(number)
-    mover.restore()
-    seconds = (time.monotonic() - began) / 2
+    number = mover.prepare(_moved_targets(plan, circuits or plan.cluster.degree))
+    seconds = []
+    for _ in range(_MEASURED_MOVES):
+        for move in (partial(mover.move, number), mover.restore):
+            began = time.monotonic()
+            move()
+            seconds.append(time.monotonic() - began)
     mover.close()
-    return seconds
+    return median(seconds)
 
 
-def _moved_targets(plan: Plan) -> list[list[int]]:
+def _moved_targets(plan: Plan, circuits: int) -> list[list[int]]:
     """The plan's topology on other ports: none of its circuits can stay. With one port, a ring."""
     servers, degree = plan.cluster.servers, plan.cluster.degree
     if degree == 1:
@@ -52,24 +57,30 @@ def _moved_targets(plan: Plan) -> list[list[int]]:
     targets = [[server] * degree for server in range(servers)]
     for link in plan.network.links:
         targets[link.source][(link.source_port + 1) % degree] = link.target
-    return targets
+    return [ports[:circuits] for ports in targets]
 
 
 class AllToAllChooser:
     """Chooses for matrices of one plan; `move_s` is what a move takes.
 
     Circuits `always` move, by the schedule that is fastest, or where that is faster than staying.
-    Topologies have `circuits` out of each server, by default one for each port. Raises ValueError
-    for a plan of one server.
+    Topologies have `circuits` out of each server, by default one for each port, of which each
+    carries `gbps` of data, by default the cluster's. Raises ValueError for a plan of one server.
     """
 
     def __init__(
-        self, plan: Plan, move_s: float, *, always: bool = False, circuits: int | None = None
+        self,
+        plan: Plan,
+        move_s: float,
+        *,
+        always: bool = False,
+        circuits: int | None = None,
+        gbps: float | None = None,
     ) -> None:
         cluster = plan.cluster
         self._servers = cluster.servers
         self._always = always
-        self._costs = CircuitCosts(cluster.link_gbps, cluster.link_latency_s, move_s)
+        self._costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
         degree = min(circuits or cluster.degree, cluster.servers - 1)
         self.schedules = tuple(found.schedule for found in strategies(cluster.servers, degree))
         self._routes = chosen_routes(plan)
@@ -95,10 +106,12 @@ class AllToAllChooser:
             f"{format_seconds(static_s)} on the plan's circuits"
         )
         if self._always:
-            return Choice(schedule, f"reconfigure was asked for: {text}")
-        if moving_s < static_s:
-            return Choice(schedule, f"moving is faster: {text}")
-        return Choice(None, f"moving does not pay: {text}")
+            why = "reconfigure was asked for"
+        elif moving_s < static_s:
+            why = "moving is faster"
+        else:
+            return Choice(None, f"moving does not pay: {text}", moving_s, static_s)
+        return Choice(schedule, f"{why}: {text}", moving_s, static_s)
 
     def moving_s(self, schedule: AllToAllSchedule, matrix: NDArray[np.int64]) -> float:
         """Predicted, with the way back.

@@ -26,6 +26,7 @@ import numpy as np
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.reconfiguration.all_to_all.schedule import PORT, SENDER, SLOT, SOURCE, TARGET
+from torch_topoopt.reconfiguration.hop_order import without_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+    from torch_topoopt.reconfiguration.hop_order import Hop
 
 CIRCUITS_VARIABLE = "TOPOOPT_CIRCUITS"  # path of the socket
 _POLL_S = 0.5
@@ -69,10 +71,15 @@ class CircuitMover(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """What is done for one matrix, and why in words; without a schedule circuits stay."""
+    """What is done for one matrix, and why in words; without a schedule circuits stay.
+
+    Predicted are seconds by the fastest schedule, and on the plan's circuits.
+    """
 
     schedule: AllToAllSchedule | None
     why: str
+    moving_predicted_s: float = 0.0
+    static_predicted_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class _AskedExchange:
     ready: set[int] = field(default_factory=set)
     topology: int = 0  # that comes next
     numbers: list[int] = field(default_factory=list)  # of its topologies, as the mover has them
+    done: set[int] = field(default_factory=set)  # on the plan's circuits
     there: int | None = None  # of them, the one over which chunks travel
     began: float = 0.0
     moving_s: float = 0.0
@@ -198,6 +206,8 @@ class CircuitService:
                 self._ask(rank, name, [int(word) for word in words])
             elif what == "ready":
                 self._on_ready(rank, name, int(words[0]))
+            elif what == "done":
+                self._on_done(rank, name)
             elif what == "lost":
                 self._stop(name, f"server {rank.server}: {' '.join(words)}")
             elif what == "leave":
@@ -246,8 +256,8 @@ class CircuitService:
     def _begin(self) -> None:
         """The first all-to-all that all have asked for begins, unless one is moving circuits."""
         while self._active is None:
-            asked = (call for call in self._calls.values() if len(call.rows) == self._servers)
-            call = next(asked, None)
+            asked = (call for call in self._calls.values() if call.choice is None)
+            call = next((call for call in asked if len(call.rows) == self._servers), None)
             if call is None:
                 return
             self._start(call)
@@ -257,8 +267,7 @@ class CircuitService:
         call.began = time.monotonic()
         call.choice = self._choose(matrix)
         if call.choice.schedule is None:
-            self._tell(f"stay {call.name}")
-            return self._end(call)
+            return self._tell(f"stay {call.name}")
         try:
             call.numbers = self._topologies(call.choice.schedule)
         except FabricError as error:
@@ -283,10 +292,18 @@ class CircuitService:
         numbers = [self._mover.prepare(links) for links in schedule.links.tolist()]
         self._prepared[id(schedule)] = (schedule, numbers)  # kept, so that its id is its own
         words = [str(id(schedule))]
-        for hops in hops_of(schedule):
-            words += [str(len(hops)), *map(str, hops.ravel().tolist())]
+        for hops in map(without_waiting, hops_of(schedule)):
+            words += [str(len(hops)), *(str(word) for hop in hops for word in hop)]
         self._tell("schedule " + " ".join(words))
         return numbers
+
+    def _on_done(self, rank: _Rank, name: str) -> None:
+        call = self._calls.get(name)
+        if call is None:
+            return
+        call.done.add(rank.server)
+        if len(call.done) == self._servers:
+            self._end(call)
 
     def _on_ready(self, rank: _Rank, name: str, topology: int) -> None:
         call = self._active
@@ -364,12 +381,15 @@ class _Rank:
         return [line.decode() for line in lines]
 
 
-def hops_of(schedule: AllToAllSchedule) -> list[NDArray[np.int64]]:
-    """For each topology its hops, by slots: rows of sender, receiver, source and target."""
+def hops_of(schedule: AllToAllSchedule) -> list[list[Hop]]:
+    """For each topology its hops, by slots."""
     whole = schedule.whole()
     sends = whole.sends[np.argsort(whole.sends[:, SLOT], kind="stable")].astype(np.int64)
     first = schedule.first_slots()
     topology = np.searchsorted(first[1:], sends[:, SLOT], side="right")
     receivers = whole.links[topology, sends[:, SENDER], sends[:, PORT]]
     hops = np.column_stack([sends[:, SENDER], receivers, sends[:, SOURCE], sends[:, TARGET]])
-    return [hops[topology == number] for number in range(schedule.reconfigurations)]
+    of_topologies: list[list[Hop]] = [[] for _ in range(schedule.reconfigurations)]
+    for number, (sender, receiver, source, target) in zip(topology, hops.tolist(), strict=True):
+        of_topologies[number].append((sender, receiver, source, target))
+    return of_topologies

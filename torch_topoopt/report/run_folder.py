@@ -13,6 +13,9 @@
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
   measured figures may be held against predictions;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
+* `alltoall`: one for which circuits could move: `total_bytes`, `topologies` (0: they stayed),
+  `why`, `moving_predicted_s` and `static_predicted_s`, the `seconds` that it took, `moving_s` of
+  them while circuits moved, and `error`, why it was stopped, or "";
 * `restart`: `number` of at most `most`, `failed` (`rank`, `exit_code` or minus the signal, and
   `message` of each rank that failed first), `lost_servers`, and the `servers` that went on;
 * `end`: `exit_code`.
@@ -81,6 +84,22 @@ class RestartRecord:
     time_s: float
 
 
+@dataclass(frozen=True)
+class AllToAllRecord:
+    """An all-to-all for which circuits could move; times in seconds. Without `topologies` they
+    stayed; `error` is why it was stopped, or ""."""
+
+    total_bytes: int
+    topologies: int
+    why: str
+    moving_predicted_s: float
+    static_predicted_s: float
+    seconds: float
+    moving_s: float
+    error: str
+    time_s: float
+
+
 @dataclass
 class Metrics:
     """The contents of `metrics.jsonl`; `notes` are sentences for the reader of a report.
@@ -95,6 +114,7 @@ class Metrics:
     iterations: MeasuredIterations | None = None
     of_script: bool = True
     restarts: list[RestartRecord] = field(default_factory=list)
+    all_to_alls: list[AllToAllRecord] = field(default_factory=list)
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -173,13 +193,15 @@ def _flag(event: dict[str, Any], name: str, where: str) -> bool:
     return value
 
 
-def _restart(event: dict[str, Any], where: str) -> RestartRecord:
+def _add_record(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     fields = {name: value for name, value in event.items() if name != "event"}
     try:
-        record: RestartRecord = decode(RestartRecord, fields)
+        if event["event"] == "restart":
+            metrics.restarts.append(decode(RestartRecord, fields))
+        else:
+            metrics.all_to_alls.append(decode(AllToAllRecord, fields))
     except DocumentError as error:
         raise DocumentError(f"{where}: {error}") from None
-    return record
 
 
 def _note_groups(metrics: Metrics, event: dict[str, Any], where: str) -> None:
@@ -246,8 +268,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _note_groups(metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
-        elif kind == "restart":
-            metrics.restarts.append(_restart(event, where))
+        elif kind in ("restart", "alltoall"):
+            _add_record(metrics, event, where)
         elif kind == "end":
             code = event.get("exit_code")
             if type(code) is not int:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from torch_topoopt import __version__
 from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.report import figures
+from torch_topoopt.report.all_to_all_section import all_to_all_section
 from torch_topoopt.report.failure_section import failure_section
 from torch_topoopt.report.html import (
     MISSING,
@@ -414,9 +415,9 @@ def _reproduce_section(run: Run) -> Markup:
 _CONTENTS = (
     ("stages", "Stages"), ("restarts", "Restarts"),
     ("topology", "Topology"), ("rounds", "Iteration time"),
-    ("traffic", "Traffic"), ("search", "Search"), ("training", "Accuracy"),
-    ("strategy", "Strategy"), ("operators", "Operators"), ("wiring", "Wiring"),
-    ("failures", "Failures"), ("reproduce", "Reproduce"),
+    ("traffic", "Traffic"), ("alltoalls", "All-to-alls"), ("search", "Search"),
+    ("training", "Accuracy"), ("strategy", "Strategy"), ("operators", "Operators"),
+    ("wiring", "Wiring"), ("failures", "Failures"), ("reproduce", "Reproduce"),
 )  # fmt: skip
 
 
@@ -429,6 +430,8 @@ def render_page(run: Run) -> str:
     left_out = set() if run.metrics else set(_OF_A_RUN)
     if not run.metrics or not run.metrics.restarts:
         left_out.add("restarts")
+    if not run.metrics or not run.metrics.all_to_alls:
+        left_out.add("alltoalls")
     contents = [entry for entry in _CONTENTS if entry[0] not in left_out]
     links = (element("a", name, href=f"#{identity}") for identity, name in contents)
     footer = element(
@@ -443,6 +446,7 @@ def render_page(run: Run) -> str:
         topology_section(plan),
         _rounds_section(plan),
         traffic_section(run),
+        all_to_all_section(run),
         _search_section(plan),
         _training_section(run) if run.metrics else Markup(""),
         _strategy_section(run),

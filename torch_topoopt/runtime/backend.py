@@ -178,6 +178,8 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
         engine = "in shared memory" if config.segment_fd >= 0 else _describe_links(config)
         at = ", ".join(map(str, sorted(set(config.servers))))
         log.info("group %s: ranks %s on servers %s; collectives %s", config.name, ranks, at, engine)
+        if why := job.why_circuits_stay(config):
+            log.info("group %s: its all-to-alls keep the plan's circuits: %s", config.name, why)
     group = extension.ProcessGroupTopoopt(
         job.session, config, options, store, functools.partial(_split, weakref.ref(job), ranks)
     )

@@ -105,6 +105,13 @@ class Job:
             config.circuits = self._circuits
         return config
 
+    def why_circuits_stay(self, config: Any) -> str:
+        """During the all-to-alls of a group, though they move for others; "" if nothing is said."""
+        if config.circuits is not None or self._circuits is None:
+            return ""
+        servers = self.plan.cluster.servers
+        return f"they move for groups with one rank on each of the {servers} servers, in order"
+
     @cached_property
     def _circuits(self) -> Any:
         """The _backend.CircuitClient that all groups share; None where circuits stay."""

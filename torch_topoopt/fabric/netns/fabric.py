@@ -88,7 +88,8 @@ class NetnsFabric:
         try:
             record = self._record(plan)
             self._layout = record.layout
-            queue_s = LOSSLESS_QUEUE_S if self._options.lossless else QUEUE_S
+            lossless = self._options.lossless or self._moves
+            queue_s = LOSSLESS_QUEUE_S if lossless else QUEUE_S
             netns_build.Builder(plan, record, queue_s).build(self._progress)
             self._set_circuits(plan)
             wiring = self._wiring(plan)
@@ -136,6 +137,25 @@ class NetnsFabric:
     def switched(self) -> bool:
         """Whether the cables run through an emulated switch."""
         return self._options.switch_delay_s is not None
+
+    @property
+    def _moves(self) -> bool:
+        """Whether circuits may move while a job runs.
+
+        Nothing is dropped then: connections begin anew, with a burst, on every circuit.
+        """
+        return self._options.relay == "kernel" and self.switched
+
+    def paced_gbps(self, plan: Plan) -> float | None:
+        """What sockets send at most over a link; None where nothing limits them.
+
+        Circuits that move lead in one direction, so acknowledgements pass up to servers - 1 others.
+        """
+        options = self._options
+        if options.gbps is None or options.lossless:
+            return None
+        ways_back = max(1, plan.cluster.servers - 1) if self._moves else 1
+        return options.gbps * paced_share(options.mtu, ways_back)
 
     @property
     def relay(self) -> str:
@@ -195,10 +215,7 @@ class NetnsFabric:
 
     def _wiring(self, plan: Plan) -> Wiring:
         """The sockets send no faster than the interfaces can without dropping."""
-        options = self._options
-        paced = None
-        if options.gbps is not None and not options.lossless:
-            paced = options.gbps * paced_share(options.mtu)
+        options, paced = self._options, self.paced_gbps(plan)
         addresses = self.layout.port_addresses(links.connections(plan))
         return (
             Wiring(

@@ -34,13 +34,15 @@ def goodput_share(mtu: int) -> float:
     return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES)
 
 
-def paced_share(mtu: int) -> float:
+def paced_share(mtu: int, ways_back: int = 1) -> float:
     """The share of a port's rate for sockets while as much comes in: TCP data beside its ACKs.
+
+    Each link carries those of `ways_back` others like it: 1 where ACKs take the way of the data.
 
     A NIC makes its senders wait; tbf and htb drop what their queue cannot hold, and a dropped last
     packet is missed only after a long time. Linux acknowledges every second segment.
     """
-    acknowledgement_bytes = (TCP_HEADERS_BYTES + FRAME_HEADER_BYTES) / 2
+    acknowledgement_bytes = ways_back * (TCP_HEADERS_BYTES + FRAME_HEADER_BYTES) / 2
     return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES + acknowledgement_bytes)
 
 

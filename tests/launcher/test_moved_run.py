@@ -1,0 +1,81 @@
+"""`topoopt run --alltoall`: circuits of an emulated switch that move for a script's all-to-alls."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from support.fabric.netns_fixtures import own_state, require_namespaces
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import alltoall
+from torch_topoopt.plan import Cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.launcher import Launcher
+
+SERVERS, CALLS = 3, 2
+SCRIPT = f"""
+import torch
+import torch.distributed as dist
+
+dist.init_process_group()
+rank, world = dist.get_rank(), dist.get_world_size()
+for size in [{CALLS} * [20_000], {CALLS} * [10]]:
+    for elements in size:
+        own = torch.arange(world * elements) * world + rank
+        into = torch.empty_like(own)
+        dist.all_to_all_single(into, own)
+        for source, part in enumerate(into.view(world, -1)):
+            first = rank * elements
+            assert torch.equal(part, torch.arange(first, first + elements) * world + source)
+total = torch.ones(1000)
+dist.all_reduce(total)
+assert bool((total == world).all())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("choice", "moved"), [("reconfigure", 2 * CALLS), ("static", 0)])
+def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
+    launcher: Launcher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str,
+    moved: int,
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    options = ("--fabric", "netns", "--servers", str(SERVERS), "--degree", "2", "--bandwidth")
+    options += ("50Mbps", "--relay", "kernel", "--switch-delay", "0.005", "--alltoall", choice)
+    done = launcher.run("run", *options, "--json", "script.py")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["alltoall"] == {"moved": moved, "stayed": 0, "stopped": 0}
+    page = (tmp_path / summary["report"]).read_text()
+    assert ("reconfigure was asked for" in page) is (moved > 0)
+    assert "are not shown" not in page
+
+
+@pytest.mark.parametrize(
+    ("switch_delay", "relay", "accelerators", "why"),
+    [
+        (None, "kernel", 1, "there is no switch between the servers"),
+        (0.01, "user", 1, "the hosts do not forward for each other"),
+        (0.01, "kernel", 2, "there are 2 ranks on a server, not 1"),
+    ],
+)
+def test_where_circuits_cannot_move_it_is_refused_with_the_reason(
+    switch_delay: float | None, relay: str, accelerators: int, why: str
+) -> None:
+    arguments = argparse.Namespace(alltoall="reconfigure", switch_delay=switch_delay, relay=relay)
+    cluster = Cluster(4, 2, 1.0, accelerators_per_server=accelerators)
+    with pytest.raises(InputError, match=f"^alltoall: reconfigure is not possible: {why}"):
+        alltoall.check(arguments, cluster)
+    arguments.alltoall = "auto"
+    alltoall.check(arguments, cluster)
