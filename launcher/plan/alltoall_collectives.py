@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, shared_options
+from torch_topoopt.launcher import console, documents, packet_options, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.plan.units import (
     counted,
@@ -30,7 +30,6 @@ _OTHERS = (  # options of an all-to-all alone, and their defaults
     ("matrix", None),
     ("chunk", None),
     ("mode", "best"),
-    ("level", "slot"),
 )
 
 
@@ -59,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     terminal = console.Terminal(json_output=arguments.json)
     size = arguments.bytes if arguments.bytes is not None else _DEFAULT_BYTES
+    packets = packet_options.given_options(arguments, seed=False)
     asked = (arguments.collective, arguments.servers, arguments.degree)
     with input_errors():
         costs = CircuitCosts(
@@ -71,15 +71,43 @@ def run(arguments: argparse.Namespace) -> int:
             options = planner.options(*asked, costs, size)
             progress(None, "the delay up to which moving pays")
             pays_s = planner.break_even_s(*asked, costs, size)
+        simulated_s = _simulated_s(terminal, arguments, options, costs, packets)
     if arguments.schedule is not None:
         from torch_topoopt.reconfiguration.collectives.timeline_file import timeline_file
 
         documents.save(timeline_file(options[0].timeline, costs), arguments.schedule)
     if arguments.json:
-        console.print_json(_results(arguments, costs, size, options, pays_s))
+        results = _results(arguments, costs, size, options, pays_s)
+        for option, seconds in zip(results["options"], simulated_s, strict=False):
+            option["packet_seconds"] = seconds
+        console.print_json(results)
     else:
-        _show(terminal, arguments, costs, size, options, pays_s)
+        _show(terminal, arguments, costs, options, simulated_s)
+        _tell(terminal, options, pays_s)
+        if arguments.schedule is not None:
+            terminal.line(f"schedule: {arguments.schedule}")
     return OK
+
+
+def _simulated_s(
+    terminal: Terminal,
+    arguments: argparse.Namespace,
+    options: list[CollectiveOption],
+    costs: CircuitCosts,
+    packets: dict[str, Any],
+) -> list[float]:
+    """Of each option what it takes in the packet simulator; none at level slot."""
+    if arguments.level != "packet":
+        return []
+    from torch_topoopt.reconfiguration.collectives.packet_level import simulated_timeline
+
+    found: list[float] = []
+    with terminal.progress("simulating") as progress:
+        for i, option in enumerate(options):
+            progress(i / len(options), option.kind)
+            run = simulated_timeline(option.timeline, costs, seed=arguments.seed, **packets)
+            found.append(run.completion_s)
+    return found
 
 
 def check_all_to_all(arguments: argparse.Namespace) -> None:
@@ -88,7 +116,6 @@ def check_all_to_all(arguments: argparse.Namespace) -> None:
         raise InputError("bytes: is of --collective; an all-to-all has --bytes-per-pair")
 
 
-# parameters: what was asked for, and what was found
 def _results(
     arguments: argparse.Namespace,
     costs: CircuitCosts,
@@ -122,17 +149,15 @@ def _results(
     }
 
 
-# parameters: what was asked for, and what was found
 def _show(
     terminal: Terminal,
     arguments: argparse.Namespace,
     costs: CircuitCosts,
-    size: float,
     options: list[CollectiveOption],
-    pays_s: float,
+    simulated_s: list[float],
 ) -> None:
     title = (
-        f"{arguments.collective} of {format_bytes(size)}, "
+        f"{arguments.collective} of {format_bytes(options[0].timeline.total_bytes)}, "
         f"{counted(arguments.servers, 'server')}, {counted(arguments.degree, 'circuit')} each, "
         f"{format_gbps(costs.link_gbps)}, delay {format_seconds(costs.reconfiguration_s)}"
     )
@@ -143,10 +168,16 @@ def _show(
             str(option.plan.pieces),
             str(option.timeline.reconfigurations),
             format_seconds(option.seconds),
+            *([format_seconds(simulated_s[i])] if simulated_s else []),
         ]
-        for option in options
+        for i, option in enumerate(options)
     ]
-    terminal.table(title, ("kind", "factors", "pieces", "d", "time"), rows)
+    columns = ("kind", "factors", "pieces", "d", "time")
+    terminal.table(title, (*columns, "packets") if simulated_s else columns, rows)
+
+
+def _tell(terminal: Terminal, options: list[CollectiveOption], pays_s: float) -> None:
+    """Whether to move, and up to which delay of the switch that pays."""
     stay = next(option for option in options if option.stays)
     if stay is not options[0]:
         faster = stay.seconds / options[0].seconds
@@ -157,5 +188,3 @@ def _show(
         terminal.line("moving circuits pays at any delay")
     else:
         terminal.line(f"moving circuits pays up to a delay of {format_seconds(pays_s)}")
-    if arguments.schedule is not None:
-        terminal.line(f"schedule: {arguments.schedule}")

@@ -103,9 +103,11 @@ def test_other_collectives_say_whether_to_move(
 ) -> None:
     path = tmp_path / "timeline.json"
     setting = ["--collective", collective, "--servers", "32", "--bandwidth", "800Gbps"]
-    setting += ["--bytes", "100kB", "--schedule", str(path)]
+    setting += ["--bytes", "100kB", "--schedule", str(path), "--level", "packet"]
     moving = results(capsys, *setting, "--reconfiguration-delay", "100ns")
     assert moving["reconfigure"]
+    for option in moving["options"]:
+        assert option["seconds"] < option["packet_seconds"] < 1.01 * option["seconds"]
     assert moving["options"][0]["seconds"] == CollectiveTimelineFile.load(path).timeline().seconds
     staying = results(capsys, *setting, "--reconfiguration-delay", "1ms")
     assert not staying["reconfigure"]
@@ -115,6 +117,7 @@ def test_other_collectives_say_whether_to_move(
     text = capsys.readouterr().out
     assert "times as fast as circuits that stay" in text
     assert "moving circuits pays up to a delay of" in text
+    assert "packets" in text
 
 
 @pytest.mark.parametrize(

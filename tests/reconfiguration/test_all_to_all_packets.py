@@ -12,6 +12,9 @@ from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.all_to_all.packet_level import simulated
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
+from torch_topoopt.reconfiguration.collectives.packet_level import simulated_timeline
+from torch_topoopt.reconfiguration.collectives.phases import COLLECTIVES
+from torch_topoopt.reconfiguration.collectives.planner import options
 
 if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
@@ -29,8 +32,8 @@ def test_with_tiny_headers_a_run_takes_no_longer_than_its_slots(servers: int, de
     for schedule in _schedules(servers, degree):
         slots_s = COSTS.seconds(schedule.slots, schedule.reconfigurations, CHUNK_BYTES)
         for level in ("flow", "packet"):
-            options = {"header_bytes": 1} if level == "packet" else {}
-            run = simulated(schedule, COSTS, CHUNK_BYTES, level=level, **options)
+            headers = {"header_bytes": 1} if level == "packet" else {}
+            run = simulated(schedule, COSTS, CHUNK_BYTES, level=level, **headers)
             assert run.completion_s <= slots_s * (1 + 2e-4)
             if degree == 1:  # no circuit is ever idle
                 assert run.completion_s == pytest.approx(slots_s, rel=2e-4)
@@ -78,3 +81,19 @@ def test_what_cannot_be_simulated_is_an_error() -> None:
         simulated(schedule, COSTS, 1e13)
     with pytest.raises(ValueError, match="pigeons"):
         simulated(schedule, COSTS, 1e6, pigeons=2)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(("servers", "degree"), [(8, 1), (11, 2), (18, 3)])
+def test_flows_take_what_a_timeline_says(collective: str, servers: int, degree: int) -> None:
+    """The timeline is made from sums of steps, the run from what waits for what."""
+    for size in (1e5, 1e7):
+        for option in options(collective, servers, degree, COSTS, size):
+            run = simulated_timeline(option.timeline, COSTS, level="flow")
+            assert run.completion_s <= option.seconds * (1 + 1e-9)
+            if collective != "broadcast":  # a part of the servers may be through a phase earlier
+                assert run.completion_s == pytest.approx(option.seconds, rel=1e-9)
+            packets = simulated_timeline(option.timeline, COSTS, header_bytes=1)
+            assert packets.completion_s == pytest.approx(run.completion_s, rel=2e-4)
+    with pytest.raises(ValueError, match=r"packet would send .* packets"):
+        simulated_timeline(replace(option.timeline, total_bytes=1e15), COSTS)

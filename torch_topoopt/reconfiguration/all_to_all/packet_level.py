@@ -20,6 +20,8 @@ from torch_topoopt.reconfiguration.all_to_all.verification import chunk_numbers
 from torch_topoopt.sim import run_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from numpy.typing import NDArray
 
     from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
@@ -48,14 +50,20 @@ def simulated(
     folded = schedule.translated and options.get("acks") != "links"
     sends = schedule.sends if folded else schedule.whole().sends
     if level == "packet":
-        packets = len(sends) * -(-chunk_bytes // options.get("mtu_bytes", _PAYLOAD_BYTES))
-        if packets > MOST_PACKET_HOPS:
-            raise ValueError(
-                f"level: packet would send {packets:.3g} packets over circuits, and the most is "
-                f"{MOST_PACKET_HOPS:.3g}; use fewer servers, more reconfigurations or smaller sizes"
-            )
+        check_packets([(len(sends), chunk_bytes)], options)
     program = _program(schedule, sends, folded, costs, chunk_bytes)
     return run_program(program, level=level, **options)
+
+
+def check_packets(flows: Iterable[tuple[int, float]], options: Mapping[str, Any]) -> None:
+    """Raises ValueError for more than MOST_PACKET_HOPS packets of (number of flows, bytes)."""
+    payload = options.get("mtu_bytes", _PAYLOAD_BYTES)
+    packets = sum(count * -(-size // payload) for count, size in flows)
+    if packets > MOST_PACKET_HOPS:
+        raise ValueError(
+            f"level: packet would send {packets:.3g} packets over circuits, and the most is "
+            f"{MOST_PACKET_HOPS:.3g}; use fewer servers or smaller sizes"
+        )
 
 
 def _program(
