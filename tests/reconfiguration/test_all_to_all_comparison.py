@@ -27,6 +27,7 @@ from torch_topoopt.reconfiguration.all_to_all.uneven import (
     assigned,
     check_matrix,
     chunks_of,
+    direct_strategies,
     relabelled_links,
 )
 from torch_topoopt.reconfiguration.all_to_all.verification import (
@@ -210,3 +211,17 @@ def test_chunks_are_as_many_as_bytes_need() -> None:
 def test_a_matrix_that_is_none_is_an_error(matrix: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_matrix(matrix, 4)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_coarser_permutations_are_fewer_and_last_longer(degree: int) -> None:
+    counts = np.random.default_rng(3).integers(0, 40, (12, 12)).astype(np.int32)
+    np.fill_diagonal(counts, 0)
+    found = direct_strategies(counts, degree)
+    assert len(found) > 2
+    topologies = [strategy.reconfigurations for strategy in found]
+    assert topologies == sorted(topologies, reverse=True)
+    assert min(strategy.slots for strategy in found) == found[0].slots
+    for strategy in found:
+        replay = verify(strategy.schedule)
+        assert replay.link_slots == counts.sum()  # every chunk goes directly

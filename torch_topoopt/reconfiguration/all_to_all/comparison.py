@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.reconfiguration.all_to_all.sweep import most_topologies, strategies
-from torch_topoopt.reconfiguration.all_to_all.uneven import direct_strategy, uneven_strategy
+from torch_topoopt.reconfiguration.all_to_all.uneven import direct_strategies, uneven_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,8 @@ def compared(
         elif d >= following:
             following = d + max(1, d // 8)
             if d == 1 and not isinstance(count, int):
-                add(direct_strategy(sizes.counts, degree), 0.0)
+                for direct in direct_strategies(sizes.counts, degree):
+                    add(direct, 0.0)
             add(uneven_strategy(strategy, sizes.counts, seed=seed), d / most)
         if count is None and options:
             more_s = costs.seconds(least, d + 1, sizes.chunk_bytes)

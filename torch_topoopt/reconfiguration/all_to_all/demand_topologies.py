@@ -75,33 +75,44 @@ def permutations(counts: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], int
     return sorted(found, key=lambda item: -item[1])
 
 
-def permutation_schedule(counts: NDArray[np.int32], degree: int) -> AllToAllSchedule:
-    """The schedule of `permutations`, as many side by side as a server has circuits."""
+def permutation_schedule(
+    counts: NDArray[np.int32], degree: int, *, at_once: int = 1
+) -> AllToAllSchedule:
+    """The schedule of `permutations`, as many side by side as a server has circuits.
+
+    Of counts in units of `at_once` chunks, rounded up, there are fewer permutations, which last
+    longer.
+    """
     n = len(counts)
-    found = permutations(counts)
-    together = [found[i : i + degree] for i in range(0, len(found), degree)]
-    links = np.repeat(np.arange(n, dtype=np.int32)[None, :, None], len(together), axis=0)
-    links = np.repeat(links, degree, axis=2)
+    found = [(target, slots * at_once) for target, slots in permutations(-(-counts // at_once))]
+    ports = np.repeat(np.arange(n, dtype=np.int32)[:, None], degree, axis=1)
     sent = np.zeros_like(counts)
-    rows, rounds = [], []
+    rows, rounds, topologies = [], [], []
     first = 0
-    for i, group in enumerate(together):
-        for port, (target, slots) in enumerate(group):
-            links[i, :, port] = target
+    for i in range(0, len(found), degree):
+        links = ports.copy()
+        longest = 0
+        for port, (target, slots) in enumerate(found[i : i + degree]):
+            links[:, port] = target
             for source in range(n):
                 part = int(sent[source, target[source]])
                 more = min(slots, int(counts[source, target[source]]) - part)
                 if target[source] != source and more > 0:
+                    longest = max(longest, more)
                     sent[source, target[source]] += more
                     row = np.empty((more, 6), dtype=np.int64)
                     row[:, 0] = first + np.arange(more)
                     row[:, 1:5] = source, port, source, target[source]
                     row[:, 5] = part + np.arange(more)
                     rows.append(row)
-        rounds.append((max(slots for _, slots in group),))
-        first += rounds[-1][0]
+        if longest:  # units that are not full leave some with nothing to send
+            topologies.append(links)
+            rounds.append((longest,))
+            first += longest
     sends = np.concatenate(rows).astype(np.int32)
-    return AllToAllSchedule(links, tuple(rounds), sends, translated=False, counts=counts)
+    return AllToAllSchedule(
+        np.stack(topologies), tuple(rounds), sends, translated=False, counts=counts
+    )
 
 
 def _padded(counts: NDArray[np.int32]) -> NDArray[np.int64]:

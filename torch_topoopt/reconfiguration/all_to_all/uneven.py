@@ -95,9 +95,17 @@ def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int 
     return _verified(base, best)
 
 
-def direct_strategy(counts: NDArray[np.int32], degree: int) -> Strategy:
-    """Permutations, over which every chunk goes directly."""
-    return _verified("permutations", permutation_schedule(counts, degree))
+def direct_strategies(counts: NDArray[np.int32], degree: int) -> list[Strategy]:
+    """Permutations, over which every chunk goes directly: the fewest slots first, then fewer and
+    fewer topologies, for sizes in units of 2, 4, 8, ... chunks."""
+    found = [_verified("permutations", permutation_schedule(counts, degree))]
+    at_once = 2
+    while at_once <= counts.max():
+        coarse = permutation_schedule(counts, degree, at_once=at_once)
+        if coarse.reconfigurations < found[-1].reconfigurations:
+            found.append(_verified("permutations", coarse))
+        at_once *= 2
+    return found
 
 
 def _other_static(strategy: Strategy) -> tuple[str, AllToAllSchedule]:
