@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,9 @@ from torch_topoopt.reconfiguration.all_to_all.verification import (
     matrix_form,
     verify,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SLOT_S = 4e6 * 8 / 800e9
 COSTS = {delay: CircuitCosts(800, 0, delay * SLOT_S) for delay in (0, 1, 7, 50, 1e6)}
@@ -225,3 +230,26 @@ def test_coarser_permutations_are_fewer_and_last_longer(degree: int) -> None:
     for strategy in found:
         replay = verify(strategy.schedule)
         assert replay.link_slots == counts.sum()  # every chunk goes directly
+
+
+def test_exchanged_parts_are_a_minimum_of_exchanges() -> None:
+    """By counting hops anew for every exchange of two."""
+    even = next(strategies(11, 2)).schedule
+    random = np.random.default_rng(5)
+    counts = random.integers(0, 50, (11, 11)).astype(np.int32)
+    np.fill_diagonal(counts, 0)
+    hops = np.zeros((11, 11), dtype=np.int64)
+    for _, _, _, source, target, _ in even.whole().sends:
+        hops[source, target] += 1
+
+    def all_hops(servers: NDArray[np.int64]) -> int:
+        return int((counts[np.ix_(servers, servers)] * hops).sum())
+
+    servers = assigned(even, counts)
+    assert sorted(servers) == list(range(11))
+    assert all_hops(servers) <= all_hops(np.arange(11))
+    for a in range(11):
+        for b in range(a):
+            exchanged = servers.copy()
+            exchanged[[a, b]] = servers[[b, a]]
+            assert all_hops(exchanged) >= all_hops(servers)
