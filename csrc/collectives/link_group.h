@@ -104,6 +104,7 @@ class LinkGroup final : public Group {
   void onCircuitsMoved(size_t topology);
   void onCircuitsStopped(const std::string& why);
   void endTopology();
+  void readyWhenQuiet(int looks);
   void watchCircuits();
   void leaveCircuits(const std::string& why);
   void openCircuitChannel(uint32_t channel);

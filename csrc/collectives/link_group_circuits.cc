@@ -21,6 +21,8 @@ namespace {
 
 // Of watchProgress(): 5 s, longer than acknowledgements wait in the queues on their way back.
 constexpr int kMostSilentLooks = 25;
+constexpr std::chrono::milliseconds kQuietLook{2};
+constexpr int kMostQuietLooks = 250;  // other groups may have something on the way all the time
 
 }  // namespace
 
@@ -81,7 +83,22 @@ void LinkGroup::onCircuitsMove(const CircuitClient::Move& move) {
   openCircuitChannel(move.channel);
   moving_->chosen = true;
   endpoint_->holdCables();
-  config_.circuits->ready(config_.channel, moving_->number, 0);
+  readyWhenQuiet(kMostQuietLooks);
+}
+
+// Circuits move when neither chunks nor acknowledgements are on the way: TCP would send again what
+// was lost, and go on slowly, long after it is light.
+void LinkGroup::readyWhenQuiet(int looks) {
+  const uint64_t number = moving_->number;
+  const size_t topology = moving_->topology;
+  if (endpoint_->quiet() || looks == 0) {
+    return config_.circuits->ready(config_.channel, number, topology);
+  }
+  endpoint_->reactor().after(kQuietLook, [this, weak = weak_from_this(), number, topology, looks] {
+    const auto self = weak.lock();
+    const bool waits = self && moving_ && moving_->number == number && !moving_->runs;
+    if (waits && moving_->topology == topology) readyWhenQuiet(looks - 1);
+  });
 }
 
 void LinkGroup::onCircuitsMoved(size_t topology) {
@@ -106,7 +123,7 @@ void LinkGroup::onCircuitsMoved(size_t topology) {
 void LinkGroup::endTopology() {
   moving_->runs = false;
   ++moving_->topology;
-  config_.circuits->ready(config_.channel, moving_->number, moving_->topology);
+  readyWhenQuiet(kMostQuietLooks);
 }
 
 // Now and then, while something runs.

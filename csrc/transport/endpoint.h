@@ -171,6 +171,9 @@ class Endpoint final : private Link::Observer {
   // Loop. Whether the system of a neighbour has acknowledged something since the last call, or has
   // nothing to acknowledge. For ranks that hold cables, which nobody else asks meanwhile.
   bool answers(int neighbour);
+  // Loop. Whether the neighbours' systems have all that was sent to them, and have said so. What
+  // has come from them is acknowledged at once.
+  bool quiet();
 
   // Not on the loop: one entry per link, in the order of the configuration.
   std::vector<LinkTraffic> traffic();

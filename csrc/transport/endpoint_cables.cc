@@ -447,6 +447,15 @@ bool Endpoint::answers(int neighbour) {
   return true;
 }
 
+bool Endpoint::quiet() {
+  bool all = true;
+  for (const auto& link : links_) {
+    link->acknowledgeAtOnce();
+    all = all && (!link->usable() || link->delivered());
+  }
+  return all;
+}
+
 void Endpoint::tick() {
   for (auto& [number, cable] : cables_) {
     if (cables_held_ > 0) break;

@@ -155,6 +155,8 @@ class Link : public Reactor::Handler {
   bool dead() const { return dead_; }
   // Whether the neighbour, or its system, has all that was written.
   virtual bool delivered() const { return idle(); }
+  // The neighbour's transport need not wait for the acknowledgement of what has come.
+  virtual void acknowledgeAtOnce() {}
   const plan::Link& name() const { return name_; }
   LinkCounters counters() const;
   const IterationBytes& iterations() const { return queue_.iterations(); }

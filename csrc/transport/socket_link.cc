@@ -126,6 +126,11 @@ bool SocketLink::delivered() const {
          (idle() && (ioctl(socket_.get(), SIOCOUTQ, &unsent_bytes) != 0 || unsent_bytes == 0));
 }
 
+void SocketLink::acknowledgeAtOnce() {
+  const int on = 1;
+  if (!dead()) setsockopt(socket_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+}
+
 void SocketLink::onReady(uint32_t events) {
   if (events & EPOLLOUT) becameWritable();
   if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) end_seen_ = true;

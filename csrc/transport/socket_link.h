@@ -14,6 +14,7 @@ class SocketLink : public Link {
 
   void start() override;
   bool delivered() const override;
+  void acknowledgeAtOnce() override;
   void onReady(uint32_t events) override;
   Acknowledged acknowledged() final;
   std::optional<SendProgressCounters> sendProgress() final;

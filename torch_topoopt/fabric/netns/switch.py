@@ -15,7 +15,7 @@ import errno
 import re
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.clock import Clock, SystemClock
 from torch_topoopt.fabric.netns import filters as netns_filters
@@ -135,9 +135,9 @@ class NetnsSwitch:
 
     def dark(self, circuits: Iterable[Circuit]) -> frozenset[Circuit]:
         """Those that carry no light, or none that a host sends or receives: its port is down."""
-        with self._device() as route:
-            sockets = _sockets(route, _UP | _RUNNING)
-            known = _circuits_of(sockets, _rules(route, sockets))
+        with self._device() as filters:
+            sockets = _sockets(filters, _UP | _RUNNING)
+            known = _circuits_of(sockets, _rules(filters, sockets))
         return frozenset(circuit for circuit in circuits if not known.get(circuit, False))
 
     def close(self) -> None:
@@ -146,10 +146,10 @@ class NetnsSwitch:
             timer.join()
 
     @contextlib.contextmanager
-    def _device(self) -> Iterator[Any]:
-        """An IPRoute in the switch's namespace; what goes wrong there is the switch's error."""
-        with self._reached(), netns_kernel.open_route(self._namespace) as route:
-            yield route
+    def _device(self) -> Iterator[netns_filters.FilterSocket]:
+        """Filters of the switch's namespace; what goes wrong there is the switch's error."""
+        with self._reached(), netns_filters.FilterSocket(self._namespace) as filters:
+            yield filters
 
     @contextlib.contextmanager
     def _reached(self) -> Iterator[None]:
@@ -170,24 +170,22 @@ class NetnsSwitch:
         They are read once, and changed over one connection to the kernel: opening one takes longer
         than a change.
         """
-        with self._moving, self._device() as route:
-            sockets = _sockets(route)
-            rules = _rules(route, sockets)
-            with netns_filters.FilterSocket(self._namespace) as self._filters:
-                try:
-                    yield sockets, rules
-                finally:
-                    self._filters = None
+        with self._moving, self._device() as self._filters:
+            try:
+                sockets = _sockets(self._filters)
+                yield sockets, _rules(self._filters, sockets)
+            finally:
+                self._filters = None
 
     def _sockets(self) -> _Sockets:
-        with self._device() as route:
-            return _sockets(route)
+        with self._device() as filters:
+            return _sockets(filters)
 
     def _read(self) -> dict[Circuit, bool]:
         """Circuits -> whether they carry light."""
-        with self._device() as route:
-            sockets = _sockets(route)
-            return _circuits_of(sockets, _rules(route, sockets))
+        with self._device() as filters:
+            sockets = _sockets(filters)
+            return _circuits_of(sockets, _rules(filters, sockets))
 
     def _set(self, circuit: Circuit, ingress: int, used: set[Circuit]) -> bool:
         """Sets a circuit that is dark yet; False if it is there already."""
@@ -254,17 +252,17 @@ class NetnsSwitch:
                 raise
 
 
-def _sockets(route: Any, flags: int = _UP) -> _Sockets:
+def _sockets(filters: netns_filters.FilterSocket, needed: int = _UP) -> _Sockets:
     found = {}
-    for link in route.get_links():
-        match = _SOCKET.fullmatch(link.get_attr("IFLA_IFNAME"))
+    for name, (index, flags) in filters.interfaces().items():
+        match = _SOCKET.fullmatch(name)
         if match:
-            found[match[1]] = (link["index"], link["flags"] & flags == flags)
+            found[match[1]] = (index, flags & needed == needed)
     return found
 
 
-def _rules(route: Any, sockets: _Sockets) -> _Rules:
-    return {name: netns_filters.present(route, index) for name, (index, _) in sockets.items()}
+def _rules(filters: netns_filters.FilterSocket, sockets: _Sockets) -> _Rules:
+    return {name: filters.rules(index) for name, (index, _) in sockets.items()}
 
 
 def _circuits_of(sockets: _Sockets, rules: _Rules) -> dict[Circuit, bool]:

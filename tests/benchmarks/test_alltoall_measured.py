@@ -1,0 +1,37 @@
+"""Tables of measured all-to-alls: what is chosen, what is fastest, and how far apart they are."""
+
+from __future__ import annotations
+
+import pytest
+from alltoall_measured import Given, Line, report
+
+from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
+from torch_topoopt.reconfiguration.circuit_service import MovedExchange
+
+
+def line(topologies: int, predicted_s: float, *measured_s: float) -> Line:
+    moving_s = tuple(0.1 for _ in measured_s)
+    return Line(8, 0.01, topologies, 30 - topologies, 0.02, predicted_s, measured_s, moving_s)
+
+
+def test_the_shortest_prediction_is_held_against_the_fastest_median() -> None:
+    lines = [line(1, 3.0, 3.1, 3.3, 3.2), line(2, 2.0, 2.4, 2.2, 9.0), line(3, 2.1, 2.0, 2.0, 2.0)]
+    head, _, first, second, third, ratio = report(lines)
+    assert head == "# 8 servers, R 10 ms, a move takes 20 ms"
+    assert " ".join(first.split()) == "1 29 3.000 s 3.200 s 3.100 s 3.300 s 0.100 s"
+    assert second.endswith(" chosen")
+    assert third.endswith(" fastest")
+    assert ratio == "# chosen / fastest: 1.200"
+
+
+def test_schedules_are_given_in_their_order_and_errors_are_kept() -> None:
+    schedules = [shift_schedule(4, strides) for strides in ((1,), (1, 3))]
+    given = Given(schedules)
+    choices = [given(None), given(None)]  # type: ignore[arg-type]
+    assert [choice.schedule for choice in choices] == schedules
+    with pytest.raises(StopIteration):
+        given(None)  # type: ignore[arg-type]
+    given.ended(MovedExchange(1, choices[0], 1.0, 0.5))
+    given.ended(MovedExchange(1, choices[1], 1.0, 0.5, "dark"))
+    assert given.errors == ["dark"]
+    assert given.moving_s == [0.5, 0.5]
