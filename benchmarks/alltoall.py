@@ -36,7 +36,11 @@ from torch_topoopt.reconfiguration.all_to_all.demand_topologies import (
     permutation_schedule,
 )
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
-from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import (
+    MOST_VARIABLES,
+    optimal_schedule,
+    variables,
+)
 from torch_topoopt.reconfiguration.all_to_all.schedule import circulant_links
 from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
@@ -91,9 +95,9 @@ def baselines(counts: NDArray[np.int32], degree: int, seed: int) -> dict[str, Ti
     if degree > 1:
         static["kautz"] = kautz_links(n, degree)[None]
     schedules = {name: sequence_schedule(links, counts) for name, links in static.items()}
-    if degree > 1 and n <= MOST_ROUTED:  # with one circuit there is one route
+    if degree > 1 and variables(n, degree, 1) <= MOST_VARIABLES:  # with one there is one route
         for name in ("circulant", "kautz"):
-            schedules[name] = optimal_schedule(static[name][0], counts)[0]
+            schedules[name] = optimal_schedule(static[name], counts)[0]
     schedules["fast"] = permutation_schedule(counts, degree)
     for schedule in schedules.values():
         verify(schedule)

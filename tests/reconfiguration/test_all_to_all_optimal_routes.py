@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
-from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import optimal_schedule
 from torch_topoopt.reconfiguration.all_to_all.schedule import (
     PORT,
     SENDER,
@@ -35,7 +35,7 @@ def test_no_schedule_goes_below_the_program_s_load(n: int, degree: int, seed: in
     degree = min(degree, n - 1)
     counts = _random_counts(n, seed)
     links = kautz_links(n, degree) if degree > 1 else circulant_links(n, [[1]])[0]
-    schedule, least = optimal_schedule(links, counts)
+    schedule, least = optimal_schedule(links[None], counts)
     assert verify(schedule).slots == schedule.slots
     busiest = np.bincount(schedule.sends[:, SENDER] * degree + schedule.sends[:, PORT]).max()
     assert least - 1e-6 <= busiest <= schedule.slots
@@ -46,21 +46,21 @@ def test_no_schedule_goes_below_the_program_s_load(n: int, degree: int, seed: in
 def test_a_ring_s_load_is_that_of_its_only_routes() -> None:
     n = 9
     counts = np.ones((n, n), dtype=np.int32) - np.eye(n, dtype=np.int32)
-    schedule, least = optimal_schedule(circulant_links(n, [[1]])[0], counts)
+    schedule, least = optimal_schedule(circulant_links(n, [[1]]), counts)
     assert least == pytest.approx(n * (n - 1) / 2, rel=1e-3)
     assert schedule.slots == n * (n - 1) // 2
 
 
 def test_rounding_costs_little_where_there_are_many_chunks() -> None:
     counts = 8 * _random_counts(16, 0)
-    schedule, least = optimal_schedule(kautz_links(16, 2), counts)
+    schedule, least = optimal_schedule(kautz_links(16, 2)[None], counts)
     assert schedule.slots <= 1.02 * least
 
 
 def test_circuits_side_by_side_share_their_chunks() -> None:
     counts = _random_counts(5, 1)
-    one, _ = optimal_schedule(circulant_links(5, [[1]])[0], counts)
-    two, _ = optimal_schedule(circulant_links(5, [[1, 1]])[0], counts)
+    one, _ = optimal_schedule(circulant_links(5, [[1]]), counts)
+    two, _ = optimal_schedule(circulant_links(5, [[1, 1]]), counts)
     assert set(two.sends[:, PORT]) == {0, 1}
     assert two.slots <= one.slots / 2 + 4
 
@@ -68,7 +68,31 @@ def test_circuits_side_by_side_share_their_chunks() -> None:
 def test_what_has_no_routes_is_an_error() -> None:
     counts = _random_counts(6, 2)
     with pytest.raises(ValueError, match="links: the linear program has no routes"):
-        optimal_schedule(circulant_links(6, [[2]])[0], counts)
-    many = np.zeros((MOST_ROUTED + 1,) * 2, dtype=np.int32)
-    with pytest.raises(ValueError, match="is more than 64"):
-        optimal_schedule(circulant_links(MOST_ROUTED + 1, [[1]])[0], many)
+        optimal_schedule(circulant_links(6, [[2]]), counts)
+    many = np.zeros((70, 70), dtype=np.int32)
+    with pytest.raises(ValueError, match="9800 variables, more than 8400"):
+        optimal_schedule(circulant_links(70, [[1, 2]]), many)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(4, 11), st.integers(1, 2), st.integers(2, 4), st.integers(0, 99))
+def test_over_several_topologies_no_routes_go_below_the_program(
+    n: int, degree: int, topologies: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    strides = random.integers(1, n, (topologies, degree))
+    strides[0, 0] = 1
+    counts = 3 * _random_counts(n, seed)
+    links = circulant_links(n, strides.tolist())
+    schedule, least = optimal_schedule(links, counts)
+    other = sequence_schedule(links, counts)
+    for found in (schedule, other):
+        assert verify(found).slots >= least - 1e-6
+    assert schedule.slots <= 1.15 * other.slots + 4
+
+
+def test_the_program_finds_more_than_trees_do() -> None:
+    counts = 4 * _random_counts(16, 4)
+    links = circulant_links(16, [[1, 3], [4, 7], [6, 11]])
+    schedule, least = optimal_schedule(links, counts)
+    assert least <= schedule.slots < sequence_schedule(links, counts).slots

@@ -1,104 +1,133 @@
-"""Routes on one topology by a linear program: the busiest circuit carries as little as it can.
+"""Routes by a linear program: the busiest circuits of all topologies carry as little as they can.
 
 DirectConnect ("Efficient Direct-Connect Topologies for Collective Communications", NSDI'25) routes
-an all-to-all as a multi-commodity flow, a commodity for each source. The program's flows have
-fractions; chunks are routed along them one by one, and what a circuit got too much or too little
-from one source is made up for by the next.
+an all-to-all on one topology as a multi-commodity flow, a commodity for each source. Over several
+topologies server x on topology i is a node, a chunk may wait there for the next topology, and what
+is to be small is the sum of what the busiest circuit of each topology carries. The program's flows
+have fractions; chunks are routed along them one by one, and what a circuit got too much or too
+little from one source is made up for by the next.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.reconfiguration.all_to_all.forwarding import sent_slots
-from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+from torch_topoopt.reconfiguration.all_to_all.sequence_routes import schedule_along
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_ROUTED = 64  # servers; the program has a variable for each of them and each circuit
-_HOP = 1e-4  # weight of a hop beside the busiest circuit's load: no flow runs in cycles
+    from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+
+MOST_VARIABLES = 8400  # 64 servers with two circuits on one topology, 32 on three
+_HOP, _WAIT = 1e-4, 1e-5  # weights beside the busiest circuits' loads: no flow runs in cycles
 _NONE = 1e-7
+
+
+def variables(servers: int, degree: int, topologies: int) -> int:
+    """Of the program, at most: for each source one of each circuit, and of each wait."""
+    return servers * servers * (degree * topologies + topologies - 1)
 
 
 def optimal_schedule(
     links: NDArray[np.int32], counts: NDArray[np.int32]
 ) -> tuple[AllToAllSchedule, float]:
-    """(schedule on the topology `links[server, port]`, the program's load of the busiest circuit in
-    chunks, which no schedule on this topology goes below).
+    """(schedule over the topologies `links[topology, server, port]`, the program's sum of the
+    busiest circuits' chunks, which no schedule over them goes below).
 
-    Raises ValueError for a pair that no circuits lead to, and more than MOST_ROUTED servers.
+    Topologies over which nothing is sent are left out. Raises ValueError for a pair that no
+    circuits lead to, and a program with more than MOST_VARIABLES.
     """
-    n, degree = links.shape
-    if n > MOST_ROUTED:
-        raise ValueError(f"servers: {n} is more than {MOST_ROUTED}, the most of a linear program")
-    ports = np.zeros((n, n), dtype=np.int64)
-    for port in range(degree):
-        ports[np.arange(n), links[:, port]] += 1
-    np.fill_diagonal(ports, 0)
-    tails, heads = np.nonzero(ports)
-    flows, least = _flows(tails, heads, ports[tails, heads], counts)
-    source, target, walks = _rounded(flows, tails, heads, counts)
-    path = _with_ports(links, tails, heads, walks)
-    chunk, link, slot = sent_slots(path, n * degree)
-    part = _ranks(source * n + target)
-    server, port_of = divmod(link, degree)
-    rows = (slot, server, port_of, source[chunk], target[chunk], part[chunk])
-    sends = np.stack(rows, axis=1).astype(np.int32)
-    rounds = ((int(slot.max()) + 1,),)
-    schedule = AllToAllSchedule(links[None], rounds, sends, translated=False, counts=counts)
-    return schedule, least
+    d, n, degree = links.shape
+    if variables(n, degree, d) > MOST_VARIABLES:
+        raise ValueError(
+            f"servers: {n} with {degree} circuits on {d} topologies make a linear program of "
+            f"{variables(n, degree, d)} variables, more than {MOST_VARIABLES}"
+        )
+    graph = _TimedGraph.of(links)
+    flows, least = _flows(graph, counts)
+    source, target, walks = _rounded(graph, flows, counts)
+    paths = _with_ports(links, graph, walks)
+    return schedule_along(links, counts, source, target, paths), least
 
 
-def _flows(
-    tails: NDArray[np.int64],
-    heads: NDArray[np.int64],
-    ports: NDArray[np.int64],
-    counts: NDArray[np.int32],
-) -> tuple[NDArray[np.float64], float]:
-    """(chunks of each source on each edge, the least load of the busiest circuit)."""
+@dataclass(frozen=True, eq=False)
+class _TimedGraph:
+    """Edges between nodes, topology x n + server: circuits with their ports, then waits."""
+
+    topologies: int
+    servers: int
+    tails: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    ports: NDArray[np.int64]  # of circuits alone
+
+    @staticmethod
+    def of(links: NDArray[np.int32]) -> _TimedGraph:
+        d, n, degree = links.shape
+        ports = np.zeros((d, n, n), dtype=np.int64)
+        for port in range(degree):
+            ports[np.arange(d)[:, None], np.arange(n)[None], links[:, :, port]] += 1
+        ports[:, np.arange(n), np.arange(n)] = 0  # dark ones
+        layer, tail, head = np.nonzero(ports)
+        waiting = np.arange(d * n - n)
+        return _TimedGraph(
+            d,
+            n,
+            np.concatenate([layer * n + tail, waiting]),
+            np.concatenate([layer * n + head, waiting + n]),
+            ports[layer, tail, head],
+        )
+
+
+def _flows(graph: _TimedGraph, counts: NDArray[np.int32]) -> tuple[NDArray[np.float64], float]:
+    """(chunks of each source on each edge, the least sum of the busiest circuits' loads)."""
     from scipy.optimize import linprog
-    from scipy.sparse import block_diag, csr_matrix, hstack, identity
+    from scipy.sparse import block_diag, coo_matrix, csr_matrix, hstack
 
-    n, edges = len(counts), len(tails)
+    d, n, edges, circuits = graph.topologies, graph.servers, len(graph.tails), len(graph.ports)
     column = np.arange(edges)
-    incidence = np.zeros((n, edges))
-    incidence[heads, column] = 1.0
-    incidence[tails, column] -= 1.0
-    others = [np.delete(np.arange(n), source) for source in range(n)]
+    incidence = np.zeros((d * n, edges))
+    incidence[graph.heads, column] = 1.0
+    incidence[graph.tails, column] -= 1.0
+    others = [np.delete(np.arange(d * n), source) for source in range(n)]
     balance = block_diag([csr_matrix(incidence[rows]) for rows in others], format="csr")
-    wanted = np.concatenate([counts[source, rows] for source, rows in enumerate(others)])
-    equal = hstack([balance, csr_matrix((balance.shape[0], 1))], format="csr")
-    capacity = hstack(
-        [hstack([identity(edges)] * n), csr_matrix(-ports[:, None].astype(float))], format="csr"
-    )
-    cost = np.append(np.full(n * edges, _HOP / (n * edges)), 1.0)
-    found = linprog(cost, A_ub=capacity, b_ub=np.zeros(edges), A_eq=equal, b_eq=wanted)
+    arriving = np.zeros((n, d * n))
+    arriving[:, (d - 1) * n :] = counts
+    wanted = np.concatenate([arriving[source, rows] for source, rows in enumerate(others)])
+    equal = hstack([balance, csr_matrix((balance.shape[0], d))], format="csr")
+    each = np.arange(circuits)
+    one = coo_matrix((np.ones(circuits), (each, each)), shape=(circuits, edges))
+    layer = graph.tails[:circuits] // n
+    room = coo_matrix((-graph.ports.astype(float), (each, layer)), shape=(circuits, d))
+    capacity = hstack([*[one] * n, room], format="csr")
+    hop = np.where(column < circuits, _HOP, _WAIT) / (n * edges)
+    cost = np.concatenate([np.tile(hop, n), np.ones(d)])
+    found = linprog(cost, A_ub=capacity, b_ub=np.zeros(circuits), A_eq=equal, b_eq=wanted)
     if not found.success:
         raise ValueError(f"links: the linear program has no routes: {found.message}")
-    return found.x[:-1].reshape(n, edges), float(found.x[-1])
+    return found.x[:-d].reshape(n, edges), float(found.x[-d:].sum())
 
 
 def _rounded(
-    flows: NDArray[np.float64],
-    tails: NDArray[np.int64],
-    heads: NDArray[np.int64],
-    counts: NDArray[np.int32],
+    graph: _TimedGraph, flows: NDArray[np.float64], counts: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[list[int]]]:
     """(source, target, edges from the last to the first) of every chunk."""
     n = len(counts)
-    left_over = np.zeros(len(tails))
+    last = (graph.topologies - 1) * n
+    left_over = np.zeros(len(graph.tails))
     sources, targets, walks = [], [], []
-    tail_of = tails.tolist()
+    tail_of = graph.tails.tolist()
     for source in range(n):
-        usable = flows[source] > _NONE
         left = (flows[source] + left_over).tolist()
-        entering = [np.flatnonzero(usable & (heads == server)).tolist() for server in range(n)]
+        entering: list[list[int]] = [[] for _ in range(last + n)]
+        for edge in np.flatnonzero(flows[source] > _NONE).tolist():
+            entering[graph.heads[edge]].append(edge)
         for target in range(n):
             for _ in range(int(counts[source, target])):
-                at, walk = target, []
+                at, walk = last + target, []
                 while at != source:
                     edge = max(entering[at], key=left.__getitem__)
                     left[edge] -= 1
@@ -112,27 +141,31 @@ def _rounded(
 
 
 def _with_ports(
-    links: NDArray[np.int32],
-    tails: NDArray[np.int64],
-    heads: NDArray[np.int64],
-    walks: list[list[int]],
-) -> NDArray[np.int64]:
-    """Links, server x k + port, of every chunk, as `LinkRoutes.paths` has them; circuits side by
-    side take chunks in turn."""
-    degree = links.shape[1]
-    choices = [
-        [int(tail) * degree + int(port) for port in np.flatnonzero(links[tail] == head)]
-        for tail, head in zip(tails.tolist(), heads.tolist(), strict=True)
-    ]
+    links: NDArray[np.int32], graph: _TimedGraph, walks: list[list[int]]
+) -> list[NDArray[np.int64]]:
+    """Of each topology the links, server x k + port, of every chunk, the last one first; circuits
+    side by side take chunks in turn."""
+    d, n, degree = links.shape
+    choices = []
+    for tail, head in zip(graph.tails.tolist(), graph.heads.tolist(), strict=True):
+        layer, server = divmod(tail, n)
+        ports = np.flatnonzero(links[layer, server] == head - layer * n).tolist()
+        choices.append([(layer, server * degree + port) for port in ports])
     turn = [0] * len(choices)
-    path = np.full((len(walks), max(map(len, walks))), -1, dtype=np.int64)
-    for row, walk in zip(path, walks, strict=True):
-        for column, edge in enumerate(walk):
-            row[column] = choices[edge][turn[edge] % len(choices[edge])]
-            turn[edge] += 1
-    return path
-
-
-def _ranks(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each chunk how many of its pair come before it; those of a pair stand together."""
-    return np.arange(len(pairs)) - np.searchsorted(pairs, pairs)
+    hops: list[list[list[int]]] = []
+    for walk in walks:
+        taken: list[list[int]] = [[] for _ in range(d)]
+        for edge in walk:
+            if edge < len(graph.ports):
+                layer, link = choices[edge][turn[edge] % len(choices[edge])]
+                taken[layer].append(link)
+                turn[edge] += 1
+        hops.append(taken)
+    paths = []
+    for layer in range(d):
+        longest = max(len(taken[layer]) for taken in hops)
+        path = np.full((len(walks), longest), -1, dtype=np.int64)
+        for row, taken in zip(path, hops, strict=True):
+            row[: len(taken[layer])] = taken[layer]
+        paths.append(path)
+    return paths

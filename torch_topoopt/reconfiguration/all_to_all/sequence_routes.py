@@ -118,7 +118,17 @@ def sequence_schedule(links: NDArray[np.int32], counts: NDArray[np.int32]) -> Al
     affordable = _MOST_WORK // (links.shape[0] * len(counts) ** 2 * _PASSES)
     batches = max(1, min(_MOST_BATCHES, int(counts.max()), affordable))
     trees = _balanced(graph, counts, batches)
-    source, target, paths = _paths(graph, trees)
+    return schedule_along(links, counts, *_paths(graph, trees))
+
+
+def schedule_along(
+    links: NDArray[np.int32],
+    counts: NDArray[np.int32],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    paths: list[NDArray[np.int64]],
+) -> AllToAllSchedule:
+    """The schedule of chunks with these sources, targets and `paths` (_paths), slot by slot."""
     part = _rank(source * len(counts) + target)
     rows, rounds, kept = [], [], []
     first = 0

@@ -23,7 +23,11 @@ from torch_topoopt.reconfiguration.all_to_all.circulants import (
 from torch_topoopt.reconfiguration.all_to_all.forwarding import forwarded
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
 from torch_topoopt.reconfiguration.all_to_all.link_routes import balanced_routes
-from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import (
+    MOST_VARIABLES,
+    optimal_schedule,
+    variables,
+)
 from torch_topoopt.reconfiguration.all_to_all.rounds import paper_schedules
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
     best_shifts,
@@ -153,9 +157,9 @@ def _on_kautz(servers: int, degree: int) -> AllToAllSchedule:
     """Of balanced routes and those of a linear program, where there are few servers, the better."""
     links = kautz_links(servers, degree)
     balanced = forwarded(balanced_routes(links))
-    if servers > MOST_ROUTED:
+    if variables(servers, degree, 1) > MOST_VARIABLES:
         return balanced
-    optimal, _ = optimal_schedule(links, balanced.chunk_counts())
+    optimal, _ = optimal_schedule(links[None], balanced.chunk_counts())
     return min(balanced, replace(optimal, counts=None), key=lambda schedule: schedule.slots)
 
 

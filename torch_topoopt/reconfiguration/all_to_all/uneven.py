@@ -28,7 +28,11 @@ from torch_topoopt.reconfiguration.all_to_all.demand_topologies import (
 from torch_topoopt.reconfiguration.all_to_all.forwarding import forwarded
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
 from torch_topoopt.reconfiguration.all_to_all.link_routes import balanced_routes
-from torch_topoopt.reconfiguration.all_to_all.optimal_routes import MOST_ROUTED, optimal_schedule
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import (
+    MOST_VARIABLES,
+    optimal_schedule,
+    variables,
+)
 from torch_topoopt.reconfiguration.all_to_all.schedule import SOURCE, TARGET, AllToAllSchedule
 from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
 from torch_topoopt.reconfiguration.all_to_all.stride_sets import StrideSets
@@ -89,8 +93,9 @@ def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int 
         if d == 1:  # few hops in all may still crowd one link
             sequences.append((base, even.links))
     tried = [(base, sequence_schedule(links, counts)) for base, links in sequences]
-    if d == 1 < degree and len(counts) <= MOST_ROUTED:
-        tried += [(base, optimal_schedule(links[0], counts)[0]) for base, links in sequences]
+    routed = d > 1 or degree > 1  # else there is one route
+    if routed and variables(len(counts), degree, d) <= MOST_VARIABLES:
+        tried += [(base, optimal_schedule(links, counts)[0]) for base, links in sequences]
     base, best = min(tried, key=lambda one: (one[1].slots, one[1].reconfigurations))
     return _verified(base, best)
 
