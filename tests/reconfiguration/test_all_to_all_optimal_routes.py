@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_topoopt.reconfiguration.all_to_all.demand_topologies import greedy_links
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
-from torch_topoopt.reconfiguration.all_to_all.optimal_routes import optimal_schedule
+from torch_topoopt.reconfiguration.all_to_all.optimal_routes import (
+    _TimedGraph,
+    _without_loops,
+    optimal_schedule,
+)
 from torch_topoopt.reconfiguration.all_to_all.schedule import (
     PORT,
     SENDER,
@@ -96,3 +101,29 @@ def test_the_program_finds_more_than_trees_do() -> None:
     links = circulant_links(16, [[1, 3], [4, 7], [6, 11]])
     schedule, least = optimal_schedule(links, counts)
     assert least <= schedule.slots < sequence_schedule(links, counts).slots
+
+
+def test_a_walk_that_comes_back_to_a_server_waits_there_instead() -> None:
+    """Flows of one source for several targets may be taken apart so that a walk has a loop."""
+    graph = _TimedGraph.of(circulant_links(4, [[1], [3]]))
+    ends = list(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True))
+
+    def kept(*walk: tuple[int, int]) -> list[tuple[int, int]]:
+        edges = _without_loops([ends.index(pair) for pair in reversed(walk)], graph)
+        return [ends[edge] for edge in reversed(edges)]
+
+    assert kept((0, 1), (1, 2), (2, 6), (6, 5)) == [(0, 1)]  # past its target, and back to it
+    assert kept((0, 1), (1, 2), (2, 6), (6, 5), (5, 4), (4, 7)) == [(4, 7)]
+    assert kept((0, 1), (1, 2), (2, 3), (3, 0), (0, 1)) == [(0, 1)]
+    assert kept((0, 1), (1, 5), (5, 4), (4, 7)) == [(4, 7)]
+    assert kept((0, 1), (1, 2), (2, 3)) == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize(("n", "degree"), [(8, 1), (10, 2)])
+def test_chunks_arrive_on_greedy_circuits(n: int, degree: int) -> None:
+    for seed in range(3):
+        counts = 2 * _random_counts(n, seed)
+        for topologies in (3, 6):
+            links = greedy_links(counts, degree, topologies, seed=seed)
+            schedule, least = optimal_schedule(links, counts)
+            assert verify(schedule).slots >= least - 1e-6

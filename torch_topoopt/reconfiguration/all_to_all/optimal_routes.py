@@ -133,11 +133,29 @@ def _rounded(
                     left[edge] -= 1
                     walk.append(edge)
                     at = tail_of[edge]
+                kept = _without_loops(walk, graph)
+                for edge in set(walk) - set(kept):
+                    left[edge] += edge < len(graph.ports)
                 sources.append(source)
                 targets.append(target)
-                walks.append(walk)
+                walks.append(kept)
         left_over = np.array(left)
     return np.array(sources), np.array(targets), walks
+
+
+def _without_loops(walk: list[int], graph: _TimedGraph) -> list[int]:
+    """The circuits of a walk, from the last to the first, without those between two visits of a
+    server: the chunk waits there."""
+    kept: list[int] = []
+    for edge in reversed(walk):
+        if edge < len(graph.ports):
+            end = int(graph.heads[edge]) % graph.servers
+            visited = [int(graph.tails[before]) % graph.servers for before in [*kept, edge]]
+            if end in visited:
+                del kept[visited.index(end) :]
+            else:
+                kept.append(edge)
+    return kept[::-1]
 
 
 def _with_ports(
@@ -147,7 +165,8 @@ def _with_ports(
     side by side take chunks in turn."""
     d, n, degree = links.shape
     choices = []
-    for tail, head in zip(graph.tails.tolist(), graph.heads.tolist(), strict=True):
+    circuits = len(graph.ports)
+    for tail, head in zip(graph.tails[:circuits].tolist(), graph.heads.tolist(), strict=False):
         layer, server = divmod(tail, n)
         ports = np.flatnonzero(links[layer, server] == head - layer * n).tolist()
         choices.append([(layer, server * degree + port) for port in ports])
@@ -156,10 +175,9 @@ def _with_ports(
     for walk in walks:
         taken: list[list[int]] = [[] for _ in range(d)]
         for edge in walk:
-            if edge < len(graph.ports):
-                layer, link = choices[edge][turn[edge] % len(choices[edge])]
-                taken[layer].append(link)
-                turn[edge] += 1
+            layer, link = choices[edge][turn[edge] % len(choices[edge])]
+            taken[layer].append(link)
+            turn[edge] += 1
         hops.append(taken)
     paths = []
     for layer in range(d):
