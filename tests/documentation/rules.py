@@ -104,6 +104,11 @@ SMALLER = (
         r"benchmarks/expert_strategies\.py.*",
         "benchmarks/expert_strategies.py --models ncf:tiny -n 4 -d 2 --evaluations 20",
     ),
+    Smaller(
+        ".*",
+        r"(benchmarks/alltoall_measured\.py).*",
+        r"\1 --servers 4 --delays 0.01 --rounds 1 --bytes-per-pair 20kB",
+    ),
     Smaller(".*", r"(benchmarks/(endurance|soak)\.py)", r"\1 --minutes 0.1 --fault-every 2"),
     Smaller(
         ".*",

@@ -175,3 +175,15 @@ def test_a_fabric_that_cannot_move_says_why(
             fabric.circuit_mover(plan)
     finally:
         fabric.close()
+
+
+def test_sockets_leave_room_for_what_other_circuits_acknowledge() -> None:
+    require_namespaces()
+    plan = make_plan(8, 2)
+    options = NetnsOptions(gbps=0.03, mtu=9000, relay="kernel", switch_delay_s=0.01)
+    moved = NetnsFabric(a_name(), options).paced_gbps(plan)
+    # Of two segments, 8948 bytes each, one acknowledgement of 66 bytes passes 7 other circuits.
+    assert moved == pytest.approx(0.03 * 2 * 8948 / (2 * 9014 + 7 * 66))
+    still = NetnsFabric(a_name(), NetnsOptions(gbps=0.03, mtu=9000)).paced_gbps(plan)
+    assert still == pytest.approx(0.03 * 2 * 8948 / (2 * 9014 + 66))
+    assert NetnsFabric(a_name(), NetnsOptions(relay="kernel")).paced_gbps(plan) is None
