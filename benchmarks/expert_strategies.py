@@ -20,7 +20,6 @@ from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
-from torch_topoopt.search.defaults import DEFAULT_EVALUATIONS
 from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
@@ -87,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("-d", "--degree", type=int, default=4)
     options.add_argument("--accelerators-per-server", type=int, default=1)
     options.add_argument("--strategy-space", default="full", choices=["full", "samples"])
-    options.add_argument("--evaluations", type=int, default=DEFAULT_EVALUATIONS)
+    options.add_argument("--evaluations", type=int)
     options.add_argument("--seeds", type=int, default=1)
     options.add_argument("--most", type=int, default=20, help="expert strategies to price")
     return options.parse_args()

@@ -156,9 +156,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "evaluations": {
         "type": int,
-        "default": planning_defaults.DEFAULT_EVALUATIONS,
         "metavar": "N",
-        "help": "strategies tried in each round (default: %(default)s)",
+        "help": "strategies tried in each round (default: 50000, and up to eight times as many on "
+        "fewer than 64 servers, where each takes less time)",
     },
     "ablation": {
         "choices": ["both", "search-only", "topology-only"],

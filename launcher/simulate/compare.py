@@ -50,7 +50,8 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, *(n for n in shared_options.PLANNING if n not in searched))
     shared_options.add(options, "no-memory-limit")
     shared_options.add(options, "rounds", default=2)
-    shared_options.add(options, "evaluations", default=5000)
+    few = "strategies tried in each round (default: %(default)s)"
+    shared_options.add(options, "evaluations", default=5000, help=few)
     packet_options.add_level(options)
     packet_options.add_options(options, seed=False)
     shared_options.add(options, "plot", "json")

@@ -138,6 +138,36 @@ def test_a_network_that_is_worse_for_the_strategy_at_hand_is_searched_once(
     assert {len(network.links) for network in searched} == {32}
 
 
+def test_networks_are_wired_for_several_candidates_of_a_round_and_the_fastest_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wired: list[float] = []
+    of_one = PairPricing.wired
+
+    def record(self: PairPricing, *arguments: Any) -> Any:
+        pair = of_one(self, *arguments)
+        wired.append(pair.estimate.iteration_s)
+        return pair
+
+    monkeypatch.setattr(PairPricing, "wired", record)
+    options = PlanningOptions(rounds=1, evaluations=2000)
+    made = plan(embeddings(12, table_bytes=10**8), Cluster(8, 4, 10.0), options)
+    last = wired[-3:]  # those before are wired for the first network
+    assert len(set(last)) > 1
+    assert made.rounds[0].network_s == pytest.approx(min(last))
+
+
+def test_fewer_servers_get_more_proposals_where_no_number_is_given() -> None:
+    few, many = chain(3), random_graph(random.Random(1), 200)
+    counts = [PlanningOptions().evaluations_of(many, n) for n in (2, 8, 16, 32, 64, 1024)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == 8 * counts[-1]
+    assert PlanningOptions().evaluations_of(few, 2) == counts[-1]
+    assert PlanningOptions(evaluations=7).evaluations_of(many, 2) == 7
+    made = plan(few, Cluster(2, 1, 10.0), PlanningOptions(rounds=1))
+    assert made.search[-1].evaluations == counts[-1]
+
+
 def test_the_search_curve_counts_on_and_its_best_only_falls() -> None:
     made = plan(embeddings(6), small(), PlanningOptions(evaluations=300))
     counts = [sample.evaluations for sample in made.search]

@@ -72,6 +72,7 @@ class OwnSearches:
     ) -> None:
         self._cluster = cluster
         self._options = options
+        self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._starts = starts
         self._problem = SearchProblem(
             op_graph,
@@ -129,7 +130,7 @@ class OwnSearches:
             chains=options.search.chains,
             workers=options.search.workers,
         )
-        result = chains.run(-(-options.evaluations // len(_RATES_GBPS)))
+        result = chains.run(-(-self._evaluations // len(_RATES_GBPS)))
         return tuple(candidate.strategy for candidate in result.candidates[:_KEPT])
 
     def fastest(self, topology: Topology, candidates: tuple[Strategy, ...]) -> Strategy:

@@ -97,6 +97,7 @@ class Planning:
         self._op_graph = op_graph
         self._cluster = cluster
         self._options = options
+        self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._on_progress = on_progress
         self._pricing = PairPricing(op_graph, cluster, options)
         self._counts = options.micro_batch_counts(op_graph.batch_size)
@@ -111,6 +112,7 @@ class Planning:
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
         self._problems: dict[int, SearchProblem] = {}  # by number of micro-batches
         self._expert_starts: list[tuple[Network | None, int, tuple[Strategy, ...]]] = []
+        self._candidates: list[Strategy] = []  # of the last search, the best first
         self._round = 1
         self._proposed = 0  # in all finished searches
         self._proposed_before = 0  # in those of rounds that are over
@@ -225,7 +227,7 @@ class Planning:
                 rewired = found = self._pricing.price(strategy, network, count)
                 if rewires:
                     self._report("network", 0)
-                    rewired = self._pricing.wired(found.strategy, mode, count)
+                    rewired = self._rewired(found.strategy, mode, count)
                     wired_for[count] = rewired.network
                 self._finish_round(found, rewired)
             self._round += 1
@@ -240,6 +242,16 @@ class Planning:
             if new is None and not self._best_s < before_s * (1 - CONVERGED):
                 break
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
+
+    def _rewired(self, strategy: Strategy, mode: WiringMode, count: int) -> PricedPair:
+        """The fastest of `strategy`, and of the other candidates of the search that found it, each
+        on the network that is wired for it.
+
+        What is a little slower on the network at hand is often what another network serves best.
+        """
+        others = [s for s in self._candidates if s != strategy]
+        pairs = [self._pricing.wired(s, mode, count) for s in (strategy, *others[: _WIRED_FOR - 1])]
+        return min(pairs, key=lambda pair: pair.estimate.iteration_s)
 
     def _result(self) -> Plan:
         """The Plan of the best pair."""
@@ -285,7 +297,7 @@ class Planning:
 
     def _budgets(self, starts: _Starts) -> list[int]:
         """A round's proposals, shared out among the numbers of micro-batches."""
-        return budgets(self._options.evaluations, len(starts))
+        return budgets(self._evaluations, len(starts))
 
     def _starts(self, count: int) -> tuple[Strategy, ...]:
         options = self._options
@@ -381,6 +393,7 @@ class Planning:
         record(search.result().progress())
         strategy = search.run(budget, record)
         self._searching = None
+        self._candidates = [candidate.strategy for candidate in search.result().candidates]
         self._proposed += budget
         return strategy
 
@@ -400,7 +413,7 @@ class Planning:
                 round=self._round,
                 rounds=options.rounds * (2 if options.mode == "best" else 1),
                 evaluations=evaluations,
-                budget=options.evaluations,
+                budget=self._evaluations,
                 accepted=0 if now is None else now.accepted,
                 current_s=max(best_s, best_s if now is None else now.current_s),
                 best_s=best_s,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
-from torch_topoopt.search.defaults import DEFAULT_EVALUATIONS, DEFAULT_ROUNDS
+from torch_topoopt.search.defaults import DEFAULT_ROUNDS, default_evaluations
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
 from torch_topoopt.user_functions import UserFunction
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import SplitDimension
+    from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Network, Policy
     from torch_topoopt.search.strategies import Executable, Strategy
 
@@ -28,6 +28,7 @@ class PlanningOptions:
     """Checked by `validate`.
 
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
+    Where it is None, their number is that of `search.defaults.default_evaluations`.
 
     `strategy_space`: with "data-parallel" every operator runs on every server and only the network
     is planned; with "samples" operators are split by samples only. With `executable`, only
@@ -53,7 +54,7 @@ class PlanningOptions:
 
     seed: int = 0
     rounds: int = DEFAULT_ROUNDS
-    evaluations: int = DEFAULT_EVALUATIONS
+    evaluations: int | None = None
     strategy_space: SpaceName = "full"
     mode: Literal["paper", "best"] | UserFunction = "paper"
     ablation: Ablation = "both"
@@ -75,6 +76,12 @@ class PlanningOptions:
         """The splits of the search beside samples, as far as they are executable."""
         return DIMENSIONS if self.strategy_space == "full" else ()
 
+    def evaluations_of(self, op_graph: OpGraph, servers: int) -> int:
+        """The proposals of a round for that job on so many servers."""
+        if self.evaluations is None:
+            return default_evaluations(servers, len(op_graph.operators))
+        return self.evaluations
+
     def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
         """The numbers of micro-batches to choose from, each once: "auto" is 1, 2, 4, ... 32, as far
         as they divide `batch_size`."""
@@ -90,7 +97,7 @@ class PlanningOptions:
             raise ValueError(f"seed: {self.seed} is negative")
         if self.rounds < 1:
             raise ValueError(f"rounds: {self.rounds} is not at least 1")
-        if self.evaluations < 0:
+        if self.evaluations is not None and self.evaluations < 0:
             raise ValueError(f"evaluations: {self.evaluations} is negative")
         counts = self.micro_batch_counts(1)
         for count in counts:
