@@ -18,7 +18,6 @@ from torch_topoopt.plan.units import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from torch_topoopt.launcher.console import Terminal
@@ -70,7 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("alltoall", _DESCRIPTION, _EXAMPLES)
     alltoall_collectives.add_options(options)
-    shared_options.add(options, "servers")
+    servers = "number of servers (default: those of the --matrix)"
+    shared_options.add(options, "servers", help=servers)
     shared_options.add(
         options, "degree", default=1, help="circuits out of and into each server (default: 1)"
     )
@@ -147,10 +147,13 @@ _BANDWIDTH = (
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    if arguments.servers is None:
-        raise InputError("servers: missing; say how many, as --servers 16")
     if arguments.matrix is not None and arguments.bytes_per_pair is not None:
         raise InputError("bytes-per-pair: --matrix says it; leave one of the two out")
+    matrix = None if arguments.matrix is None else _loaded(arguments.matrix)
+    if arguments.servers is None:
+        if matrix is None or matrix.ndim == 0:
+            raise InputError("servers: missing; say how many, as --servers 16")
+        arguments.servers = len(matrix)
     if arguments.collective != "all_to_all":
         return alltoall_collectives.run(arguments)
     alltoall_collectives.check_all_to_all(arguments)
@@ -167,7 +170,7 @@ def main(argv: list[str]) -> int:
             reconfiguration_s=arguments.reconfiguration_delay,
         )
         check_size(arguments.servers, arguments.degree, arguments.mode)
-        sizes = _sizes(arguments)
+        sizes = _sizes(arguments, matrix)
         with terminal.progress("planning") as progress:
             progress(None, "one topology")
             options = comparison.compared(
@@ -227,39 +230,37 @@ def _count(text: str) -> int | str:
     return int(text)
 
 
-def _sizes(arguments: argparse.Namespace) -> Sizes:
+def _sizes(arguments: argparse.Namespace, matrix: NDArray[Any] | None) -> Sizes:
     """Bytes of every pair, or chunks of each."""
     from torch_topoopt.reconfiguration.all_to_all.comparison import Sizes
 
-    if arguments.matrix is None:
+    if matrix is None:
         if arguments.chunk is not None:
             raise InputError("chunk: needs --matrix; every pair is one chunk without")
         given = arguments.bytes_per_pair
         return Sizes(_DEFAULT_BYTES if given is None else given)
-    from torch_topoopt.reconfiguration.all_to_all.uneven import chunks_of
+    from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix, chunks_of
 
-    matrix = _matrix(arguments)
+    matrix = check_matrix(matrix, arguments.servers)
     chunk_bytes = arguments.chunk
     if chunk_bytes is None:
         chunk_bytes = float(matrix[matrix > 0].mean()) / 8
     return Sizes(chunk_bytes, chunks_of(matrix, chunk_bytes))
 
 
-def _matrix(arguments: argparse.Namespace) -> NDArray[np.float64]:
-    """The checked matrix of the file."""
+def _loaded(path: str) -> NDArray[Any]:
+    """The array of the file, of any shape."""
     import numpy as np
 
-    from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix
-
     try:
-        matrix = np.load(arguments.matrix, allow_pickle=False)
+        matrix = np.load(path, allow_pickle=False)
     except OSError as error:
-        raise InputError(f"matrix: {arguments.matrix}: {error.strerror or 'not NumPy'}") from None
+        raise InputError(f"matrix: {path}: {error.strerror or 'not NumPy'}") from None
     except (ValueError, EOFError):
-        raise InputError(f"matrix: {arguments.matrix} is not a file of numpy.save") from None
+        raise InputError(f"matrix: {path} is not a file of numpy.save") from None
     if not isinstance(matrix, np.ndarray):
-        raise InputError(f"matrix: {arguments.matrix} has several arrays; save one")
-    return check_matrix(matrix, arguments.servers)
+        raise InputError(f"matrix: {path} has several arrays; save one")
+    return matrix
 
 
 def _told(option: Option) -> str:

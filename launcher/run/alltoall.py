@@ -16,6 +16,10 @@ from torch_topoopt.plan.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.console import Terminal
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.circuit_service import MovedExchange
     from torch_topoopt.runtime.metrics import MetricsWriter
 
+MATRIX_FILE = "alltoall.npy"  # in the folder of the run
 CHOICES = ("auto", "static", "reconfigure")
 
 
@@ -62,9 +67,12 @@ def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str
 class AllToAlls:
     """What has become of the all-to-alls of one run, for its summary and its metrics."""
 
-    def __init__(self, terminal: Terminal, metrics: MetricsWriter) -> None:
+    def __init__(self, terminal: Terminal, metrics: MetricsWriter, folder: Path) -> None:
         self._terminal = terminal
         self._metrics = metrics
+        self._file = folder / MATRIX_FILE
+        self._sum: NDArray[np.int64] | None = None  # of the matrices of bytes
+        self._count = 0  # of them
         self._lock = threading.Lock()
         self._said: set[str] = set()
         self.moved, self.stayed, self.stopped = 0, 0, 0
@@ -79,6 +87,7 @@ class AllToAlls:
                 self.stayed += 1
             else:
                 self.moved += 1
+            self._measure(exchange.matrix)
             said = exchange.choice.why in self._said
             self._said.add(exchange.choice.why)
         self._metrics.write(
@@ -97,17 +106,37 @@ class AllToAlls:
                 f"      all-to-all of {format_bytes(exchange.total_bytes)}: {exchange.choice.why}"
             )
 
+    def _measure(self, matrix: NDArray[np.int64]) -> None:
+        if self._sum is None or self._sum.shape != matrix.shape:  # fewer servers after a restart
+            self._sum, self._count = matrix, 1
+        else:
+            self._sum, self._count = self._sum + matrix, self._count + 1
+
+    def write(self) -> Path | None:
+        """Writes the bytes that each server had for each on average, rounded up, which `topoopt
+        alltoall --matrix` reads; None where there was no all-to-all."""
+        import numpy as np
+
+        with self._lock:
+            if self._sum is None:
+                return None
+            np.save(self._file, -(-self._sum // self._count))
+        return self._file
+
     def described(self) -> str:
         """One line; "" where none was asked for."""
         if not self.moved + self.stayed + self.stopped:
             return ""
         return (
             f"all-to-alls: {self.moved} over circuits that moved, {self.stayed} over those of the "
-            f"plan, {self.stopped} stopped because circuits stayed dark"
+            f"plan, {self.stopped} stopped because circuits stayed dark; bytes of each pair: "
+            f"{self._file}"
         )
 
     def figures(self) -> dict[str, Any]:
-        return {"moved": self.moved, "stayed": self.stayed, "stopped": self.stopped}
+        matrix = str(self._file) if self._count else None
+        counts = {"moved": self.moved, "stayed": self.stayed, "stopped": self.stopped}
+        return {**counts, "matrix": matrix}
 
 
 @contextlib.contextmanager

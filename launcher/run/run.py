@@ -88,7 +88,7 @@ class RunInProgress:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        self.all_to_alls = AllToAlls(self.terminal, self.metrics)
+        self.all_to_alls = AllToAlls(self.terminal, self.metrics, self.folder.path)
 
     @contextlib.contextmanager
     def stage(self, name: str, *, live: bool = True) -> Iterator[StageProgress]:
@@ -506,6 +506,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
         groups = asked_groups.gather(job.folder.path)
         if job.site is not None:
             links, groups = _of_all_hosts(job.site, links, groups, failed=bool(failures))
+    job.all_to_alls.write()
     job.metrics.write("groups", **groups.figures())
     for link in link_bytes.figures(links):
         job.metrics.write("link", **link)

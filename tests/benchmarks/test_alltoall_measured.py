@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from alltoall_measured import Given, Line, report
 
@@ -31,7 +32,7 @@ def test_schedules_are_given_in_their_order_and_errors_are_kept() -> None:
     assert [choice.schedule for choice in choices] == schedules
     with pytest.raises(StopIteration):
         given(None)  # type: ignore[arg-type]
-    given.ended(MovedExchange(1, choices[0], 1.0, 0.5))
-    given.ended(MovedExchange(1, choices[1], 1.0, 0.5, "dark"))
+    given.ended(MovedExchange(np.ones((4, 4), np.int64), choices[0], 1.0, 0.5))
+    given.ended(MovedExchange(np.ones((4, 4), np.int64), choices[1], 1.0, 0.5, "dark"))
     assert given.errors == ["dark"]
     assert given.moving_s == [0.5, 0.5]

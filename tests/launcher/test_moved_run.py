@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from support.fabric.netns_fixtures import own_state, require_namespaces
 
@@ -56,10 +57,23 @@ def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
     done = launcher.run("run", *options, "--json", "script.py")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
+    matrix = summary["alltoall"].pop("matrix")
     assert summary["alltoall"] == {"moved": moved, "stayed": 0, "stopped": 0}
+    assert (matrix is not None) is (moved > 0)
+    if matrix is not None:
+        check_measured(launcher, tmp_path / matrix)
     page = (tmp_path / summary["report"]).read_text()
     assert ("reconfigure was asked for" in page) is (moved > 0)
     assert "are not shown" not in page
+
+
+def check_measured(launcher: Launcher, file: Path) -> None:
+    """The mean of both sizes, eight bytes an element; it can be planned for."""
+    measured = np.load(file)
+    assert measured.shape == (SERVERS, SERVERS)
+    assert np.all(measured[~np.eye(SERVERS, dtype=bool)] == 8 * (20_000 + 10) // 2)
+    planned = launcher.run("alltoall", "--matrix", str(file), "--chunk", "10kB", "--json")
+    assert planned.returncode == 0, planned.stderr
 
 
 @pytest.mark.parametrize(

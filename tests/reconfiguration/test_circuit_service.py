@@ -117,6 +117,7 @@ def test_each_topology_comes_when_all_are_ready_and_the_plans_circuits_last(benc
     assert bench.mover.at == [None, 0, 1, None]
     exchange = bench.wait_for_end()
     assert exchange.choice.why == "large"
+    assert exchange.matrix.ravel().tolist() == expected
     assert exchange.total_bytes == sum(expected)
     assert 0 <= exchange.moving_s <= exchange.seconds
     begin(bench, 1)

@@ -84,13 +84,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class MovedExchange:
-    """One all-to-all that is over. `error` is why it was stopped, or ""."""
+    """One all-to-all that is over; `matrix[i, j]` are the bytes of server i for server j. `error`
+    is why it was stopped, or ""."""
 
-    total_bytes: int
+    matrix: NDArray[np.int64]
     choice: Choice
     seconds: float
     moving_s: float  # of them, until circuits carried light
     error: str = ""
+
+    @property
+    def total_bytes(self) -> int:
+        return int(self.matrix.sum())
 
 
 @dataclass
@@ -263,7 +268,7 @@ class CircuitService:
             self._start(call)
 
     def _start(self, call: _AskedExchange) -> None:
-        matrix = np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
+        matrix = self._matrix(call)
         call.began = time.monotonic()
         call.choice = self._choose(matrix)
         if call.choice.schedule is None:
@@ -350,8 +355,12 @@ class CircuitService:
             self._active = None
         if call.choice is not None:
             seconds = time.monotonic() - call.began
-            total = sum(map(sum, call.rows.values()))
-            self._ended(MovedExchange(total, call.choice, seconds, call.moving_s, error))
+            moved = MovedExchange(self._matrix(call), call.choice, seconds, call.moving_s, error)
+            self._ended(moved)
+
+    def _matrix(self, call: _AskedExchange) -> NDArray[np.int64]:
+        """Bytes from each server to each; all have asked."""
+        return np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
 
     def _tell(self, line: str) -> None:
         for rank in tuple(self._ranks.values()):
