@@ -1,6 +1,6 @@
 // All-to-alls of a group over circuits that move.
 //
-// Every member says what it sends, and is told whether circuits move for it (circuit_client.h). If
+// Every member says what it sends, and is notified whether circuits move (circuit_client.h). If
 // so, each topology has a schedule of its own, and between two of them all members have all that
 // the first one brings: nothing is on its way while circuits are dark. So an all-to-all whose
 // circuits do not come up ends with an error at the same place on all members, and the group goes

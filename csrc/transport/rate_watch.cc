@@ -36,9 +36,9 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  if (size < offsetof(tcp_info, tcpi_sndbuf_limited)) return std::nullopt;  // before Linux 4.10
-  const bool tells_twice = size >= offsetof(tcp_info, tcpi_reord_seen);     // from Linux 4.19 on
-  const uint32_t twice = tells_twice ? info.tcpi_dsack_dups : 0;
+  if (size < offsetof(tcp_info, tcpi_sndbuf_limited)) return std::nullopt;     // before Linux 4.10
+  const bool counts_duplicates = size >= offsetof(tcp_info, tcpi_reord_seen);  // from Linux 4.19 on
+  const uint32_t twice = counts_duplicates ? info.tcpi_dsack_dups : 0;
   return SendProgressCounters{
       .acknowledged_bytes = info.tcpi_bytes_acked,
       .busy = std::chrono::microseconds(info.tcpi_busy_time),

@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
                 mode=arguments.mode,
                 count=arguments.reconfigurations,
                 seed=arguments.seed,
-                on_option=lambda option, share: progress(share, _told(option)),
+                on_option=lambda option, share: progress(share, _described(option)),
             )
         simulated_s = _simulated_s(terminal, arguments, options, costs, sizes, packets)
     fastest = comparison.fastest(options)
@@ -263,7 +263,7 @@ def _loaded(path: str) -> NDArray[Any]:
     return matrix
 
 
-def _told(option: Option) -> str:
+def _described(option: Option) -> str:
     found = option.strategy
     return f"d = {found.reconfigurations}: {found.slots} slots, {format_seconds(option.seconds)}"
 

@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print_json(results)
     else:
         _show(terminal, arguments, costs, options, simulated_s)
-        _tell(terminal, options, pays_s)
+        _show_worth(terminal, options, pays_s)
         if arguments.schedule is not None:
             terminal.line(f"schedule: {arguments.schedule}")
     return OK
@@ -176,7 +176,7 @@ def _show(
     terminal.table(title, (*columns, "packets") if simulated_s else columns, rows)
 
 
-def _tell(terminal: Terminal, options: list[CollectiveOption], pays_s: float) -> None:
+def _show_worth(terminal: Terminal, options: list[CollectiveOption], pays_s: float) -> None:
     """Whether to move, and up to which delay of the switch that pays."""
     stay = next(option for option in options if option.stays)
     if stay is not options[0]:

@@ -33,11 +33,11 @@ std::string noticed(const std::string& command) {
   Reactor reactor;
   std::unique_ptr<CarrierWatch> watch;
   std::promise<void> lost;
-  bool told = false;
+  bool notified = false;
   const int near = static_cast<int>(if_nametoindex("near"));
   reactor.run([&] {
     watch = std::make_unique<CarrierWatch>(reactor, [&](int interface) {
-      if (interface == near && !std::exchange(told, true)) lost.set_value();
+      if (interface == near && !std::exchange(notified, true)) lost.set_value();
     });
   });
   if (!run(command)) return "the command failed: " + command;

@@ -122,13 +122,13 @@ class Mover {
       if (answer_ == "stop " + rest) return stop(name, "the circuits stay dark");
       const std::string moved = "moved " + name + " " + rest + "\n";
       if (answer_ == "cut " + rest) return stop(name, "the circuits are lost", moved);
-      tell(moved);
+      notify(moved);
     }
   }
 
   void stop(const std::string& name, const std::string& why, const std::string& before = "") {
     ++channel_;
-    tell(before + "stop " + name + " " + why + "\n");
+    notify(before + "stop " + name + " " + why + "\n");
   }
 
   void choose(const std::string& name) {
@@ -137,12 +137,12 @@ class Mover {
     for (const auto& [member, row] : rows_) bytes += " " + row;
     rows_.clear();
     if (answer_ == "ignore") return;
-    if (answer_ == kStay) return tell("stay " + name + "\n");
-    tell((std::exchange(sent_, true) ? "" : schedule()) + "move " + name + " 1 " +
-         std::to_string(channel_) + bytes + "\n");
+    if (answer_ == kStay) return notify("stay " + name + "\n");
+    notify((std::exchange(sent_, true) ? "" : schedule()) + "move " + name + " 1 " +
+           std::to_string(channel_) + bytes + "\n");
   }
 
-  void tell(const std::string& text) {
+  void notify(const std::string& text) {
     for (const Descriptor& own : own_) {
       [[maybe_unused]] const ssize_t sent =
           ::send(own.get(), text.data(), text.size(), MSG_NOSIGNAL);

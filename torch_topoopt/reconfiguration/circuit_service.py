@@ -272,14 +272,14 @@ class CircuitService:
         call.began = time.monotonic()
         call.choice = self._choose(matrix)
         if call.choice.schedule is None:
-            return self._tell(f"stay {call.name}")
+            return self._notify(f"stay {call.name}")
         try:
             call.numbers = self._topologies(call.choice.schedule)
         except FabricError as error:
             return self._stop(call.name, str(error))
         self._active = call
         words = [id(call.choice.schedule), self._channel_of(call.name), *matrix.ravel().tolist()]
-        self._tell(f"move {call.name} {' '.join(map(str, words))}")
+        self._notify(f"move {call.name} {' '.join(map(str, words))}")
 
     def _channel_of(self, name: str) -> int:
         """On which the group's chunks travel, until one of its all-to-alls is stopped."""
@@ -299,7 +299,7 @@ class CircuitService:
         words = [str(id(schedule))]
         for hops in map(without_waiting, hops_of(schedule)):
             words += [str(len(hops)), *(str(word) for hop in hops for word in hop)]
-        self._tell("schedule " + " ".join(words))
+        self._notify("schedule " + " ".join(words))
         return numbers
 
     def _on_done(self, rank: _Rank, name: str) -> None:
@@ -332,7 +332,7 @@ class CircuitService:
         if topology < len(call.numbers):
             self._read_events()
             call.there = call.numbers[topology]
-        self._tell(f"moved {name} {topology}")
+        self._notify(f"moved {name} {topology}")
         if topology == len(call.numbers):
             self._end(call)
 
@@ -346,7 +346,7 @@ class CircuitService:
                 self._mover.restore()
             except FabricError as error:
                 why += f"; the circuits of the plan are not back: {error}"
-        self._tell(f"stop {name} {' '.join(why.split())}")
+        self._notify(f"stop {name} {' '.join(why.split())}")
         self._end(call, why)
 
     def _end(self, call: _AskedExchange, error: str = "") -> None:
@@ -362,7 +362,7 @@ class CircuitService:
         """Bytes from each server to each; all have asked."""
         return np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
 
-    def _tell(self, line: str) -> None:
+    def _notify(self, line: str) -> None:
         for rank in tuple(self._ranks.values()):
             try:
                 rank.connection.sendall(line.encode() + b"\n")
