@@ -69,8 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("alltoall", _DESCRIPTION, _EXAMPLES)
     alltoall_collectives.add_options(options)
-    servers = "number of servers (default: those of the --matrix)"
-    shared_options.add(options, "servers", help=servers)
+    shared_options.add(options, "servers")
     shared_options.add(
         options, "degree", default=1, help="circuits out of and into each server (default: 1)"
     )
@@ -94,7 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="what each server has for each other, with its unit (default: 4MB)",
     )
     options.add_argument(
-        "--matrix", metavar="FILE.npy", help="bytes from each server to each, instead"
+        "--matrix",
+        metavar="FILE.npy",
+        help="bytes from each server to each, instead; says how many --servers there are, too",
     )
     options.add_argument(
         "--chunk",
