@@ -43,7 +43,7 @@ modes:
           barrier after every round
 
 A matrix is a NumPy file of shape servers x servers, bytes from each server to each, which are sent
-in chunks. Further bases then: greedy, circuits for the largest demands; permutations, over which
+in chunks; --servers may be left out beside it. Further bases then: greedy, circuits for the largest demands; permutations, over which
 everything goes directly.
 
 At level packet every schedule is also run in the packet simulator, each hop of a chunk as a flow of
@@ -93,9 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="what each server has for each other, with its unit (default: 4MB)",
     )
     options.add_argument(
-        "--matrix",
-        metavar="FILE.npy",
-        help="bytes from each server to each, instead; says how many --servers there are, too",
+        "--matrix", metavar="FILE.npy", help="bytes from each server to each, instead"
     )
     options.add_argument(
         "--chunk",
