@@ -43,8 +43,8 @@ modes:
           barrier after every round
 
 A matrix is a NumPy file of shape servers x servers, bytes from each server to each, which are sent
-in chunks; --servers may be left out beside it. Further bases then: greedy, circuits for the largest demands; permutations, over which
-everything goes directly.
+in chunks; --servers may be left out beside it. Further bases then: greedy, circuits for the largest
+demands; permutations, over which everything goes directly.
 
 At level packet every schedule is also run in the packet simulator, each hop of a chunk as a flow of
 packets: the column packets has its time, delays and headers included. --transport and the other
