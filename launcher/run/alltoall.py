@@ -112,16 +112,14 @@ class AllToAlls:
         else:
             self._sum, self._count = self._sum + matrix, self._count + 1
 
-    def write(self) -> Path | None:
+    def write(self) -> None:
         """Writes the bytes that each server had for each on average, rounded up, which `topoopt
-        alltoall --matrix` reads; None where there was no all-to-all."""
-        import numpy as np
-
+        alltoall --matrix` reads; no file where there was no all-to-all."""
         with self._lock:
-            if self._sum is None:
-                return None
-            np.save(self._file, -(-self._sum // self._count))
-        return self._file
+            if self._sum is not None:
+                import numpy as np
+
+                np.save(self._file, -(-self._sum // self._count))
 
     def described(self) -> str:
         """One line; "" where none was asked for."""

@@ -250,6 +250,8 @@ class Planning:
         What is a little slower on the network at hand is often what another network serves best.
         """
         others = [s for s in self._candidates if s != strategy]
+        if self._options.network is not None:  # `strategy` is the fastest on it already
+            others = []
         pairs = [self._pricing.wired(s, mode, count) for s in (strategy, *others[: _WIRED_FOR - 1])]
         return min(pairs, key=lambda pair: pair.estimate.iteration_s)
 

@@ -104,6 +104,7 @@ class _AskedExchange:
 
     name: str
     rows: dict[int, list[int]] = field(default_factory=dict)
+    matrix: NDArray[np.int64] | None = None  # of the rows, once all have asked
     choice: Choice | None = None
     ready: set[int] = field(default_factory=set)
     topology: int = 0  # that comes next
@@ -268,7 +269,8 @@ class CircuitService:
             self._start(call)
 
     def _start(self, call: _AskedExchange) -> None:
-        matrix = self._matrix(call)
+        matrix = np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
+        call.matrix = matrix
         call.began = time.monotonic()
         call.choice = self._choose(matrix)
         if call.choice.schedule is None:
@@ -353,14 +355,9 @@ class CircuitService:
         del self._calls[call.name]
         if call is self._active:
             self._active = None
-        if call.choice is not None:
+        if call.matrix is not None and call.choice is not None:
             seconds = time.monotonic() - call.began
-            moved = MovedExchange(self._matrix(call), call.choice, seconds, call.moving_s, error)
-            self._ended(moved)
-
-    def _matrix(self, call: _AskedExchange) -> NDArray[np.int64]:
-        """Bytes from each server to each; all have asked."""
-        return np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
+            self._ended(MovedExchange(call.matrix, call.choice, seconds, call.moving_s, error))
 
     def _notify(self, line: str) -> None:
         for rank in tuple(self._ranks.values()):
