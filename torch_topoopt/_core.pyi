@@ -341,6 +341,52 @@ class StrategyPrices:
     @property
     def steps_simulated(self) -> int: ...
 
+class PathTable:
+    """
+    Capacities of links, and of every pair its paths as lists of links.
+    """
+    def __init__(
+        self,
+        capacity: collections.abc.Sequence[float],
+        pairs: collections.abc.Sequence[collections.abc.Sequence[collections.abc.Sequence[int]]],
+    ) -> None: ...
+    def annealed(
+        self,
+        pairs: collections.abc.Sequence[int],
+        demands: collections.abc.Sequence[float],
+        choice: collections.abc.Sequence[int],
+        steps: int,
+        seed: int,
+    ) -> list[int]: ...
+    def greedy(
+        self,
+        pairs: collections.abc.Sequence[int],
+        demands: collections.abc.Sequence[float],
+        order: collections.abc.Sequence[int],
+        threads: int,
+    ) -> list[int]:
+        """
+        A path of each flow, chosen in that order.
+        """
+    def improved(
+        self,
+        pairs: collections.abc.Sequence[int],
+        demands: collections.abc.Sequence[float],
+        choice: collections.abc.Sequence[int],
+        bound: float,
+        moves: int,
+        seed: int,
+    ) -> list[int]: ...
+    def loads(
+        self,
+        pairs: collections.abc.Sequence[int],
+        demands: collections.abc.Sequence[float],
+        choice: collections.abc.Sequence[int],
+    ) -> list[float]:
+        """
+        The demand on every link.
+        """
+
 class RingSearch:
     """
     Annealing over unions of rings and links.
@@ -373,6 +419,13 @@ class RingSearch:
         """
 
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
+def balanced_colouring(
+    vertices: int, edges: collections.abc.Sequence[tuple[int, int]], colours: int
+) -> list[int]:
+    """
+    A colour of each edge (source, target) of a bipartite multigraph.
+    """
+
 def hop_matrix(
     servers: int, links: collections.abc.Sequence[tuple[int, int]]
 ) -> numpy.typing.NDArray[numpy.int16]:

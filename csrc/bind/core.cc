@@ -25,6 +25,7 @@ namespace py = pybind11;
 namespace topoopt {
 
 void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
+void bindRouteControl(py::module_& module);    // bind/route_control.cc
 void bindRouting(py::module_& module);         // bind/routing.cc
 void bindSearch(py::module_& module);          // bind/search.cc
 void bindTopology(py::module_& module);        // bind/topology.cc
@@ -164,6 +165,7 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindIterationTasks(module);
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);
+  topoopt::bindRouteControl(module);
   topoopt::bindRouting(module);
   topoopt::bindPacket(module);
   topoopt::bindTopology(module);

@@ -1,0 +1,124 @@
+// Routes through switched networks for Python. torch_topoopt.route_control is the front.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "routing/annealing.h"
+#include "routing/balanced_colouring.h"
+#include "routing/greedy.h"
+#include "routing/improvement.h"
+
+namespace py = pybind11;
+
+namespace topoopt {
+namespace {
+
+// Per pair: its paths, each a list of links.
+using PairPaths = std::vector<std::vector<std::vector<int>>>;
+
+std::shared_ptr<PathTable> tableOf(std::vector<double> capacity, const PairPaths& pairs) {
+  auto table = std::make_shared<PathTable>();
+  table->capacity = std::move(capacity);
+  table->first_path = table->first_link = {0};
+  for (const auto& paths : pairs) {
+    for (const auto& links : paths) {
+      table->links.insert(table->links.end(), links.begin(), links.end());
+      table->first_link.push_back(static_cast<int>(table->links.size()));
+    }
+    table->first_path.push_back(static_cast<int>(table->first_link.size()) - 1);
+  }
+  table->check();
+  return table;
+}
+
+std::vector<RoutedFlow> flowsOf(const PathTable& table, const std::vector<int>& pairs,
+                                const std::vector<double>& demands) {
+  if (pairs.size() != demands.size()) throw std::invalid_argument("demands: not one for each flow");
+  std::vector<RoutedFlow> flows;
+  for (size_t i = 0; i < pairs.size(); ++i) flows.push_back({pairs[i], demands[i]});
+  checkFlows(table, flows);
+  return flows;
+}
+
+// Numbers of paths among those of the flow's own pair.
+PathChoice relative(const PathTable& table, const std::vector<RoutedFlow>& flows,
+                    PathChoice choice) {
+  for (size_t i = 0; i < flows.size(); ++i) choice[i] -= table.first_path[flows[i].pair];
+  return choice;
+}
+
+PathChoice absolute(const PathTable& table, const std::vector<RoutedFlow>& flows,
+                    PathChoice choice) {
+  if (choice.size() != flows.size()) throw std::invalid_argument("choice: not one for each flow");
+  for (size_t i = 0; i < flows.size(); ++i) {
+    if (choice[i] < 0 || choice[i] >= table.pathCount(flows[i].pair)) {
+      throw std::invalid_argument("choice: path " + std::to_string(choice[i]) + " is not one");
+    }
+    choice[i] += table.first_path[flows[i].pair];
+  }
+  return choice;
+}
+
+}  // namespace
+
+void bindRouteControl(py::module_& module) {
+  py::class_<PathTable, std::shared_ptr<PathTable>>(
+      module, "PathTable", "Capacities of links, and of every pair its paths as lists of links.")
+      .def(py::init(&tableOf), py::arg("capacity"), py::arg("pairs"))
+      .def(
+          "loads",
+          [](const PathTable& table, const std::vector<int>& pairs,
+             const std::vector<double>& demands, PathChoice choice) {
+            const auto flows = flowsOf(table, pairs, demands);
+            choice = absolute(table, flows, std::move(choice));
+            PathLoads loads(table);
+            for (size_t i = 0; i < flows.size(); ++i) loads.add(choice[i], flows[i].demand);
+            return loads.loads();
+          },
+          py::arg("pairs"), py::arg("demands"), py::arg("choice"), "The demand on every link.")
+      .def(
+          "greedy",
+          [](const PathTable& table, const std::vector<int>& pairs,
+             const std::vector<double>& demands, const std::vector<int>& order, int threads) {
+            auto flows = flowsOf(table, pairs, demands);
+            const py::gil_scoped_release released;
+            return relative(table, flows, greedyPaths(table, flows, order, threads));
+          },
+          py::arg("pairs"), py::arg("demands"), py::arg("order"), py::arg("threads"),
+          "A path of each flow, chosen in that order.")
+      .def(
+          "annealed",
+          [](const PathTable& table, const std::vector<int>& pairs,
+             const std::vector<double>& demands, PathChoice choice, int64_t steps, uint64_t seed) {
+            const auto flows = flowsOf(table, pairs, demands);
+            choice = absolute(table, flows, std::move(choice));
+            const py::gil_scoped_release released;
+            annealPaths(table, flows, steps, seed, choice);
+            return relative(table, flows, std::move(choice));
+          },
+          py::arg("pairs"), py::arg("demands"), py::arg("choice"), py::arg("steps"),
+          py::arg("seed"))
+      .def(
+          "improved",
+          [](const PathTable& table, const std::vector<int>& pairs,
+             const std::vector<double>& demands, PathChoice choice, double bound, int64_t moves,
+             uint64_t seed) {
+            const auto flows = flowsOf(table, pairs, demands);
+            choice = absolute(table, flows, std::move(choice));
+            const py::gil_scoped_release released;
+            improvePaths(table, flows, bound, moves, seed, choice);
+            return relative(table, flows, std::move(choice));
+          },
+          py::arg("pairs"), py::arg("demands"), py::arg("choice"), py::arg("bound"),
+          py::arg("moves"), py::arg("seed"));
+  module.def("balanced_colouring", &balancedColouring, py::arg("vertices"), py::arg("edges"),
+             py::arg("colours"), py::call_guard<py::gil_scoped_release>(),
+             "A colour of each edge (source, target) of a bipartite multigraph.");
+}
+
+}  // namespace topoopt
