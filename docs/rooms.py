@@ -35,7 +35,15 @@ FLOORS: dict[str, frozenset[str]] = {
     "spaces, networks and fabrics": frozenset({"architectures", "fabric", "search"}),
     "simulation and discovery": frozenset({"discovery", "sim"}),
     "what is planned, healed, shared and moved": frozenset(
-        {"doctor", "parallel", "planner", "queue", "reconfiguration", "supervision"}
+        {
+            "doctor",
+            "parallel",
+            "planner",
+            "queue",
+            "reconfiguration",
+            "route_control",
+            "supervision",
+        }
     ),
     "what runs, and what is held against it": frozenset({"comparison", "report", "runtime"}),
     "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),

@@ -1,0 +1,119 @@
+"""Flows to route, and what an assignment of paths makes of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt import _core
+    from torch_topoopt.route_control.switched_network import Link, SwitchedNetwork
+
+
+@dataclass(frozen=True)
+class SwitchedFlow:
+    """From ToR to ToR, another one. `job` is whose it is, for fairness among jobs."""
+
+    source: int
+    target: int
+    demand: float = 1.0
+    job: int = 0
+
+
+class RoutingProblem:
+    """Flows on a network. Raises ValueError for a flow that is not between two of its ToRs, has no
+    demand above 0, or no path."""
+
+    def __init__(self, network: SwitchedNetwork, flows: Sequence[SwitchedFlow]) -> None:
+        for i, flow in enumerate(flows):
+            ends = flow.source, flow.target
+            if not all(0 <= end < network.tors for end in ends) or flow.source == flow.target:
+                raise ValueError(
+                    f"flows[{i}]: [{flow.source}, {flow.target}] are not two of {network.tors} ToRs"
+                )
+            if not 0 < flow.demand < float("inf"):
+                raise ValueError(f"flows[{i}]: demand {flow.demand} is not a number above 0")
+            if not network.paths(*ends):
+                raise ValueError(f"flows[{i}]: no path is left from {ends[0]} to {ends[1]}")
+        self.network = network
+        self.flows = tuple(flows)
+
+    @cached_property
+    def ends(self) -> tuple[Link, ...]:
+        """The pairs that have flows, sorted."""
+        return tuple(sorted({(flow.source, flow.target) for flow in self.flows}))
+
+    @cached_property
+    def table(self) -> _core.PathTable:
+        return self.network.table(self.ends)
+
+    @cached_property
+    def pairs(self) -> list[int]:
+        """Of each flow the number of its pair in `ends`."""
+        number = {pair: i for i, pair in enumerate(self.ends)}
+        return [number[flow.source, flow.target] for flow in self.flows]
+
+    @cached_property
+    def demands(self) -> list[float]:
+        return [flow.demand for flow in self.flows]
+
+    def prepare(self) -> None:
+        """Lists the paths of all pairs, which schemes do otherwise when they need them."""
+        _ = self.table, self.pairs
+
+    def max_link_load(self, choice: Sequence[int]) -> float:
+        """The largest demand on a link over its capacity, with path `choice[i]` for flow i."""
+        loads = self.table.loads(self.pairs, self.demands, list(choice))
+        capacity = self.network.capacity
+        links = self.network.links
+        return max(
+            (load / capacity[link] for load, link in zip(loads, links, strict=True)), default=0.0
+        )
+
+    def bound(self) -> float:
+        """No assignment has a smaller `max_link_load`: what leaves or reaches a ToR goes over its
+        live links, and a flow over one of its paths.
+
+        Demands that are multiples of one number fill links of equal capacity in whole steps of it.
+        """
+        network = self.network
+        leaving: dict[int, list[float]] = defaultdict(list)
+        reaching: dict[int, list[float]] = defaultdict(list)
+        largest = 0.0
+        for flow in self.flows:
+            leaving[flow.source].append(flow.demand)
+            reaching[flow.target].append(flow.demand)
+            widest = max(
+                min(network.capacity[hop] for hop in itertools.pairwise(path))
+                for path in network.paths(flow.source, flow.target)
+            )
+            largest = max(largest, flow.demand / widest)
+        for ends, demands_of in ((0, leaving), (1, reaching)):
+            for tor, demands in demands_of.items():
+                rates = [rate for link, rate in network.capacity.items() if link[ends] == tor]
+                largest = max(largest, _shared(demands, rates))
+        return largest
+
+
+def _shared(demands: Sequence[float], rates: Sequence[float]) -> float:
+    """The least congestion of links of these rates that carry the demands together."""
+    least = sum(demands) / sum(rates)
+    step = _common_step(demands)
+    if step is not None and len(set(rates)) == 1:
+        steps = round(sum(demands) / step)
+        least = max(least, -(-steps // len(rates)) * step / rates[0])
+    return least
+
+
+def _common_step(demands: Sequence[float]) -> float | None:
+    """The greatest number of which all demands are multiples, if they are whole numbers."""
+    import math
+
+    if any(demand != int(demand) for demand in demands):
+        return None
+    return float(math.gcd(*map(int, demands)))

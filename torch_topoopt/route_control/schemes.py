@@ -1,0 +1,106 @@
+"""Ways to choose a path for every flow.
+
+`greedy` is the paper's (section 3.4.1), with its components in parallel (3.4.3); `ecmp`,
+`colouring`, `annealing` and `exact` are what it compares with; `ours` is as good as the exact
+optimum where demands are alike and no link is dead, and close to it elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.route_control.exact import exact_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch_topoopt.route_control.flows import RoutingProblem
+
+    Choice = list[int]
+
+_STEPS_PER_FLOW = 200  # of annealing
+_MOVES = 200  # random ones, after which `ours` is done
+
+
+def ecmp_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
+    """A hash of each flow's ends and number picks its path, as switches hash headers: CRC-32."""
+    choice = []
+    for i, flow in enumerate(problem.flows):
+        count = len(problem.network.paths(flow.source, flow.target))
+        header = b"%d %d %d %d" % (seed, flow.source, flow.target, i)
+        choice.append(zlib.crc32(header) % count)
+    return choice
+
+
+def greedy_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
+    """Flows in their order, each over the least congested path so far; `seed` changes nothing."""
+    return _greedy(problem, range(len(problem.flows)))
+
+
+def annealed_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
+    """Simulated annealing (Hedera), from ECMP's choice."""
+    steps = _STEPS_PER_FLOW * len(problem.flows)
+    start = ecmp_paths(problem, seed)
+    return problem.table.annealed(problem.pairs, problem.demands, start, steps, seed)
+
+
+def coloured_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
+    """Edge colouring of the graph of ToRs, a colour for each spine, whatever flows demand.
+
+    Raises ValueError for a network that is not leaf-spine, or where a ToR has lost a link that
+    another one has: colours are of spines that all reach.
+    """
+    spines = _common_spines(problem)
+    if spines is None:
+        raise ValueError("scheme: colouring needs a leaf-spine network whose ToRs have all links")
+    return _coloured(problem)
+
+
+def our_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
+    """Edge colouring where it is exact; else the largest flows first, and chains of changes until
+    the bound is met or nothing that is tried is better."""
+    alike = len(set(problem.demands)) <= 1 and len(set(problem.network.capacity.values())) <= 1
+    if alike and _common_spines(problem) is not None:
+        return _coloured(problem)
+    demands = problem.demands
+    order = sorted(range(len(demands)), key=lambda i: -demands[i])
+    start = _greedy(problem, order)
+    bound = problem.bound()
+    if problem.max_link_load(start) <= bound:
+        return start
+    return problem.table.improved(problem.pairs, demands, start, bound, _MOVES, seed)
+
+
+SCHEMES: Mapping[str, Callable[..., list[int]]] = {
+    "greedy": greedy_paths,
+    "ecmp": ecmp_paths,
+    "colouring": coloured_paths,
+    "annealing": annealed_paths,
+    "exact": exact_paths,
+    "ours": our_paths,
+}
+
+
+def _greedy(problem: RoutingProblem, order: range | list[int]) -> Choice:
+    threads = len(os.sched_getaffinity(0))
+    return problem.table.greedy(problem.pairs, problem.demands, list(order), threads)
+
+
+def _common_spines(problem: RoutingProblem) -> int | None:
+    """The number of live spines, if every ToR reaches each of them."""
+    network = problem.network
+    if not network.spines:
+        return None
+    live = {b for a, b in network.links if a < network.tors}
+    whole = len(live) * network.tors * 2 == len(network.links)
+    return len(live) if whole else None
+
+
+def _coloured(problem: RoutingProblem) -> Choice:
+    spines = _common_spines(problem)
+    assert spines is not None
+    edges = [(flow.source, flow.target) for flow in problem.flows]
+    return _core.balanced_colouring(problem.network.tors, edges, spines)

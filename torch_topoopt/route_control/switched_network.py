@@ -1,0 +1,134 @@
+"""Switched networks as their flows see them: links with capacities, and the paths of every pair.
+
+A Clos network of any number of tiers: leaf-spine, fat-trees, or any graph of switches. Flows go
+between the switches of the lowest tier (ToRs), over one of the shortest paths. Dead links are left
+out; what is left may be oversubscribed, and capacities may differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from torch_topoopt import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    Link = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SwitchedNetwork:
+    """Switches 0 to `tors` - 1 have servers; `capacity` is that of each directed link (source,
+    target), in flows of demand 1 or in any unit that demands have, too."""
+
+    tors: int
+    capacity: Mapping[Link, float]
+    spines: int = 0  # of a leaf-spine network: switches tors .. tors + spines - 1; else 0
+    _paths: dict[Link, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
+
+    def paths(self, source: int, target: int) -> tuple[tuple[int, ...], ...]:
+        """All shortest paths as switches, sorted; none where the two are cut off."""
+        pair = source, target
+        if pair not in self._paths:
+            try:
+                found = nx.all_shortest_paths(self._graph, source, target)
+                self._paths[pair] = tuple(sorted(map(tuple, found)))
+            except nx.NetworkXNoPath:
+                self._paths[pair] = ()
+        return self._paths[pair]
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(sorted(self.capacity))
+
+    @cached_property
+    def link_numbers(self) -> dict[Link, int]:
+        return {link: number for number, link in enumerate(self.links)}
+
+    @cached_property
+    def _graph(self) -> nx.DiGraph[int]:
+        graph: nx.DiGraph[int] = nx.DiGraph(list(self.links))
+        graph.add_nodes_from(range(self.tors))
+        return graph
+
+    def table(self, pairs: Sequence[Link]) -> _core.PathTable:
+        """The paths of `pairs`, in their order, over the links by their numbers."""
+        numbers = self.link_numbers
+        return _core.PathTable(
+            [self.capacity[link] for link in self.links],
+            [
+                [[numbers[hop] for hop in itertools.pairwise(path)] for path in self.paths(*pair)]
+                for pair in pairs
+            ],
+        )
+
+
+def leaf_spine(
+    tors: int,
+    spines: int,
+    *,
+    capacity: float = 1.0,
+    dead_links: Collection[Link] = (),
+    capacities: Mapping[Link, float] | None = None,
+) -> SwitchedNetwork:
+    """Every ToR is joined to every spine, both ways; `dead_links` are [ToR, spine], both counted
+    from 0, and dead in both directions. `capacities` are those of [ToR, spine] that differ.
+
+    Raises ValueError for numbers out of range.
+    """
+    for name, count in (("tors", tors), ("spines", spines)):
+        if count < 1:
+            raise ValueError(f"{name}: {count} is not at least 1")
+    rates = dict(capacities or {})
+    for tor, spine in (*dead_links, *rates):
+        if not (0 <= tor < tors and 0 <= spine < spines):
+            raise ValueError(
+                f"dead-links: [{tor}, {spine}] is not one of {tors} ToRs and {spines} spines"
+            )
+    dead = set(dead_links)
+    both: dict[Link, float] = {}
+    for tor, spine in itertools.product(range(tors), range(spines)):
+        rate = rates.get((tor, spine), capacity)
+        if not 0 < rate < math.inf:
+            raise ValueError(f"capacity: {rate} is not a number above 0")
+        if (tor, spine) not in dead:
+            both[tor, tors + spine] = both[tors + spine, tor] = rate
+    network = SwitchedNetwork(tors, both, spines)
+    alive = [[s for s in range(spines) if (t, s) not in dead] for t in range(tors)]
+    for source, target in itertools.permutations(range(tors), 2):
+        there = set(alive[target])
+        network._paths[source, target] = tuple(
+            (source, tors + spine, target) for spine in alive[source] if spine in there
+        )
+    return network
+
+
+def fat_tree(radix: int, *, capacity: float = 1.0, dead: Iterable[Link] = ()) -> SwitchedNetwork:
+    """Three tiers of switches with `radix` ports each (Al-Fares et al., 2008): `radix` pods of
+    radix / 2 ToRs and as many aggregation switches, and radix^2 / 4 cores. ToRs come first, then
+    aggregation switches, pod by pod, then cores; `dead` links are pairs of these numbers.
+
+    Raises ValueError for a radix that is odd or below 2, or a dead link that there is not.
+    """
+    if radix < 2 or radix % 2:
+        raise ValueError(f"radix: {radix} is not an even number from 2 on")
+    half = radix // 2
+    tors = aggregations = radix * half
+    links: set[Link] = set()
+    for pod, i, j in itertools.product(range(radix), range(half), range(half)):
+        aggregation = tors + pod * half + i
+        links.add((pod * half + j, aggregation))
+        links.add((aggregation, tors + aggregations + i * half + j))
+    for a, b in dead:
+        if (a, b) not in links and (b, a) not in links:
+            raise ValueError(f"dead: {a} and {b} are not joined")
+        links -= {(a, b), (b, a)}
+    both = links | {(b, a) for a, b in links}
+    return SwitchedNetwork(tors, dict.fromkeys(both, capacity))
