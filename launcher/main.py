@@ -50,6 +50,7 @@ VERBS = {
         "an all-to-all during which an optical switch moves circuits: when, and to what",
         "plan.alltoall",
     ),
+    "assign": Verb("paths for flows through a leaf-spine network", "plan.assign"),
     "discover": Verb("which port is cabled to which: writes a cluster file", "fabric.discover"),
     "fabric": Verb(
         "what servers are wired with: make, check, change and remove it", "fabric.fabric"

@@ -45,6 +45,8 @@ GIVEN = (
     Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),
     Given("docs/simulators.md", "jobs.json", '{"version": 1,'),
     Given("docs/profiling.md", "models.py", "# models.py"),
+    Given("docs/routes.md", "flows.json", "[[0, 1], [0, 2]"),
+    Given("docs/routes.md", "dead.json", "[[0, 1], [3, 0]]"),
     Given("docs/extending.md", "mine.py", "# mine.py"),
     Given("docs/extending.md", "twin.py", "# twin.py"),
 )

@@ -1,0 +1,84 @@
+"""`topoopt assign`: output and errors."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.launcher.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NETWORK = ("--tors", "3", "--spines", "2")
+
+
+def written(folder: Path, name: str, value: object) -> str:
+    path = folder / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return str(path)
+
+
+@pytest.mark.parametrize("scheme", ["greedy", "ecmp", "colouring", "annealing", "exact", "ours"])
+def test_every_flow_gets_a_spine_and_the_busiest_link_is_said(
+    scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = [[0, 1], [0, 1, 2], [0, 2], [2, 1]]
+    flows = written(tmp_path, "flows.json", ends)
+    assert main(["assign", *NETWORK, "--flows", flows, "--scheme", scheme, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    loads: Counter[tuple[str, int, int]] = Counter()
+    for (source, target, *demand), spine in zip(ends, found["assignment"], strict=True):
+        loads["up", source, spine] += sum(demand) or 1
+        loads["down", target, spine] += sum(demand) or 1
+    assert found["max_link_load"] == max(loads.values()) >= found["bound"] == 2
+    assert found["scheme"] == scheme
+    assert found["seconds"] >= 0
+
+
+def test_dead_links_are_avoided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flows = written(tmp_path, "flows.json", [[0, 1]] * 4)
+    dead = written(tmp_path, "dead.json", [[1, 0]])
+    assert main(["assign", *NETWORK, "--flows", flows, "--dead-links", dead]) == 0
+    assert "4 flows over 1 spine, ours: 4 on the busiest link" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flows", "dead", "message"),
+    [
+        ("[[0, 1]", [], "flows: .*flows.json is not JSON"),
+        ({"a": 1}, [], "flows.json is not a JSON list"),
+        ([[0, 1], [0]], [], r"flows\[1\]: \[0\] is neither \[source, target\]"),
+        ([[0, 1.5]], [], r"flows\[0\]"),
+        ([[0, True]], [], r"flows\[0\]"),
+        ([[0, 1, -2]], [], r"flows\[0\]: demand -2 is not a number above 0"),
+        ([[0, 3]], [], r"flows\[0\]: \[0, 3\] are not two of 3 ToRs"),
+        ([[0, 1]], [[0, 2]], r"dead-links: \[0, 2\] is not one of 3 ToRs and 2 spines"),
+        ([[0, 1]], [[0]], r"dead-links\[0\]: \[0\] is not \[ToR, spine\]"),
+        ([[0, 1]], [[0, 0], [0, 1]], r"flows\[0\]: no path is left from 0 to 1"),
+    ],
+)
+def test_bad_files_are_refused_in_a_line(
+    flows: object,
+    dead: object,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = [written(tmp_path, "flows.json", flows), written(tmp_path, "dead.json", dead)]
+    assert main(["assign", *NETWORK, "--flows", paths[0], "--dead-links", paths[1]]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(said.err)
+
+
+def test_a_file_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["assign", *NETWORK, "--flows", str(tmp_path / "none.json")]) == 2
+    assert "none.json: No such file or directory" in capsys.readouterr().err
