@@ -54,9 +54,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    from torch_topoopt.route_control.clos_network import leaf_spine
     from torch_topoopt.route_control.flows import RoutingProblem
     from torch_topoopt.route_control.schemes import SCHEMES
-    from torch_topoopt.route_control.switched_network import leaf_spine
 
     flows = _flows(arguments.flows)
     dead = [] if arguments.dead_links is None else _dead_links(arguments.dead_links)

@@ -54,6 +54,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--evaluations": {"compare": "two searches, and seventeen networks to price after them"},
     "--rounds": {"compare": "two searches, and seventeen networks to price after them"},
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
+    "--flows": {"assign": "flows to route, and it needs them"},
     "--host": {"doctor": "found out where not given", "fabric_script": "never found out"},
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
     "--level": {"alltoall": "beside the model of slots, with which it plans"},

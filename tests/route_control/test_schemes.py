@@ -7,14 +7,14 @@ import random
 import pytest
 
 from torch_topoopt import _core
+from torch_topoopt.route_control.clos_network import ClosNetwork, fat_tree, leaf_spine
 from torch_topoopt.route_control.exact import exact_paths
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.schemes import SCHEMES, ecmp_paths, greedy_paths, our_paths
-from torch_topoopt.route_control.switched_network import SwitchedNetwork, fat_tree, leaf_spine
 
 
 def drawn_flows(
-    network: SwitchedNetwork, count: int, random_: random.Random, *, most: int = 1
+    network: ClosNetwork, count: int, random_: random.Random, *, most: int = 1
 ) -> list[SwitchedFlow]:
     """Between ToRs that still have a path, with demands up to `most`."""
     flows: list[SwitchedFlow] = []

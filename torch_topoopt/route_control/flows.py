@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt import _core
-    from torch_topoopt.route_control.switched_network import Link, SwitchedNetwork
+    from torch_topoopt.route_control.clos_network import ClosNetwork, Link
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RoutingProblem:
     """Flows on a network. Raises ValueError for a flow that is not between two of its ToRs, has no
     demand above 0, or no path."""
 
-    def __init__(self, network: SwitchedNetwork, flows: Sequence[SwitchedFlow]) -> None:
+    def __init__(self, network: ClosNetwork, flows: Sequence[SwitchedFlow]) -> None:
         for i, flow in enumerate(flows):
             ends = flow.source, flow.target
             if not all(0 <= end < network.tors for end in ends) or flow.source == flow.target:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SwitchedNetwork:
+class ClosNetwork:
     """Switches 0 to `tors` - 1 have servers; `capacity` is that of each directed link (source,
     target), in flows of demand 1 or in any unit that demands have, too."""
 
@@ -77,7 +77,7 @@ def leaf_spine(
     capacity: float = 1.0,
     dead_links: Collection[Link] = (),
     capacities: Mapping[Link, float] | None = None,
-) -> SwitchedNetwork:
+) -> ClosNetwork:
     """Every ToR is joined to every spine, both ways; `dead_links` are [ToR, spine], both counted
     from 0, and dead in both directions. `capacities` are those of [ToR, spine] that differ.
 
@@ -100,7 +100,7 @@ def leaf_spine(
             raise ValueError(f"capacity: {rate} is not a number above 0")
         if (tor, spine) not in dead:
             both[tor, tors + spine] = both[tors + spine, tor] = rate
-    network = SwitchedNetwork(tors, both, spines)
+    network = ClosNetwork(tors, both, spines)
     alive = [[s for s in range(spines) if (t, s) not in dead] for t in range(tors)]
     for source, target in itertools.permutations(range(tors), 2):
         there = set(alive[target])
@@ -110,7 +110,7 @@ def leaf_spine(
     return network
 
 
-def fat_tree(radix: int, *, capacity: float = 1.0, dead: Iterable[Link] = ()) -> SwitchedNetwork:
+def fat_tree(radix: int, *, capacity: float = 1.0, dead: Iterable[Link] = ()) -> ClosNetwork:
     """Three tiers of switches with `radix` ports each (Al-Fares et al., 2008): `radix` pods of
     radix / 2 ToRs and as many aggregation switches, and radix^2 / 4 cores. ToRs come first, then
     aggregation switches, pod by pod, then cores; `dead` links are pairs of these numbers.
@@ -131,4 +131,4 @@ def fat_tree(radix: int, *, capacity: float = 1.0, dead: Iterable[Link] = ()) ->
             raise ValueError(f"dead: {a} and {b} are not joined")
         links -= {(a, b), (b, a)}
     both = links | {(b, a) for a, b in links}
-    return SwitchedNetwork(tors, dict.fromkeys(both, capacity))
+    return ClosNetwork(tors, dict.fromkeys(both, capacity))
