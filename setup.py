@@ -77,6 +77,7 @@ DEPENDENCIES = [  # beside torch
     "paramiko>=3.4",
     "pyroute2>=0.9.7,<0.10",
     "httpx>=0.27",
+    "h11>=0.14",
     "ncclient>=0.7,<0.8",
     "lxml>=5",
     "shtab>=1.8",

@@ -1,0 +1,162 @@
+"""The controller's decisions: fresh paths, failures, probed ports, and refusals."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.route_control.controller.messages import FlowReport
+from torch_topoopt.route_control.controller.state import RouteState
+from torch_topoopt.route_control.network_file import (
+    NamedHost,
+    NamedSwitch,
+    NetworkFile,
+    SwitchCable,
+)
+
+
+def leaf_spine_file(leaves: int, spines: int, hosts: int) -> NetworkFile:
+    names = [f"leaf{i}" for i in range(leaves)], [f"spine{i}" for i in range(spines)]
+    return NetworkFile(
+        1,
+        tuple(NamedSwitch(name) for name in (*names[1], *names[0])),
+        tuple(
+            NamedHost(f"h{i * hosts + j}", f"leaf{i}") for i in range(leaves) for j in range(hosts)
+        ),
+        tuple(SwitchCable(ends, 1e8) for ends in itertools.product(*names)),
+    ).validate()
+
+
+def busiest(state: RouteState) -> int:
+    """Flows on the link that has most."""
+    hops: Counter[tuple[int, int]] = Counter()
+    for flow in state.flows.values():
+        hops.update(itertools.pairwise(flow.path or ()))
+    return max(hops.values(), default=0)
+
+
+def report(name: str, source: str, target: str) -> FlowReport:
+    return FlowReport(name, source, target, 10**9)
+
+
+def two_hosts_a_leaf() -> RouteState:
+    return RouteState(leaf_spine_file(2, 2, 2))
+
+
+def test_flows_of_two_jobs_do_not_meet() -> None:
+    state = two_hosts_a_leaf()
+    state.start("a", [report("a", "h0", "h2")])
+    assert state.start("b", [report("b", "h1", "h3")]) == {"b"}  # a stays where it is
+    assert busiest(state) == 1
+
+
+def test_flows_move_when_that_is_better_and_only_then() -> None:
+    state = two_hosts_a_leaf()
+    names = ["a", "b", "c", "d"]
+    state.start("j", [report(n, "h0", "h2") for n in names])
+    assert busiest(state) == 2
+    on_one = [n for n in names if state.path_names(n) == state.path_names("a")]
+    others = [n for n in names if n not in on_one]
+    moved = state.end(others)  # two are left on one path
+    assert len(moved) == 1
+    assert moved < set(on_one)
+    assert busiest(state) == 1
+    assert state.end(list(moved)) == set()
+
+
+def test_a_dead_link_is_left_and_no_path_is_none() -> None:
+    state = two_hosts_a_leaf()
+    state.start("j", [report("f", "h0", "h2")])
+    path = state.path_names("f")
+    assert path is not None
+    assert state.set_links([path[:2]], []) == {"f"}
+    other = state.path_names("f")
+    assert other is not None
+    assert other != path
+    state.set_links([other[1:]], [])
+    assert state.path_names("f") is None
+    assert state.set_links([], [path[:2]]) == {"f"}
+    assert state.path_names("f") == path
+
+
+def test_only_paths_that_have_a_source_port_are_taken() -> None:
+    state = two_hosts_a_leaf()
+    path = ("leaf0", "spine1", "leaf1")
+    state.set_ports("h0", {"h2": {4000: path, 3999: path}})
+    state.start("j", [report("f", "h0", "h2"), report("g", "h0", "h2")])
+    assert state.path_names("f") == state.path_names("g") == list(path)
+    assert state.source_port("f") == 3999
+
+
+def test_a_degraded_path_is_avoided_until_all_are() -> None:
+    state = two_hosts_a_leaf()
+    state.start("j", [report("f", "h0", "h2")])
+    first = state.path_names("f")
+    assert state.degrade("f") == {"f"}
+    assert state.path_names("f") != first
+    assert state.flows["f"].avoided
+    state.degrade("f")
+    assert state.path_names("f") is not None
+    assert not state.flows["f"].avoided
+
+
+def test_hosts_of_one_leaf_need_no_spine() -> None:
+    state = two_hosts_a_leaf()
+    state.start("j", [report("f", "h0", "h1")])
+    assert state.path_names("f") == ["leaf0"]
+
+
+@pytest.mark.parametrize(
+    ("flows", "message"),
+    [
+        ([report("new", "h0", "h9")], r"flows\[0\].target: 'h9' is not a host"),
+        ([report("new", "h0", "h0")], r"flows\[0\].target: 'h0' is its source, too"),
+        ([report("new", "h0", "h2"), report("new", "h0", "h2")], r"flows\[1\].id: .* already"),
+        ([report("old", "h0", "h2")], r"flows\[0\].id: 'old' is a flow already"),
+    ],
+)
+def test_refused_flows_change_nothing(flows: list[FlowReport], message: str) -> None:
+    state = two_hosts_a_leaf()
+    state.start("j", [report("old", "h0", "h2")])
+    before = state.epoch, dict(state.flows)
+    with pytest.raises(DocumentError, match=message):
+        state.start("j", flows)
+    assert (state.epoch, state.flows) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [(("leaf0", "leaf1"), "not a path"), (("leaf1", "spine0", "leaf0"), "not a path")],
+)
+def test_probed_paths_must_be_there(path: tuple[str, ...], message: str) -> None:
+    state = two_hosts_a_leaf()
+    with pytest.raises(DocumentError, match=message):
+        state.set_ports("h0", {"h2": {4000: path}})
+    assert not state.ports
+
+
+def test_a_network_file_is_what_it_was() -> None:
+    file = leaf_spine_file(3, 2, 1)
+    assert NetworkFile.from_json(file.to_json()) == file
+    assert file.numbered == ("leaf0", "leaf1", "leaf2", "spine0", "spine1")
+    assert file.network().spines == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"spine0"}', '"spine1"}', "given twice"),
+        ('"switch": "leaf0"', '"switch": "x"', r"hosts\[0\].switch: 'x' is not a switch"),
+        ("100000000.0", "-1.0", r"links\[0\].bits_per_s: -1.0 is not above 0"),
+        ('["leaf0", "spine0"]', '["leaf0", "leaf0"]', r"links\[0\].ends: .* not two switches"),
+    ],
+)
+def test_bad_network_files(old: str, new: str, message: str) -> None:
+    text = leaf_spine_file(2, 2, 1).to_json()
+    text = text.replace('"name": "spine0", "addresses": []', '"name": "spine0"')
+    assert old in text
+    with pytest.raises(DocumentError, match=message):
+        NetworkFile.from_json(text.replace(old, new, 1))

@@ -1,0 +1,123 @@
+"""What a host says to the controller. Whoever gets ControllerUnavailable goes on with ECMP."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.route_control.controller.messages import FlowReport
+
+_POLL_S = 25.0  # the longest that the controller keeps a long poll
+
+
+class ControllerUnavailable(Exception):  # noqa: N818 - a state of the world, as SwitchUnreachable
+    """The controller is gone, slower than the limit, or cannot store its state."""
+
+
+class ControllerRefused(ValueError):  # noqa: N818
+    """The controller understood a request and refused it; the message is its own line."""
+
+
+@dataclass(frozen=True)
+class FlowAssignment:
+    """`path` are switches by name, None where none is left; without a `source_port` for it the
+    flow is left to ECMP."""
+
+    id: str
+    path: tuple[str, ...] | None
+    source_port: int | None
+    rate_bits_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Assignments:
+    epoch: int
+    flows: tuple[FlowAssignment, ...]
+
+
+class ControllerClient:
+    """`url` as http://HOST:PORT. A call raises ControllerUnavailable after `limit_s` seconds (a
+    long poll: that long after its own end), and ControllerRefused for what is wrong with it.
+
+    Proxies of the environment are not used. To be closed, or used in a `with`; by one thread.
+    """
+
+    def __init__(self, url: str, token: str, limit_s: float = 1.0) -> None:
+        self._limit_s = limit_s
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=limit_s, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def set_ports(self, host: str, ports: Mapping[str, Mapping[int, Sequence[str]]]) -> Assignments:
+        """Which source port of `host` takes which path to which target host."""
+        plain = {
+            target: {str(p): list(path) for p, path in t.items()} for target, t in ports.items()
+        }
+        return self._send("PUT", f"/v1/hosts/{quote(host, safe='')}", {"ports": plain})
+
+    def start(self, job: str, flows: Sequence[FlowReport]) -> Assignments:
+        """Reports flows that start; their paths, in the same order."""
+        body = {"job": job, "flows": [asdict(flow) for flow in flows]}
+        return self._send("POST", "/v1/flows", body)
+
+    def end(self, ids: Sequence[str]) -> Assignments:
+        return self._send("POST", "/v1/flows/end", {"ids": list(ids)})
+
+    def set_links(
+        self, down: Sequence[tuple[str, str]] = (), up: Sequence[tuple[str, str]] = ()
+    ) -> Assignments:
+        return self._send("POST", "/v1/links", {"down": list(down), "up": list(up)})
+
+    def degraded(self, flow: str) -> Assignments:
+        """The path of `flow` is bad; the answer has another one, if there is one."""
+        return self._send("POST", "/v1/paths/degraded", {"flow": flow})
+
+    def wait(self, host: str, after: int) -> Assignments:
+        """Flows of `host` whose paths are newer than epoch `after`; none after 25 s."""
+        return self._call(
+            "GET",
+            "/v1/assignments",
+            params={"host": host, "after": after},
+            timeout=httpx.Timeout(self._limit_s, read=_POLL_S + self._limit_s),
+        )
+
+    def _send(self, method: str, path: str, body: dict[str, Any]) -> Assignments:
+        return self._call(method, path, json={"request": secrets.token_hex(16), **body})
+
+    def _call(self, method: str, path: str, **how: Any) -> Assignments:
+        try:
+            answer = self._http.request(method, path, **how)
+            value = answer.json()
+        except httpx.HTTPError as error:
+            raise ControllerUnavailable(f"controller: {error or type(error).__name__}") from None
+        except ValueError:
+            raise ControllerUnavailable("controller: its answer is not JSON") from None
+        if answer.status_code >= 500:
+            raise ControllerUnavailable(f"controller: {value.get('error')}")
+        if answer.status_code >= 400:
+            raise ControllerRefused(f"controller: {value.get('error')}")
+        flows = (
+            FlowAssignment(
+                flow["id"],
+                None if flow["path"] is None else tuple(flow["path"]),
+                flow["source_port"],
+                flow["rate_bits_per_s"],
+            )
+            for flow in value["flows"]
+        )
+        return Assignments(value["epoch"], tuple(flows))
