@@ -75,14 +75,15 @@ void bindSearch(py::module_& module) {
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const SearchSpace& space, const std::vector<Placed>& starts,
                        int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
-                       double beta) {
+                       double beta, double slack) {
              return std::make_unique<FlowChain>(
-                 std::make_unique<FlowPricing>(std::move(job), std::move(network)), space, starts,
-                 memory_limit_bytes, max_transfers, seed, beta);
+                 std::make_unique<FlowPricing>(std::move(job), std::move(network), slack), space,
+                 starts, memory_limit_bytes, max_transfers, seed, beta);
            }),
            py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
            py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
-           py::arg("seed"), py::arg("beta"))
+           py::arg("seed"), py::arg("beta"),
+           py::arg("slack") = std::numeric_limits<double>::infinity())
       .def("step", &FlowChain::step, py::arg("evaluations"), released)
       .def("best", [](const FlowChain& chain) { return chain.best(1)[0].second; })
       .def_property_readonly("evaluations", &FlowChain::evaluations)

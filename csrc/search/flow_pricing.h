@@ -1,12 +1,18 @@
 // Prices strategies at flow level, for a chain; it keeps the prices of some.
+//
+// A strategy costs milliseconds here, where the coarse simulator takes microseconds and ranks well.
+// So proposals may be screened by it first (delayed acceptance, Christen and Fox 2005): what it
+// finds much slower than the base is not priced at all.
 
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "search/coarse_simulator.h"
 #include "search/limits.h"
 #include "search/metropolis.h"
 #include "sim/iteration/iteration.h"
@@ -18,22 +24,30 @@ class FlowPricing {
   static constexpr ChainRules kChain{
       .draws_limit = false, .return_after = 500, .returns_from_equal = true};
 
-  FlowPricing(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network)
-      : model_(std::move(job), std::move(network)) {}
+  // Proposals that are slower than the base by more than the fraction `slack`, by the coarse
+  // simulator, are not priced: they take forever. Infinite: all are priced.
+  FlowPricing(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
+              double slack = std::numeric_limits<double>::infinity());
 
   PlacementCosts& costs() { return model_.costs(); }
 
   double run(const Strategy& strategy);
-  double propose(const Strategy& strategy, const std::vector<int>&, double) {
-    return run(strategy);
-  }
-  void accept() {}
+  double propose(const Strategy& strategy, const std::vector<int>& changed, double);
+  void accept();
 
   int64_t simulations() const { return simulations_; }  // the others were known
   int64_t tasks() const { return tasks_; }              // of all simulations
 
  private:
+  double price(const Strategy& strategy);
+  const Strategy& coarse(const Strategy& strategy);
+
   IterationModel model_;
+  std::unique_ptr<CoarseSimulator> screen_;  // null: nothing is screened
+  double slack_;
+  double base_s_ = 0, proposed_s_ = 0;  // by the screen
+  std::vector<int> coarse_id_;          // per placement of the model: its number in the screen
+  Strategy coarse_;
   int64_t simulations_ = 0;
   int64_t tasks_ = 0;
   std::map<Strategy, double> known_;

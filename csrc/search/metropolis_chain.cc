@@ -18,7 +18,7 @@ MetropolisChain<Pricing>::MetropolisChain(std::unique_ptr<Pricing> pricing,
                                           int64_t memory_limit_bytes, int64_t max_transfers,
                                           uint64_t seed, double beta)
     : pricing_(std::move(pricing)),
-      moves_(pricing_->costs(), space),
+      moves_(pricing_->costs(), space, starts),
       limits_(pricing_->costs(), memory_limit_bytes, max_transfers),
       cooling_(beta),
       random_(seed) {

@@ -8,15 +8,27 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kChange = 0.45;        // one operator gets another placement
-constexpr double kCopy = 0.25;          // one spreads along edges of the graph
-constexpr double kSwap = 0.15;          // two operators swap theirs; otherwise a run
+// The chance of each kind of proposal; what is left is a run of operators.
+constexpr double kChange = 0.35;  // one operator gets another placement
+constexpr double kCopy = 0.15;    // one spreads along edges of the graph
+constexpr double kSwap = 0.1;     // two operators swap theirs
+constexpr double kPair = 0.1;     // two neighbours get others
+constexpr double kRepeat = 0.05;  // a few in a row get those of others in a row
+constexpr double kStart = 0.02;   // all of a kind get what they have in a start
+constexpr double kSpread = 0.02;  // all of a kind that are on the same servers are spread
+constexpr double kExtend = 0.7;   // of runs: they go on with the placements before them
+constexpr int kLongestPattern = 8;
+constexpr int kTries = 100;             // to find servers that are free
 constexpr double kContinueCopy = 0.75;  // as in FlexFlow: the walk goes on with this probability
 
 }  // namespace
 
-Moves::Moves(PlacementCosts& costs, const SearchSpace& space)
-    : space_of_operator_(space.space_of_operator), neighbours_(costs.job().operators.size()) {
+Moves::Moves(PlacementCosts& costs, const SearchSpace& space,
+             const std::vector<std::vector<Placement>>& starts)
+    : placements_(costs.placements()),
+      servers_(costs.job().servers),
+      space_of_operator_(space.space_of_operator),
+      neighbours_(costs.job().operators.size()) {
   const size_t operators = costs.job().operators.size();
   for (size_t op = 0; op < operators; ++op) {
     for (const Operand& operand : costs.job().operators[op].operands) {
@@ -48,6 +60,15 @@ Moves::Moves(PlacementCosts& costs, const SearchSpace& space)
     if (index < 0 || index >= static_cast<int>(spaces_.size())) {
       throw std::invalid_argument("space_of_operator: " + std::to_string(index) + " is not in 0.." +
                                   std::to_string(static_cast<int>(spaces_.size()) - 1));
+    }
+  }
+  for (const auto& start : starts) {
+    if (start.size() != operators) {
+      throw std::invalid_argument("starts: a start needs one placement per operator");
+    }
+    Strategy& numbers = starts_.emplace_back();
+    for (const Placement& placement : start) {
+      numbers.push_back(costs.placements().intern(placement));
     }
   }
 }
@@ -90,29 +111,95 @@ void Moves::proposeSwap(Strategy& strategy, Random& random) {
   set(strategy, b, of_a);
 }
 
-// Either a new placement, or that of the operator before the run.
+// Either a new placement, or those of the operators before the run, again and again.
 void Moves::proposeRun(Strategy& strategy, Random& random) {
   const int operators = static_cast<int>(strategy.size());
   const int first = random.below(operators);
   const int length = 1 + random.below(std::max(1, operators / 2));
-  const bool extends = first > 0 && random.unit() < 0.5;
-  const int to = extends ? strategy[first - 1] : draw(first, random);
+  const bool extends = first > 0 && random.unit() < kExtend;
+  const int period = extends ? 1 + random.below(std::min(first, kLongestPattern)) : 0;
+  const int drawn = extends ? 0 : draw(first, random);
   for (int op = first; op < std::min(operators, first + length); ++op) {
+    const int to = extends ? strategy[op - period] : drawn;
     if (allowed(op, to)) set(strategy, op, to);
+  }
+}
+
+// Two ways of splitting may cost less behind one another, where each alone costs more.
+void Moves::proposePair(Strategy& strategy, Random& random) {
+  const int op = random.below(static_cast<int>(strategy.size()));
+  set(strategy, op, draw(op, random));
+  const auto& around = neighbours_[op];
+  if (around.empty()) return;
+  const int other = around[random.below(static_cast<int>(around.size()))];
+  set(strategy, other, draw(other, random));
+}
+
+// Layers repeat: what is good for a few operators in a row may be good for others.
+void Moves::proposeRepeat(Strategy& strategy, Random& random) {
+  const int operators = static_cast<int>(strategy.size());
+  const int length = 1 + random.below(kLongestPattern);
+  const int from = random.below(operators);
+  const int to = random.below(operators);
+  if (from == to) return;
+  for (int i = 0; i < length && std::max(from, to) + i < operators; ++i) {
+    if (allowed(to + i, strategy[from + i])) set(strategy, to + i, strategy[from + i]);
+  }
+}
+
+// Of many operators that are alike, as embedding tables are, each alone may lose by what all
+// together gain. Starts have them spread well.
+void Moves::proposeAsInStart(Strategy& strategy, Random& random) {
+  const int space = space_of_operator_[random.below(static_cast<int>(strategy.size()))];
+  const Strategy& start = starts_[random.below(static_cast<int>(starts_.size()))];
+  for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
+    if (space_of_operator_[op] == space && allowed(op, start[op])) set(strategy, op, start[op]);
+  }
+}
+
+// Those that are also placed alike are split in another way, by turns on servers that together are
+// as many as possible, each of them once.
+void Moves::proposeSpread(Strategy& strategy, Random& random) {
+  const int chosen = random.below(static_cast<int>(strategy.size()));
+  const int space = space_of_operator_[chosen], from = strategy[chosen];
+  const auto& groups = spaces_[space];
+  const auto& ids = groups[random.below(static_cast<int>(groups.size()))];
+  std::vector<char> taken(servers_, 0);
+  std::vector<int> turns;
+  for (int tries = 0; tries < kTries; ++tries) {
+    const int id = ids[random.below(static_cast<int>(ids.size()))];
+    const auto& on = placements_[id].servers;
+    if (std::any_of(on.begin(), on.end(), [&](int server) { return taken[server]; })) continue;
+    for (int server : on) taken[server] = 1;
+    turns.push_back(id);
+  }
+  size_t turn = 0;
+  for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
+    if (space_of_operator_[op] != space || strategy[op] != from) continue;
+    set(strategy, op, turns[turn++ % turns.size()]);
   }
 }
 
 void Moves::propose(Strategy& strategy, Random& random, std::vector<int>& changed) {
   before_.clear();
   changed.clear();
-  const double kind = random.unit();
-  if (kind < kChange) {
+  double kind = random.unit();
+  const auto is = [&kind](double chance) { return (kind -= chance) < 0; };
+  if (is(kChange)) {
     const int op = random.below(static_cast<int>(strategy.size()));
     set(strategy, op, draw(op, random));
-  } else if (kind < kChange + kCopy) {
+  } else if (is(kCopy)) {
     proposeCopies(strategy, random);
-  } else if (kind < kChange + kCopy + kSwap) {
+  } else if (is(kSwap)) {
     proposeSwap(strategy, random);
+  } else if (is(kPair)) {
+    proposePair(strategy, random);
+  } else if (is(kRepeat)) {
+    proposeRepeat(strategy, random);
+  } else if (is(kStart)) {
+    proposeAsInStart(strategy, random);
+  } else if (is(kSpread)) {
+    proposeSpread(strategy, random);
   } else {
     proposeRun(strategy, random);
   }

@@ -51,6 +51,17 @@ def test_chains_find_the_optimum_of_their_simulator(
     assert prices.run(found.candidates[0].strategy) == optimum
 
 
+def test_tables_are_spread_whatever_the_seed() -> None:
+    """All of them on all servers, or all on one, is better than any with one table elsewhere."""
+    op_graph = embeddings(32, table_bytes=10**7, rows_bytes=10**6)
+    cluster = Cluster(8, 2, 10.0)
+    starts = (data_parallel(op_graph, cluster.servers),)
+    problem = SearchProblem(op_graph, cluster, wired(op_graph, cluster), starts)
+    found = [ThreadedChains(problem, seed=seed, chains=1).run(3000) for seed in range(6)]
+    times = [result.candidates[0].seconds for result in found]
+    assert max(times) < 1.05 * min(times)
+
+
 def test_hot_chains_find_what_takes_several_changes_at_once() -> None:
     """Both ends of the heavy edge on the same half of the servers, and the middle one elsewhere."""
     op_graph = graph(

@@ -65,6 +65,31 @@ def test_the_search_finds_the_optimum_that_enumeration_finds(
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_what_the_coarse_simulator_refuses_is_not_simulated(seed: int) -> None:
+    op_graph = random_graph(random.Random(seed), 8, shared=False)
+    cluster = Cluster(4, 2, 10.0)
+    starts = (data_parallel(op_graph, 4),)
+    problem = SearchProblem(op_graph, cluster, wired(op_graph, cluster), starts)
+    every, wide, narrow = (
+        StrategySearch(problem, seed=seed, slack=slack) for slack in (math.inf, 1e9, 0.0)
+    )
+    for search in (every, wide, narrow):
+        search.run(600)
+    assert wide.best() == every.best(), "with much slack, nothing is refused"
+    assert wide.simulations == every.simulations
+    assert 0 < narrow.simulations < every.simulations
+    found = predict(op_graph, cluster, problem.network, narrow.best())  # type: ignore[arg-type]
+    assert found.iteration_s == narrow.sample().best_s
+    assert narrow.sample().best_s <= StrategySearch(problem).sample().best_s
+
+
+def test_a_slack_below_zero_is_refused() -> None:
+    problem = SearchProblem(chain(2), Cluster(2, 1, 10.0), None, (data_parallel(chain(2), 2),))
+    with pytest.raises(ValueError, match=r"slack: -0\.1"):
+        StrategySearch(problem, slack=-0.1)
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_the_search_finds_the_optimum_among_all_splits(seed: int) -> None:
     op_graph = random_graph(random.Random(seed), 2, splits=True)
     cluster = Cluster(4, 2, 10.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
@@ -19,14 +20,17 @@ _SLICE = 20  # evaluations between two looks at Ctrl-C
 class StrategySearch:
     """One chain at one network. It holds no thread and no process: drop it at any time."""
 
-    def __init__(self, problem: SearchProblem, *, seed: int = 0) -> None:
+    def __init__(self, problem: SearchProblem, *, seed: int = 0, slack: float = math.inf) -> None:
         """Starts at the cheapest start that fits into memory.
 
-        Raises ValueError for a `beta` that is not above 0, if no start fits, and as
-        SearchProblem.lowered does.
+        What the coarse simulator finds slower than the current strategy by more than the fraction
+        `slack` is refused without being simulated here (delayed acceptance, Christen and Fox 2005).
+
+        Raises ValueError for a `beta` that is not above 0, a negative `slack`, if no start fits,
+        and as SearchProblem.lowered does.
         """
         self._problem = problem
-        self._core = _core.StrategySearch(**problem.lowered(seed))
+        self._core = _core.StrategySearch(**problem.lowered(seed), slack=slack)
 
     def step(self, evaluations: int) -> SearchSample:
         """Judges that many proposals, without the interpreter lock; returns where the chain is."""

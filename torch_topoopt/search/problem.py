@@ -87,6 +87,12 @@ class SearchProblem:
             made.__dict__["core_network"] = self.core_network
         return made
 
+    def colder(self, beta: float) -> SearchProblem:
+        """The same with another `beta`, without lowering anything again."""
+        made = replace(self, beta=beta)
+        made.__dict__.update({k: v for k, v in self.__dict__.items() if k not in vars(made)})
+        return made
+
     def prices(self, strategies: Sequence[Strategy]) -> _core.StrategyPrices:
         """The coarse simulator on the network, for `strategies` that are legal."""
         return _core.StrategyPrices(self.job(strategies), self.core_network)

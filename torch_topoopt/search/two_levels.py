@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 CANDIDATES = 8  # of the chains, priced at flow level
 _REFINING_TASKS = 300_000  # of flow-level simulations: what a dozen strategies of DLRM have
+_MOST_TIMES = 3  # as many on few servers, where a strategy has fewer
+_FEW_SERVERS = 64
 _REFINING_EVALUATIONS = 2_000
+_REFINING_BETA = 2_000.0  # hardly anything that is slower is accepted
+_REFINING_SLACK = 0.01  # the two levels differ by less between strategies that are nearly alike
 _REFINING_SLICE = 2
 
 
@@ -85,11 +89,13 @@ class TwoLevelSearch:
     ) -> None:
         found = [candidate.strategy for candidate in result.candidates[:CANDIDATES]]
         starts = tuple(dict.fromkeys((*found, *self._problem.starts)))
+        problem = self._problem.changed(self._problem.network, starts)
         chain = StrategySearch(
-            self._problem.changed(self._problem.network, starts), seed=self._seed
+            problem.colder(_REFINING_BETA), seed=self._seed, slack=_REFINING_SLACK
         )
         self._refined = chain
-        most_tasks = chain.tasks + _REFINING_TASKS
+        times = min(_MOST_TIMES, max(1, _FEW_SERVERS // self._problem.cluster.servers))
+        most_tasks = chain.tasks + times * _REFINING_TASKS
         left = min(evaluations, _REFINING_EVALUATIONS)
         while left > 0 and chain.tasks < most_tasks:
             chain.step(min(_REFINING_SLICE, left))
