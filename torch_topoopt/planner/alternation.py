@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 
+_MUCH_SLOWER = 0.1  # than the best pair: a network that is not worth a search
 _WIRED_FOR = 3  # starts that a first network is wired for
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
@@ -213,11 +214,12 @@ class Planning:
         The first considers every number of micro-batches of `starts`, the others that of the best.
         A round searches on the network of the best pair; where that is done, on the one that was
         wired last, although it is worse for the strategy at hand: another strategy may be better
-        there than any is on the best network.
+        there than any is on the best network, unless it is much worse.
         """
         rewires = self._options.ablation != "search-only"
         searched: list[Network] = []
         wired_for: dict[int, Network] = {}  # by number of micro-batches, as `networks`
+        wired_s: dict[int, float] = {}
         for _ in range(self._options.rounds):
             before_s = self._best_s
             for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
@@ -229,19 +231,42 @@ class Planning:
                     self._report("network", 0)
                     rewired = self._rewired(found.strategy, mode, count)
                     wired_for[count] = rewired.network
+                    wired_s[count] = rewired.estimate.iteration_s
                 self._finish_round(found, rewired)
             self._round += 1
             self._proposed_before = self._proposed
             assert self._best is not None
             best, count = self._best.strategy, self._best.micro_batches
-            new = None
+            gained = self._best_s < before_s * (1 - CONVERGED)
+            following = self._best.network if gained else None
             if rewires:
-                options = (self._best.network, wired_for[count])
-                new = next((n for n in options if n not in searched), None)
-                networks = {count: new or self._best.network}
-            if new is None and not self._best_s < before_s * (1 - CONVERGED):
+                wired = wired_for[count], wired_s[count]
+                following = self._next_network(searched, wired, gained)
+            if following is None:
                 break
+            networks = {count: following}
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
+
+    def _next_network(
+        self, searched: list[Network], wired: tuple[Network, float], gained: bool
+    ) -> Network | None:
+        """Where the next round searches; None: nowhere, the rounds are over.
+
+        On the network of the best pair; where that is done, on the one that was wired last, with
+        its time, or if that is much slower, once more on the best one; and on that again as long
+        as rounds gain.
+        """
+        assert self._best is not None
+        best = self._best.network
+        network, seconds = wired
+        if best not in searched:
+            return best
+        if network in searched:
+            return best if gained else None
+        if seconds <= self._best_s * (1 + _MUCH_SLOWER):
+            return network
+        searched.append(network)
+        return best
 
     def _rewired(self, strategy: Strategy, mode: WiringMode, count: int) -> PricedPair:
         """The fastest of `strategy`, and of the other candidates of the search that found it, each
