@@ -342,7 +342,7 @@ class StrategyPrices:
     @property
     def steps_simulated(self) -> int: ...
 
-class PathTable:
+class SwitchedPaths:
     """
     Capacities of links, and of every pair its paths as lists of links.
     """
@@ -439,6 +439,15 @@ def hop_summary(
 ) -> tuple[int, int, int]:
     """
     (sum of least hops over all ordered pairs, diameter, pairs without a path)
+    """
+
+def max_min_rates(
+    capacity: collections.abc.Sequence[float],
+    paths: collections.abc.Sequence[collections.abc.Sequence[int]],
+) -> tuple[list[float], list[int]]:
+    """
+    Of each flow its max-min fair rate, in the unit of `capacity`, and the link that holds it back.
+    `paths` are lists of links, one for each flow.
     """
 
 def memory_bytes(

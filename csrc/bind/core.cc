@@ -25,6 +25,7 @@ namespace py = pybind11;
 namespace topoopt {
 
 void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
+void bindMaxMin(py::module_& module);          // bind/max_min.cc
 void bindRouteControl(py::module_& module);    // bind/route_control.cc
 void bindRouting(py::module_& module);         // bind/routing.cc
 void bindSearch(py::module_& module);          // bind/search.cc
@@ -166,6 +167,7 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindSearch(module);
   topoopt::bindArchitectures(module);
   topoopt::bindRouteControl(module);
+  topoopt::bindMaxMin(module);
   topoopt::bindRouting(module);
   topoopt::bindPacket(module);
   topoopt::bindTopology(module);

@@ -21,8 +21,8 @@ namespace {
 // Per pair: its paths, each a list of links.
 using PairPaths = std::vector<std::vector<std::vector<int>>>;
 
-std::shared_ptr<PathTable> tableOf(std::vector<double> capacity, const PairPaths& pairs) {
-  auto table = std::make_shared<PathTable>();
+std::shared_ptr<SwitchedPaths> tableOf(std::vector<double> capacity, const PairPaths& pairs) {
+  auto table = std::make_shared<SwitchedPaths>();
   table->capacity = std::move(capacity);
   table->first_path = table->first_link = {0};
   for (const auto& paths : pairs) {
@@ -36,7 +36,7 @@ std::shared_ptr<PathTable> tableOf(std::vector<double> capacity, const PairPaths
   return table;
 }
 
-std::vector<RoutedFlow> flowsOf(const PathTable& table, const std::vector<int>& pairs,
+std::vector<RoutedFlow> flowsOf(const SwitchedPaths& table, const std::vector<int>& pairs,
                                 const std::vector<double>& demands) {
   if (pairs.size() != demands.size()) throw std::invalid_argument("demands: not one for each flow");
   std::vector<RoutedFlow> flows;
@@ -46,13 +46,13 @@ std::vector<RoutedFlow> flowsOf(const PathTable& table, const std::vector<int>& 
 }
 
 // Numbers of paths among those of the flow's own pair.
-PathChoice relative(const PathTable& table, const std::vector<RoutedFlow>& flows,
+PathChoice relative(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                     PathChoice choice) {
   for (size_t i = 0; i < flows.size(); ++i) choice[i] -= table.first_path[flows[i].pair];
   return choice;
 }
 
-PathChoice absolute(const PathTable& table, const std::vector<RoutedFlow>& flows,
+PathChoice absolute(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                     PathChoice choice) {
   if (choice.size() != flows.size()) throw std::invalid_argument("choice: not one for each flow");
   for (size_t i = 0; i < flows.size(); ++i) {
@@ -67,12 +67,13 @@ PathChoice absolute(const PathTable& table, const std::vector<RoutedFlow>& flows
 }  // namespace
 
 void bindRouteControl(py::module_& module) {
-  py::class_<PathTable, std::shared_ptr<PathTable>>(
-      module, "PathTable", "Capacities of links, and of every pair its paths as lists of links.")
+  py::class_<SwitchedPaths, std::shared_ptr<SwitchedPaths>>(
+      module, "SwitchedPaths",
+      "Capacities of links, and of every pair its paths as lists of links.")
       .def(py::init(&tableOf), py::arg("capacity"), py::arg("pairs"))
       .def(
           "loads",
-          [](const PathTable& table, const std::vector<int>& pairs,
+          [](const SwitchedPaths& table, const std::vector<int>& pairs,
              const std::vector<double>& demands, PathChoice choice) {
             const auto flows = flowsOf(table, pairs, demands);
             choice = absolute(table, flows, std::move(choice));
@@ -83,7 +84,7 @@ void bindRouteControl(py::module_& module) {
           py::arg("pairs"), py::arg("demands"), py::arg("choice"), "The demand on every link.")
       .def(
           "greedy",
-          [](const PathTable& table, const std::vector<int>& pairs,
+          [](const SwitchedPaths& table, const std::vector<int>& pairs,
              const std::vector<double>& demands, const std::vector<int>& order, int threads) {
             auto flows = flowsOf(table, pairs, demands);
             const py::gil_scoped_release released;
@@ -93,7 +94,7 @@ void bindRouteControl(py::module_& module) {
           "A path of each flow, chosen in that order.")
       .def(
           "annealed",
-          [](const PathTable& table, const std::vector<int>& pairs,
+          [](const SwitchedPaths& table, const std::vector<int>& pairs,
              const std::vector<double>& demands, PathChoice choice, int64_t steps, uint64_t seed) {
             const auto flows = flowsOf(table, pairs, demands);
             choice = absolute(table, flows, std::move(choice));
@@ -105,7 +106,7 @@ void bindRouteControl(py::module_& module) {
           py::arg("seed"))
       .def(
           "improved",
-          [](const PathTable& table, const std::vector<int>& pairs,
+          [](const SwitchedPaths& table, const std::vector<int>& pairs,
              const std::vector<double>& demands, PathChoice choice, double bound, int64_t moves,
              uint64_t seed) {
             const auto flows = flowsOf(table, pairs, demands);

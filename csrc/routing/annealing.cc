@@ -15,7 +15,7 @@ constexpr double kWorst = 0.05;  // a step that is this much worse is accepted a
 
 // The energy is the sum of squares of congestions, which the most congested links dominate; it
 // changes by a few terms with every step.
-void annealPaths(const PathTable& table, const std::vector<RoutedFlow>& flows, int64_t steps,
+void annealPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, int64_t steps,
                  uint64_t seed, PathChoice& choice) {
   if (flows.empty()) return;
   Random random(seed);

@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "routing/path_table.h"
+#include "routing/switched_paths.h"
 
 namespace topoopt {
 
 // Begins at `choice`; a step gives a flow another path. The energy is the sum of the squares of the
 // congestions of all links, which the most congested dominate. The best seen is in `choice` at the
 // end.
-void annealPaths(const PathTable& table, const std::vector<RoutedFlow>& flows, int64_t steps,
+void annealPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, int64_t steps,
                  uint64_t seed, PathChoice& choice);
 
 }  // namespace topoopt

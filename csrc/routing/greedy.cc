@@ -8,7 +8,7 @@
 
 namespace topoopt {
 
-void assignGreedily(const PathTable& table, const std::vector<RoutedFlow>& flows,
+void assignGreedily(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                     const std::vector<int>& order, PathLoads& loads, PathChoice& choice) {
   for (int i : order) {
     const RoutedFlow& flow = flows[i];
@@ -59,7 +59,7 @@ void checkOrder(const std::vector<int>& order, size_t flows) {
 
 }  // namespace
 
-std::vector<std::vector<int>> flowComponents(const PathTable& table,
+std::vector<std::vector<int>> flowComponents(const SwitchedPaths& table,
                                              const std::vector<RoutedFlow>& flows,
                                              const std::vector<int>& order) {
   JoinedLinks joined(table.capacity.size());
@@ -87,7 +87,7 @@ std::vector<std::vector<int>> flowComponents(const PathTable& table,
   return components;
 }
 
-PathChoice greedyPaths(const PathTable& table, const std::vector<RoutedFlow>& flows,
+PathChoice greedyPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                        const std::vector<int>& order, int threads) {
   checkOrder(order, flows.size());
   if (threads < 1) {

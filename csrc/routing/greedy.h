@@ -5,24 +5,24 @@
 
 #include <vector>
 
-#include "routing/path_table.h"
+#include "routing/switched_paths.h"
 
 namespace topoopt {
 
 // Each flow of `order` takes the path that is least congested so far, the first of several; the
 // rest of the flows are left out (path -1). Loads are added to `loads`.
-void assignGreedily(const PathTable& table, const std::vector<RoutedFlow>& flows,
+void assignGreedily(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                     const std::vector<int>& order, PathLoads& loads, PathChoice& choice);
 
 // Components of flows that share no link, whatever paths they take: their numbers, as in `order`.
-std::vector<std::vector<int>> flowComponents(const PathTable& table,
+std::vector<std::vector<int>> flowComponents(const SwitchedPaths& table,
                                              const std::vector<RoutedFlow>& flows,
                                              const std::vector<int>& order);
 
 // All flows in `order`, which has each number once; components side by side in `threads` threads,
 // whose number changes nothing. Throws std::invalid_argument for an order that is none, or threads
 // below 1.
-PathChoice greedyPaths(const PathTable& table, const std::vector<RoutedFlow>& flows,
+PathChoice greedyPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                        const std::vector<int>& order, int threads);
 
 }  // namespace topoopt

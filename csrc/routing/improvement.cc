@@ -17,7 +17,7 @@ constexpr int kMostOnALink = 32;  // of the flows on a link, those that are trie
 
 class Improvement {
  public:
-  Improvement(const PathTable& table, const std::vector<RoutedFlow>& flows, PathChoice& choice,
+  Improvement(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, PathChoice& choice,
               uint64_t seed)
       : table_(table),
         flows_(flows),
@@ -167,7 +167,7 @@ class Improvement {
     });
   }
 
-  const PathTable& table_;
+  const SwitchedPaths& table_;
   const std::vector<RoutedFlow>& flows_;
   PathChoice& choice_;
   Random random_;
@@ -180,7 +180,7 @@ class Improvement {
 
 }  // namespace
 
-void improvePaths(const PathTable& table, const std::vector<RoutedFlow>& flows, double bound,
+void improvePaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, double bound,
                   int64_t moves, uint64_t seed, PathChoice& choice) {
   if (flows.empty()) return;
   Improvement improvement(table, flows, choice, seed);

@@ -58,10 +58,10 @@ class ClosNetwork:
         graph.add_nodes_from(range(self.tors))
         return graph
 
-    def table(self, pairs: Sequence[Link]) -> _core.PathTable:
+    def table(self, pairs: Sequence[Link]) -> _core.SwitchedPaths:
         """The paths of `pairs`, in their order, over the links by their numbers."""
         numbers = self.link_numbers
-        return _core.PathTable(
+        return _core.SwitchedPaths(
             [self.capacity[link] for link in self.links],
             [
                 [[numbers[hop] for hop in itertools.pairwise(path)] for path in self.paths(*pair)]

@@ -49,7 +49,7 @@ class RoutingProblem:
         return tuple(sorted({(flow.source, flow.target) for flow in self.flows}))
 
     @cached_property
-    def table(self) -> _core.PathTable:
+    def table(self) -> _core.SwitchedPaths:
         return self.network.table(self.ends)
 
     @cached_property

@@ -1,4 +1,4 @@
-#include "routing/path_table.h"
+#include "routing/switched_paths.h"
 
 #include <cmath>
 #include <stdexcept>
@@ -6,7 +6,7 @@
 
 namespace topoopt {
 
-void PathTable::check() const {
+void SwitchedPaths::check() const {
   for (double rate : capacity) {
     if (!(rate > 0) || !std::isfinite(rate)) {
       throw std::invalid_argument("capacity: " + std::to_string(rate) + " is not above 0");
@@ -26,7 +26,7 @@ void PathTable::check() const {
   }
 }
 
-void checkFlows(const PathTable& table, const std::vector<RoutedFlow>& flows) {
+void checkFlows(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows) {
   for (size_t i = 0; i < flows.size(); ++i) {
     const RoutedFlow& flow = flows[i];
     const std::string name = "flow " + std::to_string(i) + ": ";

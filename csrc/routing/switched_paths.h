@@ -9,7 +9,7 @@ namespace topoopt {
 
 // Paths of every pair of ends, all equally short. Those of pair p are `first_path[p]` up to
 // `first_path[p + 1]`, the links of path i `links[first_link[i]]` up to `links[first_link[i + 1]]`.
-struct PathTable {
+struct SwitchedPaths {
   std::vector<double> capacity;  // of each link
   std::vector<int> first_path, first_link, links;
 
@@ -27,7 +27,7 @@ struct RoutedFlow {
 
 // Throws std::invalid_argument for a pair that the table does not have or that has no path, or a
 // demand that is not above 0 and finite.
-void checkFlows(const PathTable& table, const std::vector<RoutedFlow>& flows);
+void checkFlows(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows);
 
 // Per flow: the number of its path.
 using PathChoice = std::vector<int>;
@@ -35,7 +35,8 @@ using PathChoice = std::vector<int>;
 // Loads of all links. Congestion is load over capacity.
 class PathLoads {
  public:
-  explicit PathLoads(const PathTable& table) : table_(table), load_(table.capacity.size(), 0.0) {}
+  explicit PathLoads(const SwitchedPaths& table)
+      : table_(table), load_(table.capacity.size(), 0.0) {}
 
   void add(int path, double demand) {
     for (int i = table_.first_link[path]; i < table_.first_link[path + 1]; ++i) {
@@ -58,7 +59,7 @@ class PathLoads {
   const std::vector<double>& loads() const { return load_; }
 
  private:
-  const PathTable& table_;
+  const SwitchedPaths& table_;
   std::vector<double> load_;
 };
 

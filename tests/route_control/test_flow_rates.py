@@ -1,0 +1,102 @@
+"""Rates of flows: max-min fair, the slowest flow of each job, Theorem 1, windows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from torch_topoopt import _core
+from torch_topoopt.route_control.clos_network import ClosNetwork, fat_tree, leaf_spine
+from torch_topoopt.route_control.exact import exact_paths
+from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
+from torch_topoopt.route_control.rates import (
+    fair_shares,
+    job_rates,
+    two_layered_fairness,
+    window_bytes,
+)
+from torch_topoopt.route_control.schemes import ecmp_paths, greedy_paths
+
+
+def drawn(network: ClosNetwork, seed: int, count: int) -> RoutingProblem:
+    random_ = random.Random(seed)
+    flows = [
+        SwitchedFlow(*random_.sample(range(network.tors), 2), job=random_.randrange(3))
+        for _ in range(count)
+    ]
+    return RoutingProblem(network, flows)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_flow_has_a_full_link_on_which_none_is_faster(seed: int) -> None:
+    uneven = {(t, s): 0.5 + (t + s) % 3 for t in range(5) for s in range(3)}
+    network = fat_tree(4) if seed % 2 else leaf_spine(5, 3, capacities=uneven)
+    problem = drawn(network, seed, 1 + 3 * seed)
+    choice = ecmp_paths(problem, seed)
+    shares = fair_shares(problem, choice)
+    on: dict[tuple[int, int], list[float]] = {link: [] for link in network.links}
+    for flow, path, rate, held in zip(
+        problem.flows, choice, shares.rates, shares.bottlenecks, strict=True
+    ):
+        hops = list(itertools.pairwise(network.paths(flow.source, flow.target)[path]))
+        assert held in hops
+        for hop in hops:
+            on[hop].append(rate)
+    for link, rates in on.items():
+        assert sum(rates) <= network.capacity[link] * (1 + 1e-9)
+    for rate, held in zip(shares.rates, shares.bottlenecks, strict=True):
+        assert sum(on[held]) == pytest.approx(network.capacity[held])
+        assert rate == pytest.approx(max(on[held]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_greedy_is_at_least_half_as_fair_as_the_optimum(seed: int) -> None:
+    """Theorem 1; the slowest flow of all has its part of the link with the most flows."""
+    random_ = random.Random(seed)
+    problem = drawn(leaf_spine(random_.randint(2, 6), random_.randint(1, 4)), seed, 5 + seed)
+    values = []
+    for choice in (greedy_paths(problem), exact_paths(problem)):
+        rates = fair_shares(problem, choice).rates
+        values.append(two_layered_fairness(problem, rates))
+        assert values[-1] == pytest.approx(1 / problem.max_link_load(choice))
+    greedy, optimum = values
+    assert optimum / 2 <= greedy * (1 + 1e-9)
+    assert greedy <= optimum * (1 + 1e-9)
+
+
+def test_a_job_is_as_fast_as_its_slowest_flow() -> None:
+    ends = [(0, 1, 7), (0, 1, 7), (2, 3, 9), (3, 2, 7)]
+    flows = [SwitchedFlow(source, target, job=job) for source, target, job in ends]
+    problem = RoutingProblem(leaf_spine(4, 1, capacity=10), flows)
+    rates = fair_shares(problem, [0, 0, 0, 0]).rates
+    assert rates == (5, 5, 10, 10)
+    assert job_rates(problem, rates) == {7: 5, 9: 10}
+    assert two_layered_fairness(problem, rates) == 5
+    assert two_layered_fairness(RoutingProblem(problem.network, []), ()) == math.inf
+
+
+@pytest.mark.parametrize("choice", [[0], [0, 2], [-1, 0]])
+def test_a_choice_is_one_path_of_each_flow(choice: list[int]) -> None:
+    problem = RoutingProblem(leaf_spine(2, 2), [SwitchedFlow(0, 1), SwitchedFlow(1, 0)])
+    with pytest.raises(ValueError, match="choice"):
+        fair_shares(problem, choice)
+
+
+def test_links_that_there_are_not_are_refused() -> None:
+    with pytest.raises(ValueError, match="there is no link 1"):
+        _core.max_min_rates([1.0], [[0, 1]])
+    with pytest.raises(ValueError, match="capacity"):
+        _core.max_min_rates([0.0], [[0]])
+    with pytest.raises(ValueError, match="at least one link"):
+        _core.max_min_rates([1.0], [[]])
+
+
+def test_a_window_is_the_share_for_a_round_trip_and_its_slack() -> None:
+    assert window_bytes(100e9, 8e-6, slack=0) == 100_000
+    assert window_bytes(100e9, 8e-6, slack=0.25) == 125_000
+    for share, trip, slack in ((0, 1, 0), (1, 0, 0), (1, 1, -0.1), (math.inf, 1, 0)):
+        with pytest.raises(ValueError, match="is not a number"):
+            window_bytes(share, trip, slack=slack)

@@ -1,0 +1,78 @@
+"""What flows get under an assignment of paths: max-min fair rates, fairness among jobs, windows.
+
+Source: the paper's section 3.3 (two-layered max-min fairness) and section 8 (rate limits).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.route_control.clos_network import Link
+    from torch_topoopt.route_control.flows import RoutingProblem
+
+
+@dataclass(frozen=True)
+class FairShares:
+    """Of each flow of a problem, in its order: the rate, in the unit of capacities, and the link
+    that holds it back, which is full and on which no flow is faster."""
+
+    rates: tuple[float, ...]
+    bottlenecks: tuple[Link, ...]
+
+
+def fair_shares(problem: RoutingProblem, choice: Sequence[int]) -> FairShares:
+    """What congestion control gives flows with path `choice[i]` for flow i, whatever they demand:
+    each as much as there is, and links are shared max-min fairly.
+
+    Raises ValueError for a choice that is not one path of each flow.
+    """
+    if len(choice) != len(problem.flows):
+        raise ValueError(f"choice: {len(choice)} paths are not one for each flow")
+    network = problem.network
+    numbers = network.link_numbers
+    paths = []
+    for i, (flow, chosen) in enumerate(zip(problem.flows, choice, strict=True)):
+        among = network.paths(flow.source, flow.target)
+        if not 0 <= chosen < len(among):
+            raise ValueError(f"choice[{i}]: {chosen} is not one of {len(among)} paths")
+        paths.append([numbers[hop] for hop in itertools.pairwise(among[chosen])])
+    capacity = [network.capacity[link] for link in network.links]
+    rates, bottlenecks = _core.max_min_rates(capacity, paths)
+    return FairShares(tuple(rates), tuple(network.links[link] for link in bottlenecks))
+
+
+def job_rates(problem: RoutingProblem, rates: Sequence[float]) -> Mapping[int, float]:
+    """Of each job the rate of its slowest flow, which its AllReduce waits for: the first layer of
+    two-layered max-min fairness."""
+    slowest: dict[int, float] = {}
+    for flow, rate in zip(problem.flows, rates, strict=True):
+        slowest[flow.job] = min(rate, slowest.get(flow.job, math.inf))
+    return slowest
+
+
+def two_layered_fairness(problem: RoutingProblem, rates: Sequence[float]) -> float:
+    """The least of `job_rates`, which an assignment of paths is to make largest (section 3.3);
+    infinite without flows."""
+    return min(job_rates(problem, rates).values(), default=math.inf)
+
+
+def window_bytes(bits_per_s: float, round_trip_s: float, *, slack: float = 0.1) -> int:
+    """The congestion window that lets a host send its bandwidth share and little more: share times
+    round-trip time times (1 + slack), rounded up (section 8).
+
+    Raises ValueError for a share or time that is not above 0, or a slack below 0.
+    """
+    for name, value in (("bits_per_s", bits_per_s), ("round_trip_s", round_trip_s)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}: {value} is not a number above 0")
+    if not 0 <= slack < math.inf:
+        raise ValueError(f"slack: {slack} is not a number from 0 on")
+    return math.ceil(bits_per_s / 8 * round_trip_s * (1 + slack))
