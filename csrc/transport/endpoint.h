@@ -453,6 +453,7 @@ class Endpoint final : private Link::Observer {
   std::set<int> left_;
   std::set<std::pair<uint32_t, int>> failures_seen_;  // channel, rank that reported
   std::string failure_;                               // of the whole endpoint; empty while it lives
+  std::vector<bool> up_at_failure_;                   // by link: the others end theirs after it
   std::unique_ptr<Leaving> leaving_;
   std::unique_ptr<CableGraph> graph_;  // if there are cables
   std::map<int, OwnCable> cables_;

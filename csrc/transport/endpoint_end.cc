@@ -112,6 +112,7 @@ void Endpoint::broadcastFailure(uint32_t channel, const std::string& why) {
 void Endpoint::failAll(const std::string& why, bool broadcast) {
   if (!failure_.empty()) return;
   failure_ = why;
+  for (const auto& link : links_) up_at_failure_.push_back(link->usable());
   if (broadcast) broadcastFailure(kAllChannels, why);
   // The callbacks close or fail channels themselves.
   const auto channels = channels_;
@@ -278,8 +279,8 @@ std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
   std::vector<LinkTraffic> list;
   for (size_t i = 0; i < links_.size(); ++i) {
     const LinkSpec& spec = config_.links[i];
-    list.push_back(
-        {spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable, links_[i]->usable()});
+    const bool up = failure_.empty() ? links_[i]->usable() : up_at_failure_[i];
+    list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable, up});
   }
   return list;
 }

@@ -77,6 +77,20 @@ TEST(Failures, AnEndpointThatFailsTellsAllOthers) {
   }
 }
 
+// Ranks end at different times after a failure; what one of them ends is not lost to the others.
+TEST(Failures, LinksThatOthersEndAfterAFailureCountAsUp) {
+  TestRandom random(232);
+  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kMemory}) {
+    Network network({.size = 3, .cables = {{0, 1, true, kind}, {1, 2, true, kind}}}, random);
+    Channel channel(network, 1);
+    network.at(0)->fail("the disk is full");
+    EXPECT_NE(channel.failure(2), "");
+    network.at(0)->stop();
+    network.at(1)->stop();
+    for (const LinkTraffic& link : network.at(2)->traffic()) EXPECT_TRUE(link.up);
+  }
+}
+
 // The link is full and the neighbour slow, and the rank goes as soon as fail() returns.
 TEST(Failures, TheReasonOvertakesWhatWaitsOnACongestedLink) {
   TestRandom random(217);

@@ -65,6 +65,6 @@ def test_the_commands_of_the_page_end_in_a_trained_model(
     metrics = (tmp_path / "run0" / "metrics.jsonl").read_text().splitlines()
     links = [event for event in map(json.loads, metrics) if event["event"] == "link"]
     gradient_bytes = 4 * (784 * 64 + 64 + 64 * 10 + 10)
-    assert len(links) == 6, "three cables, both directions"
+    assert len(links) == 6, f"three cables, both directions\n{done.stderr}{done.stdout}"
     least = 5 * 2 * 2 / 3 * gradient_bytes / 2  # five steps, half of what a server sends
     assert all(link["sent_bytes"] >= least * 0.99 for link in links)

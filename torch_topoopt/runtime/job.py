@@ -329,10 +329,12 @@ def _on_closed(job: Job | None, why: str) -> None:
         return
     if why:
         log.warning("rank %d: aborted: %s", job.place.index, why)
-    if job.keeper is not None:
-        job.keeper.close()
-    if job.end_meter is not None:
-        job.end_meter()
-    job.end_supervision()
-    if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
-        _record.add(job, run_dir)
+    try:
+        if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
+            _record.add(job, run_dir)
+    finally:
+        if job.keeper is not None:
+            job.keeper.close()
+        if job.end_meter is not None:
+            job.end_meter()
+        job.end_supervision()
