@@ -51,6 +51,9 @@ VERBS = {
         "plan.alltoall",
     ),
     "assign": Verb("paths for flows through a leaf-spine network", "plan.assign"),
+    "controller": Verb(
+        "tells the hosts of a switched network which path each flow takes", "fabric.controller"
+    ),
     "discover": Verb("which port is cabled to which: writes a cluster file", "fabric.discover"),
     "fabric": Verb(
         "what servers are wired with: make, check, change and remove it", "fabric.fabric"

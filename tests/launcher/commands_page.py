@@ -76,6 +76,9 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "fabric_script": "the default is to print it",
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
+    "--scheme": {"controller": "only those that always have an answer, soon"},
+    "--state": {"controller": "one file, and it needs it"},
+    "--token-file": {"controller": "every request needs it"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
 }
 

@@ -42,7 +42,8 @@ class RouteStore:
 
     def __init__(self, path: str | os.PathLike[str], file: NetworkFile) -> None:
         self._file = file
-        self._database = sqlite3.connect(path)
+        self._database = sqlite3.connect(path, timeout=1)
+        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_TABLES)
         network = file.to_json()

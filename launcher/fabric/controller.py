@@ -1,0 +1,116 @@
+"""`topoopt controller`: tells the hosts of a switched network which path each flow takes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher import console, documents, parser, signals
+from torch_topoopt.launcher.errors import InputError, input_errors
+from torch_topoopt.plan.units import counted
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torch_topoopt.route_control.controller.service import RouteService
+
+_SCHEMES = ("greedy", "ecmp", "annealing", "ours")  # those that always have an answer, soon
+
+_DESCRIPTION = """\
+Serves HTTP until it is stopped: hosts report flows as they start and end, and are told the path of
+each and the source port that takes it ("Routing for Large ML Models"). Links that die move flows,
+and flows move when the most congested link gets better by it. docs/routes.md has the requests.
+
+NETWORK is a network file: switches, hosts and cables. The token, which every request has to show,
+is one line of a file that only its owner can read. HTTP is not encrypted: listen where only hosts
+of the cluster can connect.
+
+The state is stored before a request is answered. A controller that is stopped or killed and started
+again with the same file has the same assignments; meanwhile hosts leave their flows to ECMP."""
+
+_EXAMPLES = """\
+  topoopt controller --network network.json --token-file token --state routes.db
+  topoopt controller --network network.json --token-file token --state routes.db \\
+      --listen 10.0.0.1:7411 --scheme greedy"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    options = parser.Parser("controller", _DESCRIPTION, _EXAMPLES)
+    options.add_argument("--network", metavar="NETWORK", required=True, help="network file, JSON")
+    options.add_argument(
+        "--token-file", metavar="FILE", required=True, help="what hosts authenticate with"
+    )
+    options.add_argument(
+        "--state", metavar="FILE", required=True, help="SQLite, made where there is none"
+    )
+    options.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:7411",
+        help="port 0 takes a free one (default: %(default)s)",
+    )
+    options.add_argument(
+        "--scheme", choices=_SCHEMES, default="ours", help="as of topoopt assign (default: ours)"
+    )
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the verb, until a signal; raises Interrupted then."""
+    arguments = make_parser().parse_args(argv)
+    from torch_topoopt.fabric.credentials import CredentialError, PasswordSource
+    from torch_topoopt.route_control.controller.service import RouteService
+    from torch_topoopt.route_control.controller.store import RouteStore
+    from torch_topoopt.route_control.network_file import NetworkFile
+
+    address = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d{1,5})", arguments.listen)
+    if not address or int(address[2]) >= 2**16:
+        raise InputError(f"listen: {arguments.listen} is not HOST:PORT")
+    network = documents.load(NetworkFile, arguments.network)
+    try:
+        token = PasswordSource(file=arguments.token_file).read().reveal()
+    except CredentialError as error:
+        raise InputError(f"token-file: {error}") from None
+    try:
+        with input_errors():
+            store = RouteStore(arguments.state, network)
+    except sqlite3.Error as error:
+        raise InputError(f"state: {arguments.state}: {error}") from None
+    try:
+        with input_errors():
+            service = RouteService(store, token, arguments.scheme)
+        received = asyncio.run(_serve(service, address[1], int(address[2])))
+    finally:
+        store.close()
+    raise signals.Interrupted(received)
+
+
+async def _serve(service: RouteService, host: str, port: int) -> int:
+    """Until a signal, which is returned; asyncio would lose an exception of its handler."""
+    loop = asyncio.get_running_loop()
+    received: asyncio.Future[int] = loop.create_future()
+
+    def end(number: int) -> None:
+        if not received.done():
+            received.set_result(number)
+
+    for number in signals.HANDLED:
+        loop.add_signal_handler(number, end, int(number))
+    try:
+        server = await service.serve(host, port)
+    except OSError as error:
+        raise InputError(f"listen: {host}:{port}: {error.strerror or error}") from None
+    listening = server.sockets[0].getsockname()
+    state = service.state
+    console.Terminal().line(
+        f"controller: http://{host}:{listening[1]}, {counted(len(state.file.hosts), 'host')}, "
+        f"{counted(len(state.flows), 'flow')}, epoch {state.epoch}"
+    )
+    try:
+        return await received
+    finally:
+        server.close()
+        await service.close()
