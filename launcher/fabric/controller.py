@@ -7,7 +7,7 @@ import re
 import sqlite3
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, parser, signals
+from torch_topoopt.launcher import console, documents, parser, shared_options, signals
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.plan.units import counted
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.route_control.controller.service import RouteService
+    from torch_topoopt.route_control.controller.state import RouteState
 
 _SCHEMES = ("greedy", "ecmp", "annealing", "ours")  # those that always have an answer, soon
 
@@ -31,8 +32,8 @@ The state is stored before a request is answered. A controller that is stopped o
 again with the same file has the same assignments; meanwhile hosts leave their flows to ECMP."""
 
 _EXAMPLES = """\
-  topoopt controller --network network.json --token-file token --state routes.db
-  topoopt controller --network network.json --token-file token --state routes.db \\
+  topoopt controller --network network.json --token-file token --state-file routes.db
+  topoopt controller --network network.json --token-file token --state-file routes.db \\
       --listen 10.0.0.1:7411 --scheme greedy"""
 
 
@@ -44,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--token-file", metavar="FILE", required=True, help="what hosts authenticate with"
     )
     options.add_argument(
-        "--state", metavar="FILE", required=True, help="SQLite, made where there is none"
+        "--state-file", metavar="FILE", required=True, help="SQLite, made where there is none"
     )
     options.add_argument(
         "--listen",
@@ -55,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--scheme", choices=_SCHEMES, default="ours", help="as of topoopt assign (default: ours)"
     )
+    shared_options.add(options, "json")
     return options
 
 
@@ -62,7 +64,7 @@ def main(argv: list[str]) -> int:
     """Runs the verb, until a signal; raises Interrupted then."""
     arguments = make_parser().parse_args(argv)
     from torch_topoopt.fabric.credentials import CredentialError, PasswordSource
-    from torch_topoopt.route_control.controller.service import RouteService
+    from torch_topoopt.route_control.controller.service import RouteService, check_token
     from torch_topoopt.route_control.controller.store import RouteStore
     from torch_topoopt.route_control.network_file import NetworkFile
 
@@ -76,19 +78,19 @@ def main(argv: list[str]) -> int:
         raise InputError(f"token-file: {error}") from None
     try:
         with input_errors():
-            store = RouteStore(arguments.state, network)
+            check_token(token)
+            store = RouteStore(arguments.state_file, network)
     except sqlite3.Error as error:
-        raise InputError(f"state: {arguments.state}: {error}") from None
+        raise InputError(f"state-file: {arguments.state_file}: {error}") from None
     try:
-        with input_errors():
-            service = RouteService(store, token, arguments.scheme)
-        received = asyncio.run(_serve(service, address[1], int(address[2])))
+        service = RouteService(store, token, arguments.scheme)
+        received = asyncio.run(_serve(service, address[1], int(address[2]), arguments.json))
     finally:
         store.close()
     raise signals.Interrupted(received)
 
 
-async def _serve(service: RouteService, host: str, port: int) -> int:
+async def _serve(service: RouteService, host: str, port: int, as_json: bool) -> int:
     """Until a signal, which is returned; asyncio would lose an exception of its handler."""
     loop = asyncio.get_running_loop()
     received: asyncio.Future[int] = loop.create_future()
@@ -103,14 +105,20 @@ async def _serve(service: RouteService, host: str, port: int) -> int:
         server = await service.serve(host, port)
     except OSError as error:
         raise InputError(f"listen: {host}:{port}: {error.strerror or error}") from None
-    listening = server.sockets[0].getsockname()
-    state = service.state
-    console.Terminal().line(
-        f"controller: http://{host}:{listening[1]}, {counted(len(state.file.hosts), 'host')}, "
-        f"{counted(len(state.flows), 'flow')}, epoch {state.epoch}"
-    )
+    _say_where(service.state, f"http://{host}:{server.sockets[0].getsockname()[1]}", as_json)
     try:
         return await received
     finally:
         server.close()
         await service.close()
+
+
+def _say_where(state: RouteState, url: str, as_json: bool) -> None:
+    hosts, flows = len(state.file.hosts), len(state.flows)
+    if as_json:
+        console.print_json({"url": url, "hosts": hosts, "flows": flows, "epoch": state.epoch})
+        return
+    console.Terminal().line(
+        f"controller: {url}, {counted(hosts, 'host')}, {counted(flows, 'flow')}, "
+        f"epoch {state.epoch}"
+    )

@@ -77,7 +77,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
     "--scheme": {"controller": "only those that always have an answer, soon"},
-    "--state": {"controller": "one file, and it needs it"},
     "--token-file": {"controller": "every request needs it"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
 }

@@ -29,18 +29,18 @@ def options(folder: Path) -> list[str]:
         "controller",
         *("--network", str(folder / "network.json")),
         *("--token-file", str(folder / "token")),
-        *("--state", str(folder / "state")),
+        *("--state-file", str(folder / "state")),
         *("--listen", "127.0.0.1:0"),
     ]
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[str], ControllerClient]:
-    command = [sys.executable, "-m", "torch_topoopt.launcher.main", *options(folder)]
+def started(folder: Path, *more: str) -> tuple[subprocess.Popen[str], ControllerClient]:
+    command = [sys.executable, "-m", "torch_topoopt.launcher.main", *options(folder), *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://127.0.0.1:\d+", line)
-    assert found, line
+    lines = iter(process.stdout.readline, "")
+    found = next(filter(None, (re.search(r"http://127.0.0.1:\d+", line) for line in lines)), None)
+    assert found, "it ended before it said where it listens"
     return process, ControllerClient(found[0], TOKEN, limit_s=20)
 
 
@@ -52,7 +52,7 @@ def stopped(process: subprocess.Popen[str], how: signal.Signals) -> int:
 
 @pytest.mark.timeout(120)
 def test_killed_and_started_again_it_has_the_same_assignments(tmp_path: Path) -> None:
-    process, client = started(tmp_path)
+    process, client = started(tmp_path, "--json")
     with client:
         client.start("j", [report(name, "h0", "h2") for name in "ab"])
         client.set_links(down=[("leaf0", "spine0")])
@@ -72,7 +72,7 @@ def test_killed_and_started_again_it_has_the_same_assignments(tmp_path: Path) ->
         ("--listen", "here", "listen: here is not HOST:PORT"),
         ("--network", "none.json", "cannot read this network file"),
         ("--token-file", "none", "token-file: "),
-        ("--state", "none/state", "state: "),
+        ("--state-file", "none/state", "state-file: "),
     ],
 )
 def test_bad_input_is_one_line(
@@ -89,3 +89,4 @@ def test_a_short_token_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "token").write_text("short\n")
     assert main(given) == 2
     assert "token: has fewer than 16 bytes" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()

@@ -51,14 +51,19 @@ class _Refused(Exception):  # noqa: N818 - an answer, not a fault of the service
         self.status = status
 
 
+def check_token(token: str) -> None:
+    """Raises ValueError for a token of fewer than 16 bytes."""
+    if len(token.encode()) < 16:
+        raise ValueError("token: has fewer than 16 bytes; draw a longer one")
+
+
 class RouteService:
     """Serves one state. Raises ValueError for a token of fewer than 16 bytes."""
 
     def __init__(
         self, store: RouteStore, token: str, scheme: str, limits: ServiceLimits | None = None
     ) -> None:
-        if len(token.encode()) < 16:
-            raise ValueError("token: has fewer than 16 bytes; draw a longer one")
+        check_token(token)
         self.state = store.load(scheme)
         self._store = store
         self._scheme = scheme
@@ -169,14 +174,21 @@ class RouteService:
                 if method == "GET"
                 else self._change(method, url.path, body)
             )
-        except ValueError as error:
+        except DocumentError as error:
+            return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        except ValueError as error:  # of the address, or a scheme that finds no assignment in time
+            self._forget()
             return _problem(HTTPStatus.BAD_REQUEST, str(error))
         except sqlite3.Error as error:
-            self._store.roll_back()
-            self.state = self._store.load(self._scheme)  # what was not stored was not done
+            self._forget()
             log.error("controller: the state cannot be stored: %s", error)
             return _problem(HTTPStatus.SERVICE_UNAVAILABLE, "the state cannot be stored")
         return HTTPStatus.OK, "application/json", json.dumps(answer).encode()
+
+    def _forget(self) -> None:
+        """What was not stored was not done."""
+        self._store.roll_back()
+        self.state = self._store.load(self._scheme)
 
     async def _get(self, path: str, query: str) -> dict[str, Any]:
         if path == "/v1/health":

@@ -51,7 +51,9 @@ class RouteStore:
             database.execute("INSERT OR IGNORE INTO meta VALUES ('network', ?)", (network,))
         if self._meta("network") != network:
             self.close()
-            raise ValueError(f"state: {path} is of another network; give the controller a new file")
+            raise ValueError(
+                f"state-file: {path} is of another network; give the controller a new file"
+            )
 
     def close(self) -> None:
         self._database.close()
