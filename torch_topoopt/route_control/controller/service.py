@@ -269,7 +269,8 @@ class RouteService:
     ) -> dict[str, Any]:
         """Stores what happened, wakes the long polls, and answers with the flows asked for."""
         asked = list(asked)
-        self._store.save(request, self.state, changed | set(asked), ended)
+        in_order = dict.fromkeys((*asked, *changed))  # new flows as they were reported
+        self._store.save(request, self.state, in_order, ended)
         if changed:
             self._moved.set()
             self._moved = asyncio.Event()

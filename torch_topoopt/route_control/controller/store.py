@@ -93,7 +93,10 @@ class RouteStore:
     def save(
         self, request: str, state: RouteState, changed: Iterable[str], ended: Iterable[str] = ()
     ) -> None:
-        """Stores what one request has done: its id, changed and ended flows, epoch and links."""
+        """Stores what one request has done: its id, changed and ended flows, epoch and links.
+
+        New flows are loaded in the order of `changed`: the scheme's answer depends on it.
+        """
         rows = [
             (
                 flow.report.id,
