@@ -230,7 +230,8 @@ tensor = torch.ones(1000)
 dist.all_reduce(tensor)
 assert tensor.tolist() == [2.0] * 1000
 dist.destroy_process_group()
-print("encrypted:", os.environ["TOPOOPT_ENCRYPT"])
+# One string: unbuffered streams write each argument by itself, and those of ranks would mix.
+print(f"encrypted: {os.environ['TOPOOPT_ENCRYPT']}")
 """
 
 
