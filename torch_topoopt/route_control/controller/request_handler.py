@@ -174,7 +174,7 @@ class RequestHandler:
     def _done(
         self,
         request: str | None,
-        changed: set[str],
+        changed: list[str],
         asked: Iterable[str],
         ended: Iterable[str] = (),
     ) -> dict[str, Any]:

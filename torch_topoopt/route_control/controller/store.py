@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.route_control.network_file import NetworkFile
 
+_LAYOUT = 2  # of the tables
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -32,7 +33,8 @@ _TABLES = """
         period_s REAL,
         path TEXT NOT NULL,
         changed INTEGER NOT NULL,
-        avoided TEXT NOT NULL
+        avoided TEXT NOT NULL,
+        rate_bits_per_s REAL
     );
 """
 
@@ -45,7 +47,16 @@ class RouteStore:
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
         self._database.execute("PRAGMA journal_mode = WAL")
+        (layout,) = self._database.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and layout != _LAYOUT:
+            self.close()
+            raise ValueError(
+                f"state-file: {path} has layout {layout}, not {_LAYOUT}; give the controller a "
+                "new file"
+            )
         self._database.executescript(_TABLES)
+        self._database.execute(f"PRAGMA user_version = {_LAYOUT}")
         network = file.to_json()
         with self._database as database:
             database.execute("INSERT OR IGNORE INTO meta VALUES ('network', ?)", (network,))
@@ -58,9 +69,9 @@ class RouteStore:
     def close(self) -> None:
         self._database.close()
 
-    def load(self, scheme: str) -> RouteState:
+    def load(self, scheme: str, *, limits_rates: bool = False) -> RouteState:
         """The state as it was after the last request that was stored."""
-        state = RouteState(self._file, scheme)
+        state = RouteState(self._file, scheme, limits_rates=limits_rates)
         read = self._database.execute
         flows = [
             AssignedFlow(
@@ -69,10 +80,11 @@ class RouteStore:
                 None if (numbers := json.loads(path)) is None else tuple(numbers),
                 changed,
                 frozenset(map(tuple, json.loads(avoided))),
+                rate if limits_rates else None,
             )
-            for flow, job, source, target, size, period, path, changed, avoided in read(
-                "SELECT id, job, source, target, bytes, period_s, path, changed, avoided "
-                "FROM flows ORDER BY rowid"
+            for flow, job, source, target, size, period, path, changed, avoided, rate in read(
+                "SELECT id, job, source, target, bytes, period_s, path, changed, avoided, "
+                "rate_bits_per_s FROM flows ORDER BY rowid"
             )
         ]
         ports = {
@@ -113,6 +125,7 @@ class RouteStore:
                 json.dumps(flow.path),
                 flow.changed,
                 json.dumps(sorted(flow.avoided)),
+                flow.rate_bits_per_s,
             )
             for flow in (state.flows[name] for name in changed)
         ]
@@ -121,8 +134,9 @@ class RouteStore:
                 database.execute("INSERT INTO requests VALUES (?)", (request,))
             database.executemany("DELETE FROM flows WHERE id = ?", [(name,) for name in ended])
             database.executemany(
-                "INSERT INTO flows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
-                "SET path = excluded.path, changed = excluded.changed, avoided = excluded.avoided",
+                "INSERT INTO flows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET path = excluded.path, changed = excluded.changed, "
+                "avoided = excluded.avoided, rate_bits_per_s = excluded.rate_bits_per_s",
                 rows,
             )
             database.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(state.epoch),))
