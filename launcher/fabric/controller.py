@@ -63,6 +63,18 @@ def make_parser() -> argparse.ArgumentParser:
         default=60.0,
         help="flows of a host that was not heard of for so long end (default: 60)",
     )
+    options.add_argument(
+        "--limit-rates",
+        action="store_true",
+        help="answers have the max-min fair share of each flow, for hosts to keep to",
+    )
+    options.add_argument(
+        "--precompute",
+        type=int,
+        metavar="N",
+        default=4096,
+        help="assignments at most that are computed ahead after a change; 0: none (default: 4096)",
+    )
     shared_options.add(options, "json")
     return options
 
@@ -71,11 +83,8 @@ def main(argv: list[str]) -> int:
     """Runs the verb, until a signal; raises Interrupted then."""
     arguments = make_parser().parse_args(argv)
     from torch_topoopt.fabric.credentials import CredentialError, PasswordSource
-    from torch_topoopt.route_control.controller.service import (
-        RouteService,
-        ServiceLimits,
-        check_token,
-    )
+    from torch_topoopt.route_control.controller.request_handler import AssignmentOptions
+    from torch_topoopt.route_control.controller.service import RouteService, check_token
     from torch_topoopt.route_control.controller.store import RouteStore
     from torch_topoopt.route_control.network_file import NetworkFile
 
@@ -84,6 +93,8 @@ def main(argv: list[str]) -> int:
         raise InputError(f"listen: {arguments.listen} is not HOST:PORT")
     if not 0 < arguments.lease < float("inf"):
         raise InputError(f"lease: {arguments.lease:g} is not a number of seconds above 0")
+    if arguments.precompute < 0:
+        raise InputError(f"precompute: {arguments.precompute} is not a number from 0 on")
     network = documents.load(NetworkFile, arguments.network)
     try:
         token = PasswordSource(file=arguments.token_file).read().reveal()
@@ -96,8 +107,8 @@ def main(argv: list[str]) -> int:
     except sqlite3.Error as error:
         raise InputError(f"state-file: {arguments.state_file}: {error}") from None
     try:
-        limits = ServiceLimits(lease_s=arguments.lease)
-        service = RouteService(store, token, arguments.scheme, limits)
+        how = AssignmentOptions(arguments.lease, arguments.limit_rates, arguments.precompute)
+        service = RouteService(store, token, arguments.scheme, how=how)
         received = asyncio.run(_serve(service, address[1], int(address[2]), arguments.json))
     finally:
         store.close()

@@ -69,6 +69,7 @@ def test_killed_and_started_again_it_has_the_same_assignments(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
+        ("--precompute", "-1", "precompute: -1 is not a number from 0 on"),
         ("--lease", "0", "lease: 0 is not a number of seconds above 0"),
         ("--listen", "here", "listen: here is not HOST:PORT"),
         ("--network", "none.json", "cannot read this network file"),

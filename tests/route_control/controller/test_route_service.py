@@ -18,7 +18,10 @@ from torch_topoopt.route_control.controller.client import (
     ControllerRefused,
     ControllerUnavailable,
 )
-from torch_topoopt.route_control.controller.request_handler import RequestHandler
+from torch_topoopt.route_control.controller.request_handler import (
+    AssignmentOptions,
+    RequestHandler,
+)
 from torch_topoopt.route_control.controller.service import RouteService, ServiceLimits
 from torch_topoopt.route_control.controller.store import RouteStore
 
@@ -149,13 +152,13 @@ def test_flows_of_a_silent_host_end_and_leases_start_anew_with_the_controller(
     tmp_path: Path,
 ) -> None:
     with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
-        handler = RequestHandler(store, "ours", set().update, lease_s=60, now_s=0)
+        handler = RequestHandler(store, "ours", set().update, AssignmentOptions(), 0)
         handler.change("POST", "/v1/flows", flows_body(), 0)
         handler.end_silent(60)
         assert handler.state.flows
     with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
         published: set[str] = set()
-        handler = RequestHandler(store, "ours", published.update, lease_s=60, now_s=100)
+        handler = RequestHandler(store, "ours", published.update, AssignmentOptions(), 100)
         other = {"id": "g", "source": "h1", "target": "h3", "bytes": 10}
         handler.change("POST", "/v1/flows", flows_body(request="s", flows=[other]), 130)
         handler.end_silent(160)

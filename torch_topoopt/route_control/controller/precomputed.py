@@ -32,32 +32,29 @@ class StateNode:
 
 
 class Precomputed:
-    """Also counts how often a change was in it."""
+    """Counts, too, how often a change was in it."""
 
     def __init__(self) -> None:
         self.node = StateNode()
         self.hits = 0
         self.misses = 0
-        self.last_hit = False
 
     def take(self, operation: Operation) -> _core.AssignmentResult | None:
-        """The result of this change of the state that is, which is the one after it now."""
+        """The result of this change of the state that is, which is the one after it from now on."""
         result, self.node = self.node.after.get(operation, (None, StateNode()))
-        self.last_hit = result is not None
-        self.hits += self.last_hit
-        self.misses += not self.last_hit
+        self.hits += result is not None
+        self.misses += result is None
         return result
 
     def forget(self) -> None:
         self.node = StateNode()
 
-    def size(self) -> tuple[int, int]:
-        """Results that are known, and the numbers that they are made of."""
-        count = numbers = 0
+    def size(self) -> int:
+        """Results that are there."""
+        count = 0
         nodes = [self.node]
         while nodes:
-            for result, node in nodes.pop().after.values():
-                count += 1
-                numbers += len(result)
-                nodes.append(node)
-        return count, numbers
+            after = nodes.pop().after
+            count += len(after)
+            nodes += [node for _, node in after.values()]
+        return count

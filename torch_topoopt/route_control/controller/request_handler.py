@@ -7,6 +7,8 @@ Without sockets and clocks. A request that is refused changes nothing: 400 (malf
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
@@ -15,10 +17,12 @@ from torch_topoopt.plan.codec import DocumentError, brief
 from torch_topoopt.route_control.controller import messages
 from torch_topoopt.route_control.controller.leases import Leases
 from torch_topoopt.route_control.controller.metrics import Counts
+from torch_topoopt.route_control.controller.prediction import TrafficPrediction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from torch_topoopt.route_control.controller.state import RouteState
     from torch_topoopt.route_control.controller.store import RouteStore
 
     Change = Callable[[bytes, float], dict[str, Any]]
@@ -34,6 +38,16 @@ class RefusedError(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
+class AssignmentOptions:
+    """Seconds that a host may be silent before its flows end, whether flows get rates, and how many
+    assignments are computed ahead after each change."""
+
+    lease_s: float = 60.0
+    limits_rates: bool = False
+    precomputed: int = 4096
+
+
 class RequestHandler:
     """One state and its file. `publish` is called with the hosts that have flows whose paths
     changed. Times are seconds of one clock that does not jump.
@@ -47,16 +61,18 @@ class RequestHandler:
         store: RouteStore,
         scheme: str,
         publish: Callable[[set[str]], None],
-        *,
-        lease_s: float,
+        how: AssignmentOptions,
         now_s: float,
     ) -> None:
-        self.state = store.load(scheme)
-        self.leases = Leases(lease_s, self.state.flows_of, now_s)
+        self._how = how
+        self.state = store.load(scheme, limits_rates=how.limits_rates)
+        self.prediction = TrafficPrediction()
+        self.leases = Leases(how.lease_s, self.state.flows_of, now_s)
         self.counts = Counts()
         self._store = store
         self._scheme = scheme
         self._publish = publish
+        self._to_learn: list[Callable[[], None]] = []
         self._network = self.state.file.to_json().encode()
         self._changes: dict[str, Change] = {
             "/v1/flows": self._start,
@@ -91,6 +107,13 @@ class RequestHandler:
         flows = self.state.flows
         return [name for name in self.state.flows_of.get(host, ()) if flows[name].changed > after]
 
+    def learn(self) -> RouteState:
+        """The state, after the prediction has learned what happened since the last call."""
+        learning, self._to_learn = self._to_learn, []
+        for step in learning:
+            step()
+        return self.state
+
     def assignments(self, flows: Iterable[str]) -> bytes:
         return _text(self._assignments(flows))
 
@@ -121,6 +144,7 @@ class RequestHandler:
             return
         try:
             self._done(None, self.state.end(ids), (), ids)
+            self._note(partial(self.prediction.ended, ids))
         except Exception:
             self._forget()
             raise
@@ -129,7 +153,7 @@ class RequestHandler:
     def _forget(self) -> None:
         """What was not stored was not done."""
         self._store.roll_back()
-        self.state = self._store.load(self._scheme)
+        self.state = self._store.load(self._scheme, limits_rates=self._how.limits_rates)
 
     def _ports(self, host: str, body: bytes, now_s: float) -> dict[str, Any]:
         message = messages.read_ports(body)
@@ -142,9 +166,15 @@ class RequestHandler:
     def _start(self, body: bytes, now_s: float) -> dict[str, Any]:
         message = messages.read_flows(body)
         self._check_new(message.request)
-        changed = self.state.start(message.job, message.flows)
+        state = self.state
+        new = [flow for flow in message.flows if flow.id not in state.flows]
+        changed = state.start(message.job, message.flows)
         self.leases.heard({flow.source for flow in message.flows}, now_s)
-        return self._done(message.request, changed, [flow.id for flow in message.flows])
+        answer = self._done(message.request, changed, [flow.id for flow in message.flows])
+        if new:
+            learn = self.prediction.started
+            self._note(lambda: learn(now_s, message.job, new, state.numbers))
+        return answer
 
     def _end(self, body: bytes, now_s: float) -> dict[str, Any]:
         message = messages.read_end(body)
@@ -153,7 +183,9 @@ class RequestHandler:
         sources = {flows[name].report.source for name in message.ids if name in flows}
         changed = self.state.end(message.ids)
         self.leases.heard(sources, now_s)
-        return self._done(message.request, changed, (), message.ids)
+        answer = self._done(message.request, changed, (), message.ids)
+        self._note(partial(self.prediction.ended, message.ids))
+        return answer
 
     def _links(self, body: bytes, _: float) -> dict[str, Any]:
         message = messages.read_links(body)
@@ -167,6 +199,10 @@ class RequestHandler:
         self.leases.heard([self.state.flows[message.flow].report.source], now_s)
         return self._done(message.request, changed, [message.flow])
 
+    def _note(self, step: Callable[[], None]) -> None:
+        if self._how.precomputed:
+            self._to_learn.append(step)
+
     def _check_new(self, request: str) -> None:
         if self._store.seen(request):
             raise RefusedError(HTTPStatus.CONFLICT, f"request: {brief(request)} was here before")
@@ -179,6 +215,10 @@ class RequestHandler:
         ended: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Stores what happened, wakes the long polls, and answers with the flows asked for."""
+        known = self.state.precomputed
+        self.counts.hits += known.hits
+        self.counts.misses += known.misses
+        known.hits = known.misses = 0
         asked = list(asked)
         in_order = dict.fromkeys((*asked, *changed))  # new flows as they were reported
         self._store.save(request, self.state, in_order, ended)
@@ -196,7 +236,7 @@ class RequestHandler:
                     "path": self.state.path_names(flow),
                     "source_port": ports[0] if ports else None,
                     "source_ports": ports,
-                    "rate_bits_per_s": None,
+                    "rate_bits_per_s": self.state.flows[flow].rate_bits_per_s,
                 }
             )
         return {"epoch": self.state.epoch, "flows": answers}

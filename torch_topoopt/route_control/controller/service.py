@@ -21,7 +21,12 @@ from urllib.parse import urlsplit
 import h11
 
 from torch_topoopt.route_control.controller.metrics import prometheus_text
-from torch_topoopt.route_control.controller.request_handler import RefusedError, RequestHandler
+from torch_topoopt.route_control.controller.precomputation import Precomputation
+from torch_topoopt.route_control.controller.request_handler import (
+    AssignmentOptions,
+    RefusedError,
+    RequestHandler,
+)
 from torch_topoopt.route_control.controller.state import ConflictError
 
 if TYPE_CHECKING:
@@ -34,15 +39,14 @@ _READ_BYTES = 65536
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Bytes of a request's head and body, seconds to send it, seconds of a long poll, open
-    connections, and seconds that a host may be silent before its flows end."""
+    """Bytes of a request's head and body, seconds to send it, seconds of a long poll, and open
+    connections."""
 
     head: int = 16384
     body: int = 16 * 2**20
     read_s: float = 10.0
     poll_s: float = 25.0
     connections: int = 1024
-    lease_s: float = 60.0
 
 
 def check_token(token: str) -> None:
@@ -55,14 +59,21 @@ class RouteService:
     """Serves one state. Raises ValueError for a token of fewer than 16 bytes."""
 
     def __init__(
-        self, store: RouteStore, token: str, scheme: str, limits: ServiceLimits | None = None
+        self,
+        store: RouteStore,
+        token: str,
+        scheme: str,
+        limits: ServiceLimits | None = None,
+        how: AssignmentOptions | None = None,
     ) -> None:
         check_token(token)
         self._clock = time.monotonic
         self._expected = f"Bearer {token}".encode()
         self._limits = limits or ServiceLimits()
-        self.handler = RequestHandler(
-            store, scheme, self._publish, lease_s=self._limits.lease_s, now_s=self._clock()
+        self._how = how or AssignmentOptions()
+        self.handler = RequestHandler(store, scheme, self._publish, self._how, self._clock())
+        self.precomputation = Precomputation(
+            self.handler.learn, self.handler.prediction, self._how.precomputed, self._clock
         )
         self._open: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
@@ -72,6 +83,8 @@ class RouteService:
         """Listens; the caller closes the server, then calls `close`. Raises OSError."""
         server = await asyncio.start_server(self._connected, host, port)
         self._background.add(asyncio.create_task(self._end_silent()))
+        if self._how.precomputed:
+            self._background.add(asyncio.create_task(self.precomputation.run()))
         return server
 
     async def close(self) -> None:
@@ -181,10 +194,20 @@ class RouteService:
 
     async def _answered(self, method: str, path: str, query: str, body: bytes) -> bytes:
         if method != "GET":
-            return self.handler.change(method, path, body, self._clock())
+            return self._changed(method, path, body)
         if path == "/v1/assignments":
             return await self._poll(*self.handler.poll(query))
         return self.handler.look(path)
+
+    def _changed(self, method: str, path: str, body: bytes) -> bytes:
+        begin_s = time.perf_counter()
+        counts = self.handler.counts
+        hits = counts.hits
+        text = self.handler.change(method, path, body, self._clock())
+        durations = counts.precomputed if counts.hits > hits else counts.computed
+        durations.add(time.perf_counter() - begin_s)
+        self.precomputation.wake()
+        return text
 
     async def _poll(self, host: str, after: int) -> bytes:
         """Waits until a flow of `host` has a path that is newer than epoch `after`."""
@@ -206,9 +229,10 @@ class RouteService:
     async def _end_silent(self) -> None:
         """Looks after leases, as long as the service is there."""
         while True:
-            await asyncio.sleep(self._limits.lease_s / 4)
+            await asyncio.sleep(self._how.lease_s / 4)
             try:
                 self.handler.end_silent(self._clock())
+                self.precomputation.wake()
             except sqlite3.Error as error:
                 log.error("controller: the state cannot be stored: %s", error)
 
@@ -218,6 +242,7 @@ class RouteService:
             "epoch": ("Changes of the state so far.", state.epoch),
             "flows": ("Flows that have started and not ended.", len(state.flows)),
             "dead_links": ("Links reported down.", len(state.dead)),
+            "precomputed": ("Assignments that are there.", state.precomputed.size()),
             "connections": ("Open connections.", len(self._open)),
         }
         return prometheus_text(self.handler.counts, gauges)

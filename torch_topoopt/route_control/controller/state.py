@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.network_file import NetworkFile
 
     Path = tuple[int, ...]
+    PathSet = tuple[Path, ...]
     Pair = tuple[int, int]
     Hosts = tuple[str, str]
     Cable = frozenset[str]
@@ -53,7 +54,7 @@ class _Kind(NamedTuple):
 
     source: int
     target: int
-    paths: tuple[Path, ...] | None
+    paths: PathSet | None
 
 
 class RouteState:
@@ -79,7 +80,12 @@ class RouteState:
         self._how = scheme, limits_rates
         self._network = file.network()
         self._ports_of: dict[Hosts, dict[Path, list[int]]] = {}
-        self._detours: dict[Pair, tuple[Path, ...]] = {}  # of pairs without a live shortest path
+        self._detours: dict[Pair, PathSet] = {}  # of pairs without a live shortest path
+        self._avoiding: set[str] = set()  # flows between ToRs that avoid paths
+        self._cables_of: dict[int, set[Cable]] = {tor: set() for tor in range(self._network.tors)}
+        for cable in file.cables:
+            for name in cable:
+                self._cables_of.get(file.numbers[name], set()).add(cable)
         self._kind_cache: dict[Hosts, int] = {}
         self._names: dict[Path, list[str]] = {}
         self._threads = len(os.sched_getaffinity(0))
@@ -90,6 +96,7 @@ class RouteState:
         self._assignment = self._empty()
         self._ids: dict[int, str] = {}
         self._kinds: dict[_Kind, int] = {}
+        self._kind_at: list[_Kind] = []
         self._kind_of: dict[int, int] = {}  # by the number of a flow
         self._paths: list[Path] = []  # by their numbers
         self._kind_cache.clear()
@@ -127,9 +134,11 @@ class RouteState:
         if self.replays is not None:
             self.replays.append(lambda _: self._empty())
         numbers = self._dead_links(self.dead)
-        self._detours = {}
-        self._detours = self._found_detours(numbers, self.dead, self._pairs())
         crossing = [name for name, flow in self.flows.items() if self._crosses(flow.report)]
+        self._avoiding = {name for name in crossing if self.flows[name].avoided}
+        for pair in sorted({self._ends(self.flows[name].report) for name in crossing}):
+            self._number_of(_Kind(*pair, None))
+        self._detours = self._found_detours(numbers, self.dead)
         kinds = [self._kind(self.flows[name]) for name in crossing]
         paths = []
         for name, kind in zip(crossing, kinds, strict=True):
@@ -241,6 +250,8 @@ class RouteState:
         if not any(self._lives(path, self.dead) for path in usable - avoided):
             avoided = frozenset()  # all were bad once; which one is now is not known
         self.flows[flow] = record._replace(avoided=avoided)
+        if flow in self.numbers:
+            (self._avoiding.add if avoided else self._avoiding.discard)(flow)
         return self._settled(Operation(kinds=self._other_kinds([flow])))
 
     # What would be done, which changes nothing.
@@ -249,8 +260,10 @@ class RouteState:
         if self.dead:
             pairs = {self._ends(report) for report in reports if self._crosses(report)}
             if new := [pair for pair in pairs if _Kind(*pair, None) not in self._kinds]:
-                links = self._dead_links(self.dead)
-                self._detours |= self._found_detours(links, self.dead, new)
+                for pair in sorted(new):
+                    self._number_of(_Kind(*pair, None))
+                self._detours = self._found_detours(self._dead_links(self.dead), self.dead)
+                self._kind_cache.clear()
         tor_of, known = self.file.tor_of, self._kind_cache
         return Operation(
             started=tuple(
@@ -307,6 +320,7 @@ class RouteState:
         if flow in self.numbers:
             number = self.numbers.pop(flow)
             del self._ids[number], self._kind_of[number]
+            self._avoiding.discard(flow)
         of_host = self.flows_of[record.report.source]
         del of_host[flow]
         if not of_host:
@@ -342,50 +356,46 @@ class RouteState:
         ends = [[numbers[name] for name in cable] for cable in dead]
         return sorted(links[hop] for a, b in ends for hop in ((a, b), (b, a)))
 
-    def _pairs(self) -> set[Pair]:
-        return {self._ends(f.report) for f in self.flows.values() if self._crosses(f.report)}
+    def _isolated(self, dead: frozenset[Cable]) -> set[int]:
+        """ToRs all of whose cables are dead."""
+        return {tor for tor, cables in self._cables_of.items() if cables <= dead}
 
-    def _found_detours(
-        self, links: list[int], dead: frozenset[Cable], pairs: Iterable[Pair]
-    ) -> dict[Pair, tuple[Path, ...]]:
-        """The shortest paths that are left to those of `pairs` whose usual ones are dead."""
+    def _found_detours(self, links: list[int], dead: frozenset[Cable]) -> dict[Pair, PathSet]:
+        """The shortest paths that are left to pairs whose usual ones are dead."""
         if not dead:
             return {}
-        number = {self._number_of(_Kind(*pair, None)): pair for pair in sorted(pairs)}
-        cut = [number[kind] for kind in self._assignment.cut_off(links) if kind in number]
-        left = self.file.network(dead) if cut else self._network
-        return {pair: left.paths(*pair) for pair in cut}
+        cut = [self._kind_at[number] for number in self._assignment.cut_off(links)]
+        isolated = self._isolated(dead)
+        pairs = [k[:2] for k in cut if k.paths is None and not isolated.intersection(k[:2])]
+        left = self.file.network(dead) if pairs else self._network
+        return {pair: paths for pair in pairs if (paths := left.paths(*pair))}
 
-    def _linked(self, dead: frozenset[Cable]) -> tuple[Operation, dict[Pair, tuple[Path, ...]]]:
+    def _linked(self, dead: frozenset[Cable]) -> tuple[Operation, dict[Pair, PathSet]]:
         links = self._dead_links(dead)
-        pairs = {(kind.source, kind.target) for kind in self._kinds}
-        detours = self._found_detours(links, dead, pairs)
+        detours = self._found_detours(links, dead)
         differ = {
             pair
             for pair in self._detours.keys() | detours.keys()
             if self._detours.get(pair) != detours.get(pair)
         }
+        names = set(self._avoiding)
+        if differ:
+            names.update(n for n in self.numbers if self._ends(self.flows[n].report) in differ)
         kinds = []
-        if differ or self._avoiding:
-            for name, number in self.numbers.items():
-                record = self.flows[name]
-                if record.avoided or self._ends(record.report) in differ:
-                    kind = self._kind(record, dead, detours)
-                    if kind != self._kind_of[number]:
-                        kinds.append((number, kind))
+        for name in sorted(names):
+            number = self.numbers[name]
+            kind = self._restricted(self.flows[name], dead, detours)
+            if kind != self._kind_of[number]:
+                kinds.append((number, kind))
         return Operation(kinds=tuple(kinds), dead=tuple(links)), detours
-
-    @property
-    def _avoiding(self) -> bool:
-        return any(flow.avoided for flow in self.flows.values())
 
     def _allowed(
         self,
         report: FlowReport,
         avoided: frozenset[Path],
         dead: frozenset[Cable],
-        detours: Mapping[Pair, tuple[Path, ...]],
-    ) -> tuple[Path, ...]:
+        detours: Mapping[Pair, PathSet],
+    ) -> PathSet:
         """Shortest paths; once the host has probed the target, those with a source port; without
         those avoided, if one is left."""
         pair = self._ends(report)
@@ -398,29 +408,16 @@ class RouteState:
         rest = tuple(path for path in paths if path not in avoided)
         return rest if any(self._lives(path, dead) for path in rest) else paths
 
-    def _kind(
-        self,
-        flow: AssignedFlow,
-        dead: frozenset[Cable] | None = None,
-        detours: Mapping[Pair, tuple[Path, ...]] | None = None,
-    ) -> int:
-        if not flow.avoided and dead is None:
-            return self._host_kind(flow.report.source, flow.report.target)
-        return self._restricted(flow, dead, detours)
+    def _kind(self, flow: AssignedFlow) -> int:
+        if flow.avoided:
+            return self._restricted(flow, self.dead, self._detours)
+        return self._host_kind(flow.report.source, flow.report.target)
 
     def _restricted(
-        self,
-        flow: AssignedFlow,
-        dead: frozenset[Cable] | None = None,
-        detours: Mapping[Pair, tuple[Path, ...]] | None = None,
+        self, flow: AssignedFlow, dead: frozenset[Cable], detours: Mapping[Pair, PathSet]
     ) -> int:
         pair = self._ends(flow.report)
-        paths = self._allowed(
-            flow.report,
-            flow.avoided,
-            self.dead if dead is None else dead,
-            self._detours if detours is None else detours,
-        )
+        paths = self._allowed(flow.report, flow.avoided, dead, detours)
         every = self._network.paths(*pair)
         return self._number_of(_Kind(*pair, None if paths == every else paths))
 
@@ -433,15 +430,19 @@ class RouteState:
             pair = self.file.tor_of[source], self.file.tor_of[target]
             if pair in self._detours or (source, target) in self._ports_of:
                 report = _AnyReport(source, target)
-                known = self._restricted(AssignedFlow(report, "", None, 0))  # type: ignore[arg-type]
+                flow = AssignedFlow(report, "", None, 0)  # type: ignore[arg-type]
+                known = self._restricted(flow, self.dead, self._detours)
             else:
                 known = self._number_of(_Kind(*pair, None))
             self._kind_cache[source, target] = known
         return known
 
     def _number_of(self, kind: _Kind) -> int:
+        """Of a kind, which is added where it is a new one, after that of all paths of its pair."""
         if kind in self._kinds:
             return self._kinds[kind]
+        if kind.paths is not None:
+            self._number_of(kind._replace(paths=None))
         paths = self._network.paths(*kind[:2]) if kind.paths is None else kind.paths
         links = self._network.link_numbers
         hops = [[links[hop] for hop in itertools.pairwise(path)] for path in paths]
@@ -454,6 +455,7 @@ class RouteState:
         if self.replays is not None:
             self.replays.append(added)
         self._kinds[kind] = number
+        self._kind_at.append(kind)
         self._paths += paths
         return number
 

@@ -44,9 +44,13 @@ class RouteStore:
 
     def __init__(self, path: str | os.PathLike[str], file: NetworkFile) -> None:
         self._file = file
+        self._dead: frozenset[frozenset[str]] | None = None
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
         self._database.execute("PRAGMA journal_mode = WAL")
+        # What is written is the kernel's when a request is answered: a killed controller loses
+        # nothing. A host that loses its power may lose the last requests, but none in part.
+        self._database.execute("PRAGMA synchronous = NORMAL")
         (layout,) = self._database.execute("PRAGMA user_version").fetchone()
         (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables and layout != _LAYOUT:
@@ -95,6 +99,7 @@ class RouteStore:
             for host, text in read("SELECT name, ports FROM hosts")
         }
         dead = frozenset(frozenset(ends) for ends in read("SELECT a, b FROM dead"))
+        self._dead = dead  # as it is in the file
         state.restore(int(self._meta("epoch") or 0), flows, ports, dead)
         return state
 
@@ -140,8 +145,10 @@ class RouteStore:
                 rows,
             )
             database.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(state.epoch),))
-            database.execute("DELETE FROM dead")
-            database.executemany("INSERT INTO dead VALUES (?, ?)", map(sorted, state.dead))
+            if state.dead != self._dead:
+                database.execute("DELETE FROM dead")
+                database.executemany("INSERT INTO dead VALUES (?, ?)", map(sorted, state.dead))
+        self._dead = state.dead
 
     def save_ports(self, host: str, state: RouteState) -> None:
         """To be called before `save`, which commits both."""
