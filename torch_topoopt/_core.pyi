@@ -503,6 +503,16 @@ def balanced_colouring(
     A colour of each edge (source, target) of a bipartite multigraph.
     """
 
+def coloured_pairs(
+    vertices: int,
+    ends: collections.abc.Sequence[tuple[int, int]],
+    pairs: collections.abc.Sequence[int],
+    colours: int,
+) -> list[int]:
+    """
+    The same of edges that are given as numbers of pairs (source, target).
+    """
+
 def hop_matrix(
     servers: int, links: collections.abc.Sequence[tuple[int, int]]
 ) -> numpy.typing.NDArray[numpy.int16]:

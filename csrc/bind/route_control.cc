@@ -180,6 +180,17 @@ void bindRouteControl(py::module_& module) {
           },
           py::arg("pairs"), py::arg("demands"), py::arg("choice"), py::arg("bound"),
           py::arg("moves"), py::arg("seed"));
+  module.def(
+      "coloured_pairs",
+      [](int vertices, const IntPairs& ends, const std::vector<int>& pairs, int colours) {
+        const py::gil_scoped_release released;
+        IntPairs edges;
+        edges.reserve(pairs.size());
+        for (const int pair : pairs) edges.push_back(ends.at(pair));
+        return balancedColouring(vertices, edges, colours);
+      },
+      py::arg("vertices"), py::arg("ends"), py::arg("pairs"), py::arg("colours"),
+      "The same of edges that are given as numbers of pairs (source, target).");
   module.def("balanced_colouring", &balancedColouring, py::arg("vertices"), py::arg("edges"),
              py::arg("colours"), py::call_guard<py::gil_scoped_release>(),
              "A colour of each edge (source, target) of a bipartite multigraph.");

@@ -57,6 +57,20 @@ class ClosNetwork:
         return {link: number for number, link in enumerate(self.links)}
 
     @cached_property
+    def shared_spines(self) -> int | None:
+        """The number of live spines, if every ToR reaches each of them; None elsewhere."""
+        if not self.spines:
+            return None
+        live = {b for a, b in self.links if a < self.tors}
+        whole = len(live) * self.tors * 2 == len(self.links)
+        return len(live) if whole else None
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all links have the same capacity."""
+        return len(set(self.capacity.values())) <= 1
+
+    @cached_property
     def _neighbours(self) -> dict[int, set[int]]:
         """Of each switch those that it is joined to in both directions."""
         found: dict[int, set[int]] = {switch: set() for switch in range(self.tors)}

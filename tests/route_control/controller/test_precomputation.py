@@ -89,7 +89,7 @@ def flow(i: int) -> dict[str, Any]:
     """The i-th of those that there may be."""
     pairs = list(itertools.permutations(range(LEAVES * HOSTS), 2))
     source, target = pairs[7 * i % len(pairs)]
-    return {"id": f"f{i}", "source": f"h{source}", "target": f"h{target}", "bytes": 10**6 * (1 + i)}
+    return {"id": f"f{i}", "source": f"h{source}", "target": f"h{target}", "bytes": 10**7 * (1 + i)}
 
 
 def flows_of(job: int) -> list[dict[str, Any]]:

@@ -27,6 +27,8 @@ def test_a_flow_ends_when_its_bytes_were_sent() -> None:
     # Half of a is sent at 15; the rest of it takes twice as long from then on.
     prediction.set_shares(15, shares(400, 800))
     assert prediction.events(15, 9) == [PredictedEvent(25, ("a", "b"))]
+    assert len(prediction.events(40, 9)) == 1  # it is late
+    assert prediction.events(40.1, 9) == []  # and waits for something else
     prediction.set_shares(16, shares(0, 800))  # without a path it never ends
     assert prediction.events(16, 9) == []
 
@@ -36,7 +38,7 @@ def test_the_next_phase_is_a_median_period_after_the_last() -> None:
     reports = [flow("a")]
     for start in (0, 2, 4, 6, 19, 21):  # one was late
         prediction.started(start, "j", reports, NUMBERS)
-        prediction.ended(["a"])
+        prediction.ended(start, ["a"])
     assert prediction.events(21, 9) == [PredictedEvent(23, job="j", reports=tuple(reports))]
     assert prediction.events(29.1, 9) == []  # it does not come any more
 
@@ -45,7 +47,7 @@ def test_a_given_period_is_taken() -> None:
     prediction = TrafficPrediction()
     for start in (0, 7):
         prediction.started(start, "j", [flow("a", period_s=3)], NUMBERS)
-        prediction.ended(["a"])
+        prediction.ended(start, ["a"])
     assert [event.at_s for event in prediction.events(7, 9)] == [10]
 
 
@@ -56,7 +58,7 @@ def test_persistent_flows_are_always_there_until_they_were_seen_to_end() -> None
     assert not prediction.wants_shares()
     prediction.set_shares(0, shares(8000))
     assert prediction.events(50, 9) == []
-    prediction.ended(["a"])
+    prediction.ended(50, ["a"])
     prediction.started(60, "j", reports, NUMBERS)
     assert prediction.wants_shares()
     prediction.set_shares(60, shares(8000))
@@ -67,12 +69,12 @@ def test_flows_end_in_the_requests_in_which_they_ended_last_time() -> None:
     prediction = TrafficPrediction()
     reports = [flow("a"), flow("b"), flow("c", 2000)]
     prediction.started(0, "j", reports, NUMBERS)
-    prediction.ended(["b", "a"])
-    prediction.ended(["c"])
+    prediction.ended(1, ["b", "a"])
+    prediction.ended(2, ["c"])
     prediction.started(5, "j", reports, NUMBERS)
     prediction.set_shares(5, shares(8000, 8000, 8000))
     assert [event.ids for event in prediction.events(5, 9)] == [("b", "a")]
-    prediction.ended(["b", "a"])
+    prediction.ended(6, ["b", "a"])
     assert [event.ids for event in prediction.events(5, 9)] == [("c",)]
 
 
@@ -91,5 +93,5 @@ def test_what_was_learned_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch
     prediction = TrafficPrediction()
     for i in range(count):
         prediction.started(i, "j", [flow(f"{i}")], {f"{i}": 0})
-        prediction.ended([f"{i}"])
+        prediction.ended(i, [f"{i}"])
     assert len(prediction._phases) <= 8

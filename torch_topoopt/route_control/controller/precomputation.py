@@ -89,6 +89,15 @@ class Precomputation:
         while (job := _next(work, found)) is not None:
             found = job()
 
+    def compute_now(self, operation: Operation) -> None:
+        """One change of the state that is, here."""
+        state = self._learn()
+        if state is not self._state:
+            self._state, self._copy = state, state.copied()
+        self._caught_up(state)()
+        (result,) = self._computed([operation])
+        state.precomputed.node.after[operation] = result, StateNode()
+
     def work(self) -> Generator[Job, Any, None]:
         """Jobs for the thread; each is sent what the last one returned."""
         state = self._learn()

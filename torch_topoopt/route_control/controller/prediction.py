@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Ids = tuple[str, ...]
 
 _STARTS = 6  # that are remembered of a phase
+_OVERDUE = 2.0  # times its length, predicted or the last one, after which no end is expected
 _LATE = 3.0  # periods after its predicted start at which a phase is not expected any more
 _MOST_PHASES = 10_000  # without flows; those that started longest ago are forgotten
 
@@ -51,12 +52,15 @@ class _Phase:
     numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     ended_as: tuple[Ids, ...] = ()
     ending: list[Ids] = field(default_factory=list)
+    has_period: bool = False
+    lasted_s: float = 0.0  # last time
     next_start_s: float = math.inf
     given_up_s: float = math.inf
 
     def begin(self, now_s: float, reports: tuple[FlowReport, ...], numbers: np.ndarray) -> None:
         self.reports, self.numbers, self.ending = reports, numbers, []
         self.active = {report.id for report in reports}
+        self.has_period = any(report.period_s is not None for report in reports)
         self.starts_s.append(now_s)
         period_s = self.period_s()
         if period_s is not None:
@@ -73,7 +77,7 @@ class _Phase:
         return median(b - a for a, b in itertools.pairwise(starts))
 
     def is_persistent(self) -> bool:
-        return not self.ended_as and any(report.period_s is not None for report in self.reports)
+        return self.has_period and not self.ended_as
 
     def next_end(self) -> Ids:
         """The flows that the next request will end: as last time, else all."""
@@ -119,7 +123,7 @@ class TrafficPrediction:
         self._left_bits[own] = bits
         self._bits_per_s[own] = 0.0
 
-    def ended(self, ids: Sequence[str]) -> None:
+    def ended(self, now_s: float, ids: Sequence[str]) -> None:
         """Flows that one request ended."""
         phases = {id(p): p for i in ids if (p := self._of.pop(i, None)) is not None}
         for phase in phases.values():
@@ -127,6 +131,7 @@ class TrafficPrediction:
             phase.active.difference_update(ids)
             if not phase.active:
                 phase.ended_as, phase.ending = tuple(phase.ending), []
+                phase.lasted_s = now_s - phase.starts_s[-1]
                 self._idle += 1
         if self._idle > _MOST_PHASES:
             for key in [key for key, phase in self._phases.items() if not phase.active]:
@@ -147,15 +152,16 @@ class TrafficPrediction:
 
     def events(self, now_s: float, most: int) -> list[PredictedEvent]:
         """The next `most`, in order; those that are late come first."""
-        found = self._ends(most)
+        found = self._ends(now_s, most)
         for phase in self._phases.values():
             if not phase.active and now_s <= phase.given_up_s and phase.next_start_s < math.inf:
                 start = PredictedEvent(phase.next_start_s, job=phase.job, reports=phase.reports)
                 found.append(start)
         return heapq.nsmallest(most, found, key=lambda event: event.at_s)
 
-    def _ends(self, most: int) -> list[PredictedEvent]:
-        """One for each phase whose flows are expected to end, the next of them."""
+    def _ends(self, now_s: float, most: int) -> list[PredictedEvent]:
+        """One for each phase whose flows are expected to end, the next of them. Those that should
+        have ended long ago wait for something else than the network."""
         phases = [
             phase
             for phase in self._phases.values()
@@ -169,6 +175,10 @@ class TrafficPrediction:
         flow_s = np.full(len(numbers), math.inf)
         np.divide(self._left_bits[numbers], rates, out=flow_s, where=rates > 0)
         last_s = self._updated_s + np.maximum.reduceat(flow_s, begins)
+        starts_s = np.array([phase.starts_s[-1] for phase in phases])
+        lasted_s = np.array([phase.lasted_s for phase in phases])
+        longest_s = np.maximum(last_s - starts_s, lasted_s)
+        last_s[now_s - starts_s > _OVERDUE * longest_s] = math.inf
         found: dict[Ids, PredictedEvent] = {}
         for i in np.argsort(last_s, kind="stable")[:most]:
             ids = phases[i].next_end()
@@ -178,5 +188,5 @@ class TrafficPrediction:
 
     def _send(self, now_s: float) -> None:
         sent = self._bits_per_s * (now_s - self._updated_s)
-        self._left_bits = np.maximum(self._left_bits - sent, 0.0)
+        self._left_bits -= sent  # below 0: it should have ended
         self._updated_s = now_s

@@ -87,7 +87,6 @@ class RouteState:
             for name in cable:
                 self._cables_of.get(file.numbers[name], set()).add(cable)
         self._kind_cache: dict[Hosts, int] = {}
-        self._names: dict[Path, list[str]] = {}
         self._threads = len(os.sched_getaffinity(0))
         self._begin()
 
@@ -297,11 +296,7 @@ class RouteState:
 
     def path_names(self, flow: str) -> list[str] | None:
         path = self.flows[flow].path
-        if path is None:
-            return None
-        if path not in self._names:
-            self._names[path] = [self.file.numbered[switch] for switch in path]
-        return self._names[path]
+        return None if path is None else [self.file.numbered[switch] for switch in path]
 
     def source_ports(self, flow: str) -> list[int]:
         """The ports that take the flow's path, ascending; none where its host knows none."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.network_file import NetworkFile
 
 _LAYOUT = 2  # of the tables
+_MOST_TEXTS = 1_000_000  # of paths
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -44,6 +45,7 @@ class RouteStore:
 
     def __init__(self, path: str | os.PathLike[str], file: NetworkFile) -> None:
         self._file = file
+        self._path_texts: dict[tuple[int, ...] | None, str] = {}
         self._dead: frozenset[frozenset[str]] | None = None
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
@@ -127,12 +129,12 @@ class RouteStore:
                 flow.report.target,
                 flow.report.bytes,
                 flow.report.period_s,
-                json.dumps(flow.path),
+                self._path_text(flow.path),
                 flow.changed,
-                json.dumps(sorted(flow.avoided)),
+                json.dumps(sorted(flow.avoided)) if flow.avoided else "[]",
                 flow.rate_bits_per_s,
             )
-            for flow in (state.flows[name] for name in changed)
+            for flow in map(state.flows.__getitem__, changed)
         ]
         with self._database as database:
             if request is not None:
@@ -154,6 +156,14 @@ class RouteStore:
         """To be called before `save`, which commits both."""
         text = json.dumps(state.ports[host])
         self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host, text))
+
+    def _path_text(self, path: tuple[int, ...] | None) -> str:
+        text = self._path_texts.get(path)
+        if text is None:
+            if len(self._path_texts) >= _MOST_TEXTS:
+                self._path_texts.clear()
+            text = self._path_texts[path] = json.dumps(path)
+        return text
 
     def roll_back(self) -> None:
         self._database.rollback()
