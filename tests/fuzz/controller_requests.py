@@ -119,6 +119,8 @@ class _Client:
 def _request(source: random.Random, number: int) -> bytes:
     """A right one, but for its token and number, maybe."""
     flows = source.sample(_FLOWS, source.randint(1, 3))
+    if source.random() < 0.1:  # another flow of the same id
+        flows = [{**flows[0], "bytes": source.choice([1, 0, 2**63, 1.5, None])}, *flows[1:]]
     leaf, spine = f"leaf{source.randrange(2)}", f"spine{source.randrange(2)}"
     ports = {"h2": {"4000": ["leaf0", spine, "leaf1"]}}
     bodies: list[tuple[str, str, dict[str, Any] | None]] = [
@@ -139,8 +141,9 @@ def _request(source: random.Random, number: int) -> bytes:
         del lines[2]
     text = b""
     if body is not None:
-        name = str(number if source.random() < 0.9 else source.randrange(number + 1))
-        text = json.dumps({"request": name, **body}).encode()
+        name = number if source.random() < 0.8 else number - source.randrange(30)
+        text = json.dumps({"request": str(name), **body}).encode()
+        text += b" " * source.choice([0] * 20 + [LIMITS.body])
     if text and source.random() < 0.2:
         lines.append("Transfer-Encoding: chunked")
         at = source.randrange(1, len(text))

@@ -86,6 +86,32 @@ def asked(
         return answer.status, answer.read()
 
 
+def test_more_connections_than_the_limit_are_closed(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "state", ServiceLimits(connections=2)) as port,
+        contextlib.ExitStack() as stack,
+    ):
+        held = [http.client.HTTPConnection("127.0.0.1", port, timeout=20) for _ in range(2)]
+        for connection in held:
+            stack.callback(connection.close)
+            connection.request("GET", "/v1/health", headers=AUTHORISED)
+            assert connection.getresponse().read()
+        with pytest.raises(ConnectionError):
+            asked(port, "GET", "/v1/health")
+
+
+def test_rates_are_told_where_they_are_limited(tmp_path: Path) -> None:
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        how = AssignmentOptions(limits_rates=True)
+        handler = RequestHandler(store, "ours", lambda hosts: None, how, 0)
+        flows = [{**FLOW, "id": str(i), "source": f"h{i % 2}"} for i in range(3)]
+        answer = json.loads(handler.change("POST", "/v1/flows", flows_body(flows=flows), 0))
+        assert sorted(f["rate_bits_per_s"] for f in answer["flows"]) == [5e7, 5e7, 1e8]
+        assert store.load("ours", limits_rates=True).flows == handler.state.flows
+        handler.change("POST", "/v1/flows/end", b'{"request": "s", "ids": ["0", "1"]}', 0)
+        assert handler.state.flows["2"].rate_bits_per_s == 1e8
+
+
 def flows_body(**changes: Any) -> bytes:
     return json.dumps({"request": "r", "job": "j", "flows": [FLOW], **changes}).encode()
 
@@ -275,3 +301,9 @@ def test_metrics_are_prometheus_text(port: int) -> None:
     lines = asked(port, "GET", "/metrics")[1].decode().splitlines()
     assert "topoopt_controller_flows 1" in lines
     assert 'topoopt_controller_answers_total{status="200"} 1' in lines
+    assert "topoopt_controller_precomputed_misses_total 1" in lines
+    label = 'assignment="computed"'
+    assert f"topoopt_controller_answer_seconds_count{{{label}}} 1" in lines
+    counts = [int(x.rpartition(" ")[2]) for x in lines if f"bucket{{{label}" in x]
+    assert counts == sorted(counts)
+    assert counts[-1] == 1

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Cable = frozenset[str]
     Replay = Callable[[_core.PathAssignment], _core.PathAssignment]
 
+_NOTHING: frozenset[tuple[int, ...]] = frozenset()
 _MOST_KINDS = 100_000  # beyond those in use: then the assignment is made anew
 
 
@@ -179,39 +180,55 @@ class RouteState:
     def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
         """New flows; the answer has them, too, where they have a path. A report of a flow that is
         there, word for word, changes nothing; raises ConflictError for one that differs."""
-        tor_of, flows = self.file.tor_of, self.flows
-        ids: set[str] = set()
-        new: list[FlowReport] = []
-        for i, report in enumerate(reports):
-            if report.source not in tor_of or report.target not in tor_of:
-                self._tor(f"flows[{i}].source", report.source)
-                self._tor(f"flows[{i}].target", report.target)
-            if report.source == report.target:
-                raise DocumentError(f"flows[{i}].target: {brief(report.target)} is its source, too")
-            if report.id in ids:
-                raise DocumentError(f"flows[{i}].id: {brief(report.id)} is given twice")
-            ids.add(report.id)
-            there = flows.get(report.id)
-            if there is None:
-                new.append(report)
-            elif (there.job, there.report) != (job, report):
-                raise ConflictError(f"flows[{i}].id: {brief(report.id)} is another flow already")
+        new = self._new(job, reports)
         if not new:
             return []
         operation = self.starting(new)
         result = self._decided(operation)
-        begun = iter(zip(result.moved, operation.started, strict=False))  # new ones are the first
+        epoch, flows, flows_of = self.epoch, self.flows, self.flows_of
+        tor_of, paths = self.file.tor_of, self._paths
+        moved = result.moved  # the new ones are the first
+        begun = zip(moved, operation.started, strict=False)
         for report in new:
-            source, target = tor_of[report.source], tor_of[report.target]
-            path: Path | None = (source,)  # over no link between switches
-            if source != target:
+            name, source = report.id, report.source
+            path: Path | None
+            if (tor := tor_of[source]) == tor_of[report.target]:
+                path = (tor,)  # over no link between switches
+            else:
                 (number, at), kind = next(begun)
-                path = self._paths[at] if at >= 0 else None
-                self.numbers[report.id] = number
-                self._ids[number], self._kind_of[number] = report.id, kind
-            self._add(AssignedFlow(report, job, path, self.epoch))
-        moved = self._noted(result.moved[len(operation.started) :], result)
-        return list(dict.fromkeys([*(report.id for report in new), *moved]))
+                path = paths[at] if at >= 0 else None
+                self.numbers[name] = number
+                self._ids[number] = name
+                self._kind_of[number] = kind
+            flows[name] = AssignedFlow._make((report, job, path, epoch, _NOTHING, None))
+            if source in flows_of:
+                flows_of[source][name] = None
+            else:
+                flows_of[source] = {name: None}
+        others = self._noted(moved[len(operation.started) :], result)
+        return list(dict.fromkeys([*(report.id for report in new), *others]))
+
+    def _new(self, job: str, reports: Sequence[FlowReport]) -> list[FlowReport]:
+        """Those of `reports` that are of no flow yet."""
+        tor_of, flows = self.file.tor_of, self.flows
+        ids: set[str] = set()
+        new: list[FlowReport] = []
+        for i, report in enumerate(reports):
+            name, source, target = report.id, report.source, report.target
+            if source not in tor_of or target not in tor_of:
+                self._tor(f"flows[{i}].source", source)
+                self._tor(f"flows[{i}].target", target)
+            if source == target:
+                raise DocumentError(f"flows[{i}].target: {brief(target)} is its source, too")
+            if name in ids:
+                raise DocumentError(f"flows[{i}].id: {brief(name)} is given twice")
+            ids.add(name)
+            there = flows.get(name)
+            if there is None:
+                new.append(report)
+            elif (there.job, there.report) != (job, report):
+                raise ConflictError(f"flows[{i}].id: {brief(name)} is another flow already")
+        return new
 
     def end(self, ids: Sequence[str]) -> list[str]:
         for i, flow in enumerate(ids):
