@@ -123,7 +123,8 @@ figures-quick: setup
 figure-%: setup
 	@$(COMPUTE) $*
 
-# Of all inputs, 45 % each go to the two targets in C++, 9 % to the handshake, 1 % are documents.
+# Of all inputs, 45 % each go to the two targets in C++, 9 % to the handshake, 1 % are documents; and
+# 1 % more are connections to a controller.
 FUZZ_INPUTS ?= 10000000
 FUZZ_SEED ?= 1
 fuzz: setup-dev
@@ -132,6 +133,8 @@ fuzz: setup-dev
 	  build/fuzz/$$target tests/fuzz/corpus/$$target \
 	    --runs $$(($(FUZZ_INPUTS) * 45 / 100)) --seed $(FUZZ_SEED); done
 	@$(BIN)/python tests/fuzz/handshake_inputs.py $$(($(FUZZ_INPUTS) * 9 / 100)) $(FUZZ_SEED)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz/controller_requests.py \
+	  $$(($(FUZZ_INPUTS) / 100)) $(FUZZ_SEED)
 	@FUZZ_DOCUMENTS=$$(($(FUZZ_INPUTS) / 500)) \
 	  $(BIN)/python -m pytest -q -n $(WORKERS) tests/fuzz/test_documents.py
 

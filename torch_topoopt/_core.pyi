@@ -342,6 +342,82 @@ class StrategyPrices:
     @property
     def steps_simulated(self) -> int: ...
 
+class AssignmentChange:
+    """
+    Flows that end, kinds of flows that start, (flow, kind) that change, and all links that are dead
+    from now on, or None.
+    """
+    def __init__(
+        self,
+        ended: collections.abc.Sequence[int],
+        started: collections.abc.Sequence[int],
+        kinds: collections.abc.Sequence[tuple[int, int]],
+        dead: collections.abc.Sequence[int] | None,
+    ) -> None: ...
+
+class AssignmentResult:
+    """
+    Numbers of new flows; (flow, path) of flows that moved, -1 where none is left; (flow, rate)
+    where another one is published.
+    """
+    def __len__(self) -> int: ...
+    @property
+    def moved(self) -> list[tuple[int, int]]: ...
+    @property
+    def rates(self) -> list[tuple[int, float]]: ...
+    @property
+    def started(self) -> list[int]: ...
+
+class PathAssignment:
+    """
+    The flows of a network that come and go, and the path of each.
+    """
+    def __init__(
+        self,
+        tors: int,
+        spines: int,
+        links: collections.abc.Sequence[tuple[int, int]],
+        capacity: collections.abc.Sequence[float],
+        scheme: str,
+        limits_rates: bool,
+    ) -> None: ...
+    def add_kind(
+        self,
+        source: int,
+        target: int,
+        paths: collections.abc.Sequence[collections.abc.Sequence[int]],
+    ) -> int:
+        """
+        The number of a new kind of flows; paths are lists of links.
+        """
+    def adopt(self, change: AssignmentChange, result: AssignmentResult) -> None:
+        """
+        A change whose result a copy has found.
+        """
+    def change(self, change: AssignmentChange, threads: int) -> AssignmentResult: ...
+    def copy(self) -> PathAssignment: ...
+    def cut_off(self, dead: collections.abc.Sequence[int]) -> list[int]:
+        """
+        Kinds that have no live path with exactly these links dead.
+        """
+    def first_path(self, kind: int) -> int: ...
+    def restore(
+        self,
+        kinds: collections.abc.Sequence[int],
+        paths: collections.abc.Sequence[int],
+        rates: collections.abc.Sequence[float],
+        dead: collections.abc.Sequence[int],
+    ) -> list[int]:
+        """
+        Numbers of flows that are as they were.
+        """
+    def shares(self) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        Of each flow by its number its max-min fair share.
+        """
+    @property
+    def loads(self) -> list[int]: ...
+
 class SwitchedPaths:
     """
     Capacities of links, and of every pair its paths as lists of links.
@@ -425,6 +501,16 @@ def balanced_colouring(
 ) -> list[int]:
     """
     A colour of each edge (source, target) of a bipartite multigraph.
+    """
+
+def coloured_pairs(
+    vertices: int,
+    ends: collections.abc.Sequence[tuple[int, int]],
+    pairs: collections.abc.Sequence[int],
+    colours: int,
+) -> list[int]:
+    """
+    The same of edges that are given as numbers of pairs (source, target).
     """
 
 def hop_matrix(

@@ -1,10 +1,13 @@
 // Routes through switched networks for Python. torch_topoopt.route_control is the front.
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "routing/balanced_colouring.h"
 #include "routing/greedy.h"
 #include "routing/improvement.h"
+#include "routing/path_assignment.h"
 
 namespace py = pybind11;
 
@@ -64,9 +68,68 @@ PathChoice absolute(const SwitchedPaths& table, const std::vector<RoutedFlow>& f
   return choice;
 }
 
+using IntPairs = std::vector<std::pair<int, int>>;
+
+void bindPathAssignment(py::module_& module) {
+  py::class_<AssignmentChange>(module, "AssignmentChange",
+                               "Flows that end, kinds of flows that start, (flow, kind) that "
+                               "change, and all links that are dead from now on, or None.")
+      .def(py::init([](std::vector<int> ended, std::vector<int> started, IntPairs kinds,
+                       std::optional<std::vector<int>> dead) {
+             return AssignmentChange{std::move(ended), std::move(started), std::move(kinds),
+                                     std::move(dead)};
+           }),
+           py::arg("ended"), py::arg("started"), py::arg("kinds"), py::arg("dead"));
+  py::class_<AssignmentResult>(module, "AssignmentResult",
+                               "Numbers of new flows; (flow, path) of flows that moved, -1 where "
+                               "none is left; (flow, rate) where another one is published.")
+      .def_readonly("started", &AssignmentResult::started)
+      .def_readonly("moved", &AssignmentResult::moved)
+      .def_readonly("rates", &AssignmentResult::rates)
+      .def("__len__", [](const AssignmentResult& result) {
+        return result.started.size() + result.moved.size() + result.rates.size();
+      });
+  py::class_<PathAssignment>(module, "PathAssignment",
+                             "The flows of a network that come and go, and the path of each.")
+      .def(py::init([](int tors, int spines, IntPairs links, std::vector<double> capacity,
+                       const std::string& scheme, bool limits_rates) {
+             return PathAssignment({tors, spines, std::move(links), std::move(capacity)},
+                                   pathScheme(scheme), limits_rates);
+           }),
+           py::arg("tors"), py::arg("spines"), py::arg("links"), py::arg("capacity"),
+           py::arg("scheme"), py::arg("limits_rates"))
+      .def(
+          "copy", [](const PathAssignment& assignment) { return PathAssignment(assignment); },
+          py::call_guard<py::gil_scoped_release>())
+      .def("add_kind", &PathAssignment::addKind, py::arg("source"), py::arg("target"),
+           py::arg("paths"), "The number of a new kind of flows; paths are lists of links.")
+      .def("first_path", &PathAssignment::firstPath, py::arg("kind"))
+      .def("cut_off", &PathAssignment::cutOff, py::arg("dead"),
+           "Kinds that have no live path with exactly these links dead.")
+      .def("restore", &PathAssignment::restore, py::arg("kinds"), py::arg("paths"),
+           py::arg("rates"), py::arg("dead"), "Numbers of flows that are as they were.")
+      .def("change", &PathAssignment::change, py::arg("change"), py::arg("threads"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("adopt", &PathAssignment::adopt, py::arg("change"), py::arg("result"),
+           "A change whose result a copy has found.")
+      .def_property_readonly("loads", &PathAssignment::loads)
+      .def(
+          "shares",
+          [](const PathAssignment& assignment) {
+            std::vector<double> shares;
+            {
+              const py::gil_scoped_release released;
+              shares = assignment.shares();
+            }
+            return py::array_t<double>(static_cast<py::ssize_t>(shares.size()), shares.data());
+          },
+          "Of each flow by its number its max-min fair share.");
+}
+
 }  // namespace
 
 void bindRouteControl(py::module_& module) {
+  bindPathAssignment(module);
   py::class_<SwitchedPaths, std::shared_ptr<SwitchedPaths>>(
       module, "SwitchedPaths",
       "Capacities of links, and of every pair its paths as lists of links.")
@@ -117,6 +180,17 @@ void bindRouteControl(py::module_& module) {
           },
           py::arg("pairs"), py::arg("demands"), py::arg("choice"), py::arg("bound"),
           py::arg("moves"), py::arg("seed"));
+  module.def(
+      "coloured_pairs",
+      [](int vertices, const IntPairs& ends, const std::vector<int>& pairs, int colours) {
+        const py::gil_scoped_release released;
+        IntPairs edges;
+        edges.reserve(pairs.size());
+        for (const int pair : pairs) edges.push_back(ends.at(pair));
+        return balancedColouring(vertices, edges, colours);
+      },
+      py::arg("vertices"), py::arg("ends"), py::arg("pairs"), py::arg("colours"),
+      "The same of edges that are given as numbers of pairs (source, target).");
   module.def("balanced_colouring", &balancedColouring, py::arg("vertices"), py::arg("edges"),
              py::arg("colours"), py::call_guard<py::gil_scoped_release>(),
              "A colour of each edge (source, target) of a bipartite multigraph.");

@@ -56,6 +56,25 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--scheme", choices=_SCHEMES, default="ours", help="as of topoopt assign (default: ours)"
     )
+    options.add_argument(
+        "--lease",
+        type=float,
+        metavar="SECONDS",
+        default=60.0,
+        help="flows of a host that was not heard of for so long end (default: 60)",
+    )
+    options.add_argument(
+        "--limit-rates",
+        action="store_true",
+        help="answers have the max-min fair share of each flow, for hosts to keep to",
+    )
+    options.add_argument(
+        "--precompute",
+        type=int,
+        metavar="N",
+        default=4096,
+        help="assignments at most that are computed ahead after a change; 0: none (default: 4096)",
+    )
     shared_options.add(options, "json")
     return options
 
@@ -64,6 +83,7 @@ def main(argv: list[str]) -> int:
     """Runs the verb, until a signal; raises Interrupted then."""
     arguments = make_parser().parse_args(argv)
     from torch_topoopt.fabric.credentials import CredentialError, PasswordSource
+    from torch_topoopt.route_control.controller.request_handler import AssignmentOptions
     from torch_topoopt.route_control.controller.service import RouteService, check_token
     from torch_topoopt.route_control.controller.store import RouteStore
     from torch_topoopt.route_control.network_file import NetworkFile
@@ -71,6 +91,10 @@ def main(argv: list[str]) -> int:
     address = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d{1,5})", arguments.listen)
     if not address or int(address[2]) >= 2**16:
         raise InputError(f"listen: {arguments.listen} is not HOST:PORT")
+    if not 0 < arguments.lease < float("inf"):
+        raise InputError(f"lease: {arguments.lease:g} is not a number of seconds above 0")
+    if arguments.precompute < 0:
+        raise InputError(f"precompute: {arguments.precompute} is not a number from 0 on")
     network = documents.load(NetworkFile, arguments.network)
     try:
         token = PasswordSource(file=arguments.token_file).read().reveal()
@@ -83,7 +107,8 @@ def main(argv: list[str]) -> int:
     except sqlite3.Error as error:
         raise InputError(f"state-file: {arguments.state_file}: {error}") from None
     try:
-        service = RouteService(store, token, arguments.scheme)
+        how = AssignmentOptions(arguments.lease, arguments.limit_rates, arguments.precompute)
+        service = RouteService(store, token, arguments.scheme, how=how)
         received = asyncio.run(_serve(service, address[1], int(address[2]), arguments.json))
     finally:
         store.close()
@@ -105,7 +130,9 @@ async def _serve(service: RouteService, host: str, port: int, as_json: bool) -> 
         server = await service.serve(host, port)
     except OSError as error:
         raise InputError(f"listen: {host}:{port}: {error.strerror or error}") from None
-    _say_where(service.state, f"http://{host}:{server.sockets[0].getsockname()[1]}", as_json)
+    _say_where(
+        service.handler.state, f"http://{host}:{server.sockets[0].getsockname()[1]}", as_json
+    )
     try:
         return await received
     finally:

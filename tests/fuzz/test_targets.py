@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import controller_requests
 import handshake_inputs
 import pytest
 from support.limits import limit_s
@@ -39,3 +40,8 @@ def test_handshakes() -> None:
     counts = handshake_inputs.run(10_000, 1)
     assert set(counts) == {"stranger", "taken", "error"}
     assert min(counts.values()) > 100
+
+
+def test_controller_requests() -> None:
+    statuses = controller_requests.run(400, 1)
+    assert statuses.keys() >= {200, 400, 401, 404, 409, 413, 431}

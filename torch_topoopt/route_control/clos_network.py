@@ -36,6 +36,10 @@ class ClosNetwork:
     def paths(self, source: int, target: int) -> tuple[tuple[int, ...], ...]:
         """All shortest paths as switches, sorted; none where the two are cut off."""
         pair = source, target
+        if pair not in self._paths and self.spines and source != target:
+            over = self._neighbours[source] & self._neighbours[target]
+            if over:
+                self._paths[pair] = tuple((source, spine, target) for spine in sorted(over))
         if pair not in self._paths:
             try:
                 found = nx.all_shortest_paths(self._graph, source, target)
@@ -51,6 +55,29 @@ class ClosNetwork:
     @cached_property
     def link_numbers(self) -> dict[Link, int]:
         return {link: number for number, link in enumerate(self.links)}
+
+    @cached_property
+    def shared_spines(self) -> int | None:
+        """The number of live spines, if every ToR reaches each of them; None elsewhere."""
+        if not self.spines:
+            return None
+        live = {b for a, b in self.links if a < self.tors}
+        whole = len(live) * self.tors * 2 == len(self.links)
+        return len(live) if whole else None
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all links have the same capacity."""
+        return len(set(self.capacity.values())) <= 1
+
+    @cached_property
+    def _neighbours(self) -> dict[int, set[int]]:
+        """Of each switch those that it is joined to in both directions."""
+        found: dict[int, set[int]] = {switch: set() for switch in range(self.tors)}
+        for a, b in self.links:
+            if (b, a) in self.capacity:
+                found.setdefault(a, set()).add(b)
+        return found
 
     @cached_property
     def _graph(self) -> nx.DiGraph[int]:

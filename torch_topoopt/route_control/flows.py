@@ -62,9 +62,16 @@ class RoutingProblem:
     def demands(self) -> list[float]:
         return [flow.demand for flow in self.flows]
 
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all flows demand the same."""
+        return len(set(self.demands)) <= 1
+
     def prepare(self) -> None:
-        """Lists the paths of all pairs, which schemes do otherwise when they need them."""
-        _ = self.table, self.pairs
+        """Finds what schemes find otherwise when they need it: the paths of all pairs, the pairs
+        of flows, and whether demands and capacities are alike."""
+        _ = self.table, self.pairs, self.is_even
+        _ = self.network.is_even, self.network.shared_spines
 
     def max_link_load(self, choice: Sequence[int]) -> float:
         """The largest demand on a link over its capacity, with path `choice[i]` for flow i."""

@@ -18,6 +18,10 @@ from torch_topoopt.route_control.controller.client import (
     ControllerRefused,
     ControllerUnavailable,
 )
+from torch_topoopt.route_control.controller.request_handler import (
+    AssignmentOptions,
+    RequestHandler,
+)
 from torch_topoopt.route_control.controller.service import RouteService, ServiceLimits
 from torch_topoopt.route_control.controller.store import RouteStore
 
@@ -82,6 +86,32 @@ def asked(
         return answer.status, answer.read()
 
 
+def test_more_connections_than_the_limit_are_closed(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "state", ServiceLimits(connections=2)) as port,
+        contextlib.ExitStack() as stack,
+    ):
+        held = [http.client.HTTPConnection("127.0.0.1", port, timeout=20) for _ in range(2)]
+        for connection in held:
+            stack.callback(connection.close)
+            connection.request("GET", "/v1/health", headers=AUTHORISED)
+            assert connection.getresponse().read()
+        with pytest.raises(ConnectionError):
+            asked(port, "GET", "/v1/health")
+
+
+def test_rates_are_told_where_they_are_limited(tmp_path: Path) -> None:
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        how = AssignmentOptions(limits_rates=True)
+        handler = RequestHandler(store, "ours", lambda hosts: None, how, 0)
+        flows = [{**FLOW, "id": str(i), "source": f"h{i % 2}"} for i in range(3)]
+        answer = json.loads(handler.change("POST", "/v1/flows", flows_body(flows=flows), 0))
+        assert sorted(f["rate_bits_per_s"] for f in answer["flows"]) == [5e7, 5e7, 1e8]
+        assert store.load("ours", limits_rates=True).flows == handler.state.flows
+        handler.change("POST", "/v1/flows/end", b'{"request": "s", "ids": ["0", "1"]}', 0)
+        assert handler.state.flows["2"].rate_bits_per_s == 1e8
+
+
 def flows_body(**changes: Any) -> bytes:
     return json.dumps({"request": "r", "job": "j", "flows": [FLOW], **changes}).encode()
 
@@ -101,6 +131,7 @@ def test_a_client_gets_paths_and_hears_of_their_changes(port: int) -> None:
         (moved,) = client.wait("h0", started.epoch).flows
         assert moved.path not in (None, path)
         assert client.end(["f"]).flows == ()
+        assert client.network() == leaf_spine_file(2, 2, 2)
 
 
 def test_a_long_poll_is_answered_by_a_change(port: int) -> None:
@@ -133,8 +164,45 @@ def test_a_replayed_request_is_refused(port: int) -> None:
     assert json.loads(asked(port, "GET", "/v1/health")[1])["flows"] == 1
 
 
+def test_a_rank_may_report_anew(port: int) -> None:
+    with client_of(port) as client:
+        first = client.start("j", [report("f", "h0", "h2")])
+        assert client.start("j", [report("f", "h0", "h2")]) == first
+        with pytest.raises(ControllerRefused, match="'f' is another flow already"):
+            client.start("j", [report("f", "h0", "h3")])
+    another = flows_body(request="s", flows=[{**FLOW, "bytes": 11}])
+    assert asked(port, "POST", "/v1/flows", another)[0] == 409
+
+
+def test_flows_of_a_silent_host_end_and_leases_start_anew_with_the_controller(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        handler = RequestHandler(store, "ours", set().update, AssignmentOptions(), 0)
+        handler.change("POST", "/v1/flows", flows_body(), 0)
+        handler.end_silent(60)
+        assert handler.state.flows
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        published: set[str] = set()
+        handler = RequestHandler(store, "ours", published.update, AssignmentOptions(), 100)
+        other = {"id": "g", "source": "h1", "target": "h3", "bytes": 10}
+        handler.change("POST", "/v1/flows", flows_body(request="s", flows=[other]), 130)
+        handler.end_silent(160)
+        assert set(handler.state.flows) == {"f", "g"}
+        handler.end_silent(161)
+        assert set(handler.state.flows) == {"g"}
+        handler.change("POST", "/v1/paths/degraded", b'{"request": "t", "flow": "g"}', 180)
+        handler.end_silent(240)
+        assert (set(handler.state.flows), handler.counts.lease_ends) == ({"g"}, 1)
+        assert published == {"h1"}
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        assert set(store.load("ours").flows) == {"g"}
+
+
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": TOKEN}])
-@pytest.mark.parametrize("path", ["/v1/health", "/metrics", "/v1/assignments?host=h0&after=0"])
+@pytest.mark.parametrize(
+    "path", ["/v1/health", "/v1/network", "/metrics", "/v1/assignments?host=h0&after=0"]
+)
 def test_nothing_is_told_without_the_token(port: int, path: str, headers: dict[str, str]) -> None:
     status, text = asked(port, "GET", path, headers=headers)
     assert status == 401
@@ -161,6 +229,8 @@ def test_nothing_is_told_without_the_token(port: int, path: str, headers: dict[s
         ("PUT", "/v1/hosts/h0", b'{"request": "r", "ports": {"h2": {"0": []}}}', 400, "65535"),
         ("GET", "/v1/assignments?host=h0&after=-1", b"", 400, "after: '-1'"),
         ("GET", "/v1/flows", b"", 404, "no such address"),
+        ("GET", "//[", b"", 400, "address"),
+        ("GET", "/v1/assignments?a=1&a=1&a=1&a=1&a=1", b"", 400, "more than 4 fields"),
         ("DELETE", "/v1/flows", b"", 405, "only POST"),
     ],
 )
@@ -231,3 +301,9 @@ def test_metrics_are_prometheus_text(port: int) -> None:
     lines = asked(port, "GET", "/metrics")[1].decode().splitlines()
     assert "topoopt_controller_flows 1" in lines
     assert 'topoopt_controller_answers_total{status="200"} 1' in lines
+    assert "topoopt_controller_precomputed_misses_total 1" in lines
+    label = 'assignment="computed"'
+    assert f"topoopt_controller_answer_seconds_count{{{label}}} 1" in lines
+    counts = [int(x.rpartition(" ")[2]) for x in lines if f"bucket{{{label}" in x]
+    assert counts == sorted(counts)
+    assert counts[-1] == 1

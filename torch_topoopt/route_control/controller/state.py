@@ -1,70 +1,163 @@
 """What the controller knows, and what it decides: a pure state machine, without clock or network.
 
-A new flow takes the least congested path that its host has a source port for. After each change
-the scheme assigns all flows afresh (paper, section 3.3); its answer is taken only where its most
-congested link has less than with flows left where they are. Only flows that moved are reported.
+Flows and their paths are a `_core.PathAssignment`: a new flow takes the least congested path that
+its host has a source port for; where some link is more congested than it has to be then, the scheme
+assigns all flows anew (paper, section 3.3), which is taken only if the most congested link has less
+by it. Only flows that moved are reported. What a change does to the assignment is an `Operation`;
+the result of one that was computed before (`precomputed`) is taken from there.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, NamedTuple
 
+from torch_topoopt import _core
 from torch_topoopt.plan.codec import DocumentError, brief
-from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
-from torch_topoopt.route_control.schemes import SCHEMES
+from torch_topoopt.route_control.controller.precomputed import Operation, Precomputed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from torch_topoopt.route_control.controller.messages import FlowReport, PortPaths
     from torch_topoopt.route_control.network_file import NetworkFile
 
     Path = tuple[int, ...]
+    PathSet = tuple[Path, ...]
+    Pair = tuple[int, int]
+    Hosts = tuple[str, str]
+    Cable = frozenset[str]
+    Replay = Callable[[_core.PathAssignment], _core.PathAssignment]
 
-_BETTER = 1 - 1e-9  # of the largest congestion: less than this part of it is better
+_NOTHING: frozenset[tuple[int, ...]] = frozenset()
+_MOST_KINDS = 100_000  # beyond those in use: then the assignment is made anew
 
 
-@dataclass(frozen=True)
-class AssignedFlow:
+class AssignedFlow(NamedTuple):
     """`path` are numbers of switches, None where none is left. `avoided` paths were reported
-    degraded by the flow's host. `changed` is the epoch of its last new path."""
+    degraded by the flow's host. `changed` is the epoch of its last new path or rate."""
 
     report: FlowReport
     job: str
     path: Path | None
     changed: int
     avoided: frozenset[Path] = frozenset()
+    rate_bits_per_s: float | None = None
+
+
+class ConflictError(DocumentError):
+    """A flow is there already, and is another one than this report says."""
+
+
+class _Kind(NamedTuple):
+    """Flows between two ToRs over one of `paths`; None: all shortest ones of the whole network."""
+
+    source: int
+    target: int
+    paths: PathSet | None
 
 
 class RouteState:
     """Every method that changes it either raises DocumentError and changes nothing, or returns the
-    ids of flows that have another path now."""
+    ids of flows that have another path now, in the order of flows, new ones first.
 
-    def __init__(self, file: NetworkFile, scheme: str = "ours") -> None:
+    With `limits_rates` flows have max-min fair rates, published where they differ by more than 5 %
+    from the one published last (paper, section 8).
+    """
+
+    def __init__(
+        self, file: NetworkFile, scheme: str = "ours", *, limits_rates: bool = False
+    ) -> None:
         self.file = file
         self.epoch = 0
         self.flows: dict[str, AssignedFlow] = {}
+        self.flows_of: dict[str, dict[str, None]] = {}  # source host -> ids, in their order
         self.ports: dict[str, PortPaths] = {}
-        self.dead: frozenset[frozenset[str]] = frozenset()
-        self._assign = SCHEMES[scheme]
+        self.dead: frozenset[Cable] = frozenset()
+        self.numbers: dict[str, int] = {}  # in the assignment, of flows between two ToRs
+        self.precomputed = Precomputed()
+        self.replays: list[Replay] | None = None  # what a copy of the assignment has to do
+        self._how = scheme, limits_rates
         self._network = file.network()
+        self._ports_of: dict[Hosts, dict[Path, list[int]]] = {}
+        self._detours: dict[Pair, PathSet] = {}  # of pairs without a live shortest path
+        self._avoiding: set[str] = set()  # flows between ToRs that avoid paths
+        self._cables_of: dict[int, set[Cable]] = {tor: set() for tor in range(self._network.tors)}
+        for cable in file.cables:
+            for name in cable:
+                self._cables_of.get(file.numbers[name], set()).add(cable)
+        self._kind_cache: dict[Hosts, int] = {}
+        self._threads = len(os.sched_getaffinity(0))
+        self._begin()
+
+    def _begin(self) -> None:
+        """An assignment without flows and kinds."""
+        self._assignment = self._empty()
+        self._ids: dict[int, str] = {}
+        self._kinds: dict[_Kind, int] = {}
+        self._kind_at: list[_Kind] = []
+        self._kind_of: dict[int, int] = {}  # by the number of a flow
+        self._paths: list[Path] = []  # by their numbers
+        self._kind_cache.clear()
+        self.numbers.clear()
+
+    def _empty(self) -> _core.PathAssignment:
+        network, (scheme, limits_rates) = self._network, self._how
+        capacity = [network.capacity[link] for link in network.links]
+        links = list(network.links)
+        return _core.PathAssignment(
+            network.tors, network.spines, links, capacity, scheme, limits_rates
+        )
 
     def restore(
         self,
         epoch: int,
         flows: Iterable[AssignedFlow],
         ports: dict[str, PortPaths],
-        dead: frozenset[frozenset[str]],
+        dead: frozenset[Cable],
     ) -> None:
         """Goes on from what a controller before this one has stored."""
-        self.epoch, self.ports, self.dead = epoch, ports, dead
-        self.flows = {flow.report.id: flow for flow in flows}
-        self._network = self.file.network(dead)
+        self.epoch, self.dead = epoch, dead
+        self.ports, self._ports_of = ports, {}
+        for host, of_host in ports.items():
+            self._index_ports(host, of_host)
+        self.flows, self.flows_of = {}, {}
+        for flow in flows:
+            self._add(flow)
+        self._make_anew()
 
-    def set_ports(self, host: str, ports: PortPaths) -> set[str]:
+    def _make_anew(self) -> None:
+        """The same assignment, by other numbers, which change nothing."""
+        self._begin()
+        self.precomputed.forget()
+        if self.replays is not None:
+            self.replays.append(lambda _: self._empty())
+        numbers = self._dead_links(self.dead)
+        crossing = [name for name, flow in self.flows.items() if self._crosses(flow.report)]
+        self._avoiding = {name for name in crossing if self.flows[name].avoided}
+        for pair in sorted({self._ends(self.flows[name].report) for name in crossing}):
+            self._number_of(_Kind(*pair, None))
+        self._detours = self._found_detours(numbers, self.dead)
+        kinds = [self._kind(self.flows[name]) for name in crossing]
+        paths = []
+        for name, kind in zip(crossing, kinds, strict=True):
+            paths.append(self._path_number(kind, self.flows[name].path))
+        published = [self.flows[name].rate_bits_per_s for name in crossing]
+        rates = [-1.0 if rate is None else rate for rate in published]
+
+        def restored(assignment: _core.PathAssignment) -> _core.PathAssignment:
+            assignment.restore(kinds, paths, rates, numbers)
+            return assignment
+
+        found = self._assignment.restore(kinds, paths, rates, numbers)
+        if self.replays is not None:
+            self.replays.append(restored)
+        self.numbers.update(zip(crossing, found, strict=True))
+        self._ids.update(zip(found, crossing, strict=True))
+        self._kind_of.update(zip(found, kinds, strict=True))
+
+    def set_ports(self, host: str, ports: PortPaths) -> list[str]:
         """Which source port of `host` takes which path, to each target; replaces what was known."""
         self._tor("host", host)
         for target, table in ports.items():
@@ -77,33 +170,76 @@ class RouteState:
                         f"ports.{target}.{port}: {brief(list(path))} is not a path of joined "
                         f"switches from {host} to {target}"
                     )
+        for target in self.ports.get(host, ()):
+            self._ports_of.pop((host, target), None)
         self.ports[host] = ports
-        return self._settled()
+        self._index_ports(host, ports)
+        self._kind_cache.clear()
+        return self._settled(Operation(kinds=self._other_kinds(self.flows_of.get(host, ()))))
 
-    def start(self, job: str, reports: Sequence[FlowReport]) -> set[str]:
-        """New flows; the answer has them, too, where they have a path."""
+    def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
+        """New flows; the answer has them, too, where they have a path. A report of a flow that is
+        there, word for word, changes nothing; raises ConflictError for one that differs."""
+        new = self._new(job, reports)
+        if not new:
+            return []
+        operation = self.starting(new)
+        result = self._decided(operation)
+        epoch, flows, flows_of = self.epoch, self.flows, self.flows_of
+        tor_of, paths = self.file.tor_of, self._paths
+        moved = result.moved  # the new ones are the first
+        begun = zip(moved, operation.started, strict=False)
+        for report in new:
+            name, source = report.id, report.source
+            path: Path | None
+            if (tor := tor_of[source]) == tor_of[report.target]:
+                path = (tor,)  # over no link between switches
+            else:
+                (number, at), kind = next(begun)
+                path = paths[at] if at >= 0 else None
+                self.numbers[name] = number
+                self._ids[number] = name
+                self._kind_of[number] = kind
+            flows[name] = AssignedFlow._make((report, job, path, epoch, _NOTHING, None))
+            if source in flows_of:
+                flows_of[source][name] = None
+            else:
+                flows_of[source] = {name: None}
+        others = self._noted(moved[len(operation.started) :], result)
+        return list(dict.fromkeys([*(report.id for report in new), *others]))
+
+    def _new(self, job: str, reports: Sequence[FlowReport]) -> list[FlowReport]:
+        """Those of `reports` that are of no flow yet."""
+        tor_of, flows = self.file.tor_of, self.flows
         ids: set[str] = set()
+        new: list[FlowReport] = []
         for i, report in enumerate(reports):
-            self._tor(f"flows[{i}].source", report.source)
-            self._tor(f"flows[{i}].target", report.target)
-            if report.source == report.target:
-                raise DocumentError(f"flows[{i}].target: {brief(report.target)} is its source, too")
-            if report.id in self.flows or report.id in ids:
-                raise DocumentError(f"flows[{i}].id: {brief(report.id)} is a flow already")
-            ids.add(report.id)
-        for report in reports:
-            self.flows[report.id] = AssignedFlow(report, job, None, self.epoch)
-        return self._settled()
+            name, source, target = report.id, report.source, report.target
+            if source not in tor_of or target not in tor_of:
+                self._tor(f"flows[{i}].source", source)
+                self._tor(f"flows[{i}].target", target)
+            if source == target:
+                raise DocumentError(f"flows[{i}].target: {brief(target)} is its source, too")
+            if name in ids:
+                raise DocumentError(f"flows[{i}].id: {brief(name)} is given twice")
+            ids.add(name)
+            there = flows.get(name)
+            if there is None:
+                new.append(report)
+            elif (there.job, there.report) != (job, report):
+                raise ConflictError(f"flows[{i}].id: {brief(name)} is another flow already")
+        return new
 
-    def end(self, ids: Sequence[str]) -> set[str]:
+    def end(self, ids: Sequence[str]) -> list[str]:
         for i, flow in enumerate(ids):
             if flow not in self.flows:
                 raise DocumentError(f"ids[{i}]: {brief(flow)} is not a flow")
+        operation = self.ending(ids)
         for flow in ids:
-            self.flows.pop(flow, None)
-        return self._settled()
+            self._remove(flow)
+        return self._settled(operation)
 
-    def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> set[str]:
+    def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> list[str]:
         """Cables that died and that are back, each as its two switches."""
         for name, cables in (("down", down), ("up", up)):
             for i, ends in enumerate(cables):
@@ -112,117 +248,291 @@ class RouteState:
         died, back = set(map(frozenset, down)), set(map(frozenset, up))
         if died & back:
             raise DocumentError("up: a link of it is in down, too")
-        self.dead = (self.dead | died) - back
-        self._network = self.file.network(self.dead)
-        return self._settled()
+        dead = (self.dead | died) - back
+        operation, detours = self._linked(dead)
+        self.dead, self._detours = dead, detours
+        self._kind_cache.clear()
+        return self._settled(operation)
 
-    def degrade(self, flow: str) -> set[str]:
+    def degrade(self, flow: str) -> list[str]:
         """The host of `flow` finds its path bad: it gets another one, as long as there is one."""
         if flow not in self.flows:
             raise DocumentError(f"flow: {brief(flow)} is not a flow")
         record = self.flows[flow]
-        if record.path is not None:
-            avoided = record.avoided | {record.path}
-            if not set(self._usable(record)) - avoided:
-                avoided = frozenset()  # all were bad once; which one is now is not known
-            self.flows[flow] = replace(record, avoided=avoided)
-        return self._settled()
+        if record.path is None:
+            return self._settled(Operation())
+        avoided = record.avoided | {record.path}
+        usable = set(self._allowed(record.report, frozenset(), self.dead, self._detours))
+        if not any(self._lives(path, self.dead) for path in usable - avoided):
+            avoided = frozenset()  # all were bad once; which one is now is not known
+        self.flows[flow] = record._replace(avoided=avoided)
+        if flow in self.numbers:
+            (self._avoiding.add if avoided else self._avoiding.discard)(flow)
+        return self._settled(Operation(kinds=self._other_kinds([flow])))
+
+    # What would be done, which changes nothing.
+
+    def starting(self, reports: Sequence[FlowReport]) -> Operation:
+        if self.dead:
+            pairs = {self._ends(report) for report in reports if self._crosses(report)}
+            if new := [pair for pair in pairs if _Kind(*pair, None) not in self._kinds]:
+                for pair in sorted(new):
+                    self._number_of(_Kind(*pair, None))
+                self._detours = self._found_detours(self._dead_links(self.dead), self.dead)
+                self._kind_cache.clear()
+        tor_of, known = self.file.tor_of, self._kind_cache
+        return Operation(
+            started=tuple(
+                known.get((r.source, r.target)) or self._host_kind(r.source, r.target)
+                for r in reports
+                if tor_of[r.source] != tor_of[r.target]
+            )
+        )
+
+    def ending(self, ids: Iterable[str]) -> Operation:
+        there = dict.fromkeys(ids)
+        return Operation(ended=tuple(self.numbers[i] for i in there if i in self.numbers))
+
+    def dying(self, cables: Collection[Cable]) -> Operation:
+        return self._linked(self.dead | set(cables))[0]
+
+    def cable_loads(self) -> Mapping[Cable, int]:
+        """Flows on each cable that lives, in both directions."""
+        loads: dict[Cable, int] = {}
+        names = self.file.numbered
+        for (a, b), count in zip(self._network.links, self._assignment.loads, strict=True):
+            cable = frozenset((names[a], names[b]))
+            if cable not in self.dead:
+                loads[cable] = loads.get(cable, 0) + count
+        return loads
+
+    def copied(self) -> _core.PathAssignment:
+        """The assignment as it is. From now on `replays` has what is done to it."""
+        self.replays = []
+        return self._assignment.copy()
 
     def path_names(self, flow: str) -> list[str] | None:
         path = self.flows[flow].path
         return None if path is None else [self.file.numbered[switch] for switch in path]
 
-    def source_port(self, flow: str) -> int | None:
-        """The lowest port that takes the flow's path; None where its host knows none."""
-        report, names = self.flows[flow].report, self.path_names(flow)
-        table = self.ports.get(report.source, {}).get(report.target, {})
-        return min((port for port, path in table.items() if list(path) == names), default=None)
+    def source_ports(self, flow: str) -> list[int]:
+        """The ports that take the flow's path, ascending; none where its host knows none."""
+        record = self.flows[flow]
+        table = self._ports_of.get((record.report.source, record.report.target))
+        return [] if table is None or record.path is None else table.get(record.path, [])
+
+    def _add(self, flow: AssignedFlow) -> None:
+        self.flows[flow.report.id] = flow
+        self.flows_of.setdefault(flow.report.source, {})[flow.report.id] = None
+
+    def _remove(self, flow: str) -> None:
+        record = self.flows.pop(flow, None)
+        if record is None:
+            return
+        if flow in self.numbers:
+            number = self.numbers.pop(flow)
+            del self._ids[number], self._kind_of[number]
+            self._avoiding.discard(flow)
+        of_host = self.flows_of[record.report.source]
+        del of_host[flow]
+        if not of_host:
+            del self.flows_of[record.report.source]
 
     def _tor(self, where: str, host: str) -> int:
         if host not in self.file.tor_of:
             raise DocumentError(f"{where}: {brief(host)} is not a host of the network file")
         return self.file.tor_of[host]
 
-    def _ends(self, flow: AssignedFlow) -> tuple[int, int]:
-        return self.file.tor_of[flow.report.source], self.file.tor_of[flow.report.target]
+    def _ends(self, report: FlowReport) -> Pair:
+        return self.file.tor_of[report.source], self.file.tor_of[report.target]
 
-    def _usable(self, flow: AssignedFlow) -> list[Path]:
-        """Live shortest paths; once the host has probed the target, those with a source port."""
-        source, target = self._ends(flow)
-        if source == target:
-            return [(source,)]
-        paths = list(self._network.paths(source, target))
-        table = self.ports.get(flow.report.source, {}).get(flow.report.target)
-        if table is None:
-            return paths
-        probed = {self.file.path_numbers(path) for path in table.values()}
-        return [path for path in paths if path in probed]
+    def _crosses(self, report: FlowReport) -> bool:
+        return self.file.tor_of[report.source] != self.file.tor_of[report.target]
 
-    def _settled(self) -> set[str]:
-        """Gives every flow a path again; the ids of those whose path is another one now."""
-        usable = {
-            flow: [p for p in self._usable(record) if p not in record.avoided]
-            for flow, record in self.flows.items()
+    def _index_ports(self, host: str, ports: PortPaths) -> None:
+        for target, table in ports.items():
+            by_path: dict[Path, list[int]] = {}
+            for port in sorted(table):
+                path = self.file.path_numbers(table[port])
+                if path is not None:
+                    by_path.setdefault(path, []).append(port)
+            self._ports_of[host, target] = by_path
+
+    def _lives(self, path: Path, dead: frozenset[Cable]) -> bool:
+        names = self.file.numbered
+        hops = itertools.pairwise(path)
+        return not dead or not any(frozenset((names[a], names[b])) in dead for a, b in hops)
+
+    def _dead_links(self, dead: frozenset[Cable]) -> list[int]:
+        numbers, links = self.file.numbers, self._network.link_numbers
+        ends = [[numbers[name] for name in cable] for cable in dead]
+        return sorted(links[hop] for a, b in ends for hop in ((a, b), (b, a)))
+
+    def _isolated(self, dead: frozenset[Cable]) -> set[int]:
+        """ToRs all of whose cables are dead."""
+        return {tor for tor, cables in self._cables_of.items() if cables <= dead}
+
+    def _found_detours(self, links: list[int], dead: frozenset[Cable]) -> dict[Pair, PathSet]:
+        """The shortest paths that are left to pairs whose usual ones are dead."""
+        if not dead:
+            return {}
+        cut = [self._kind_at[number] for number in self._assignment.cut_off(links)]
+        isolated = self._isolated(dead)
+        pairs = [k[:2] for k in cut if k.paths is None and not isolated.intersection(k[:2])]
+        left = self.file.network(dead) if pairs else self._network
+        return {pair: paths for pair in pairs if (paths := left.paths(*pair))}
+
+    def _linked(self, dead: frozenset[Cable]) -> tuple[Operation, dict[Pair, PathSet]]:
+        links = self._dead_links(dead)
+        detours = self._found_detours(links, dead)
+        differ = {
+            pair
+            for pair in self._detours.keys() | detours.keys()
+            if self._detours.get(pair) != detours.get(pair)
         }
-        kept: dict[str, Path | None] = {
-            flow: r.path for flow, r in self.flows.items() if r.path in usable[flow]
-        }
-        few = self._filled(kept, usable)
-        all_new = self._filled(self._fresh(usable), usable)
-        best = all_new if self._largest(all_new) < _BETTER * self._largest(few) else few
-        changed = {flow for flow, record in self.flows.items() if best[flow] != record.path}
+        names = set(self._avoiding)
+        if differ:
+            names.update(n for n in self.numbers if self._ends(self.flows[n].report) in differ)
+        kinds = []
+        for name in sorted(names):
+            number = self.numbers[name]
+            kind = self._restricted(self.flows[name], dead, detours)
+            if kind != self._kind_of[number]:
+                kinds.append((number, kind))
+        return Operation(kinds=tuple(kinds), dead=tuple(links)), detours
+
+    def _allowed(
+        self,
+        report: FlowReport,
+        avoided: frozenset[Path],
+        dead: frozenset[Cable],
+        detours: Mapping[Pair, PathSet],
+    ) -> PathSet:
+        """Shortest paths; once the host has probed the target, those with a source port; without
+        those avoided, if one is left."""
+        pair = self._ends(report)
+        paths = detours.get(pair)
+        if paths is None:
+            paths = self._network.paths(*pair)
+        probed = self._ports_of.get((report.source, report.target))
+        if probed is not None:
+            paths = tuple(path for path in paths if path in probed)
+        rest = tuple(path for path in paths if path not in avoided)
+        return rest if any(self._lives(path, dead) for path in rest) else paths
+
+    def _kind(self, flow: AssignedFlow) -> int:
+        if flow.avoided:
+            return self._restricted(flow, self.dead, self._detours)
+        return self._host_kind(flow.report.source, flow.report.target)
+
+    def _restricted(
+        self, flow: AssignedFlow, dead: frozenset[Cable], detours: Mapping[Pair, PathSet]
+    ) -> int:
+        pair = self._ends(flow.report)
+        paths = self._allowed(flow.report, flow.avoided, dead, detours)
+        every = self._network.paths(*pair)
+        return self._number_of(_Kind(*pair, None if paths == every else paths))
+
+    def _host_kind(self, source: str, target: str) -> int:
+        """Of flows between two hosts that avoid nothing."""
+        known = self._kind_cache.get((source, target))
+        if known is None:
+            if len(self._kind_cache) >= _MOST_KINDS:
+                self._kind_cache.clear()
+            pair = self.file.tor_of[source], self.file.tor_of[target]
+            if pair in self._detours or (source, target) in self._ports_of:
+                report = _AnyReport(source, target)
+                flow = AssignedFlow(report, "", None, 0)  # type: ignore[arg-type]
+                known = self._restricted(flow, self.dead, self._detours)
+            else:
+                known = self._number_of(_Kind(*pair, None))
+            self._kind_cache[source, target] = known
+        return known
+
+    def _number_of(self, kind: _Kind) -> int:
+        """Of a kind, which is added where it is a new one, after that of all paths of its pair."""
+        if kind in self._kinds:
+            return self._kinds[kind]
+        if kind.paths is not None:
+            self._number_of(kind._replace(paths=None))
+        paths = self._network.paths(*kind[:2]) if kind.paths is None else kind.paths
+        links = self._network.link_numbers
+        hops = [[links[hop] for hop in itertools.pairwise(path)] for path in paths]
+
+        def added(assignment: _core.PathAssignment) -> _core.PathAssignment:
+            assignment.add_kind(kind.source, kind.target, hops)
+            return assignment
+
+        number = self._assignment.add_kind(kind.source, kind.target, hops)
+        if self.replays is not None:
+            self.replays.append(added)
+        self._kinds[kind] = number
+        self._kind_at.append(kind)
+        self._paths += paths
+        return number
+
+    def _path_number(self, kind: int, path: Path | None) -> int:
+        first = self._assignment.first_path(kind)
+        last = self._assignment.first_path(kind + 1)
+        among = self._paths[first:last]
+        return first + among.index(path) if path in among else -1
+
+    def _other_kinds(self, flows: Iterable[str]) -> tuple[tuple[int, int], ...]:
+        """Those of `flows` that may take other paths now."""
+        found = []
+        for name in flows:
+            if name in self.numbers:
+                number, kind = self.numbers[name], self._kind(self.flows[name])
+                if kind != self._kind_of[number]:
+                    found.append((number, kind))
+        return tuple(found)
+
+    def _settled(self, operation: Operation) -> list[str]:
+        """Does it; the ids of flows whose path or rate is another one now."""
+        result = self._decided(operation)
+        self._kind_of.update(operation.kinds)
+        return self._noted(result.moved, result)
+
+    def _decided(self, operation: Operation) -> _core.AssignmentResult:
+        """What becomes of the assignment, which has it then."""
+        change = _core.AssignmentChange(*operation)
+        result = self.precomputed.take(operation)
+        if result is None:
+            result = self._assignment.change(change, self._threads)
+        else:
+            self._assignment.adopt(change, result)
+        if self.replays is not None:
+            found = result
+
+            def adopted(assignment: _core.PathAssignment) -> _core.PathAssignment:
+                assignment.adopt(change, found)
+                return assignment
+
+            self.replays.append(adopted)
         self.epoch += 1
-        for flow in changed:
-            self.flows[flow] = replace(self.flows[flow], path=best[flow], changed=self.epoch)
-        return changed
+        return result
 
-    def _fresh(self, usable: dict[str, list[Path]]) -> dict[str, Path | None]:
-        """The scheme's paths, of flows that can take them."""
-        crossing = [
-            flow
-            for flow, record in self.flows.items()
-            if usable[flow] and len(set(self._ends(record))) == 2
-        ]
-        flows = [SwitchedFlow(*self._ends(self.flows[flow])) for flow in crossing]
-        choice = self._assign(RoutingProblem(self._network, flows))
-        found: dict[str, Path | None] = {}
-        for flow, ends, path in zip(crossing, flows, choice, strict=True):
-            taken = self._network.paths(ends.source, ends.target)[path]
-            if taken in usable[flow]:
-                found[flow] = taken
-        return found
+    def _noted(self, moved: Iterable[tuple[int, int]], result: _core.AssignmentResult) -> list[str]:
+        """Flows have the paths and rates of a result."""
+        epoch, flows, ids, paths = self.epoch, self.flows, self._ids, self._paths
+        changed: dict[str, None] = {}
+        for number, at in moved:
+            name = ids[number]
+            old = flows[name]
+            path = paths[at] if at >= 0 else None
+            if path != old.path:
+                flows[name] = old._replace(path=path, changed=epoch)
+                changed[name] = None
+        for number, rate in result.rates:
+            name = ids[number]
+            published = rate if rate >= 0 else None
+            flows[name] = flows[name]._replace(rate_bits_per_s=published, changed=epoch)
+            changed[name] = None
+        if len(self._kinds) > _MOST_KINDS:
+            self._make_anew()
+        return list(changed)
 
-    def _filled(
-        self, start: dict[str, Path | None], usable: dict[str, list[Path]]
-    ) -> dict[str, Path | None]:
-        """`start`, and for each flow without a path there the least congested one."""
-        capacity = self._network.capacity
-        loads = self._loads(start)
-        filled = dict(start)
-        for flow in self.flows:
-            if flow in filled:
-                continue
-            best: Path | None = None
-            least = float("inf")
-            for path in usable[flow]:
-                hops = itertools.pairwise(path)
-                most = max(((loads[hop] + 1) / capacity[hop] for hop in hops), default=0.0)
-                if most < least:
-                    best, least = path, most
-            filled[flow] = best
-            for hop in itertools.pairwise(best or ()):
-                loads[hop] += 1
-        return filled
 
-    def _loads(self, paths: dict[str, Path | None]) -> dict[tuple[int, int], int]:
-        """Flows on each link."""
-        loads: dict[tuple[int, int], int] = defaultdict(int)
-        for path in paths.values():
-            for hop in itertools.pairwise(path or ()):
-                loads[hop] += 1
-        return loads
-
-    def _largest(self, paths: dict[str, Path | None]) -> float:
-        capacity = self._network.capacity
-        loads = self._loads(paths)
-        return max((load / capacity[link] for link, load in loads.items()), default=0.0)
+class _AnyReport(NamedTuple):
+    source: str
+    target: str

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch_topoopt.route_control.network_file import NetworkFile
 
+_LAYOUT = 2  # of the tables
+_MOST_TEXTS = 1_000_000  # of paths
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -32,7 +34,8 @@ _TABLES = """
         period_s REAL,
         path TEXT NOT NULL,
         changed INTEGER NOT NULL,
-        avoided TEXT NOT NULL
+        avoided TEXT NOT NULL,
+        rate_bits_per_s REAL
     );
 """
 
@@ -42,10 +45,24 @@ class RouteStore:
 
     def __init__(self, path: str | os.PathLike[str], file: NetworkFile) -> None:
         self._file = file
+        self._path_texts: dict[tuple[int, ...] | None, str] = {}
+        self._dead: frozenset[frozenset[str]] | None = None
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
         self._database.execute("PRAGMA journal_mode = WAL")
+        # What is written is the kernel's when a request is answered: a killed controller loses
+        # nothing. A host that loses its power may lose the last requests, but none in part.
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        (layout,) = self._database.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and layout != _LAYOUT:
+            self.close()
+            raise ValueError(
+                f"state-file: {path} has layout {layout}, not {_LAYOUT}; give the controller a "
+                "new file"
+            )
         self._database.executescript(_TABLES)
+        self._database.execute(f"PRAGMA user_version = {_LAYOUT}")
         network = file.to_json()
         with self._database as database:
             database.execute("INSERT OR IGNORE INTO meta VALUES ('network', ?)", (network,))
@@ -58,9 +75,9 @@ class RouteStore:
     def close(self) -> None:
         self._database.close()
 
-    def load(self, scheme: str) -> RouteState:
+    def load(self, scheme: str, *, limits_rates: bool = False) -> RouteState:
         """The state as it was after the last request that was stored."""
-        state = RouteState(self._file, scheme)
+        state = RouteState(self._file, scheme, limits_rates=limits_rates)
         read = self._database.execute
         flows = [
             AssignedFlow(
@@ -69,10 +86,11 @@ class RouteStore:
                 None if (numbers := json.loads(path)) is None else tuple(numbers),
                 changed,
                 frozenset(map(tuple, json.loads(avoided))),
+                rate if limits_rates else None,
             )
-            for flow, job, source, target, size, period, path, changed, avoided in read(
-                "SELECT id, job, source, target, bytes, period_s, path, changed, avoided "
-                "FROM flows ORDER BY rowid"
+            for flow, job, source, target, size, period, path, changed, avoided, rate in read(
+                "SELECT id, job, source, target, bytes, period_s, path, changed, avoided, "
+                "rate_bits_per_s FROM flows ORDER BY rowid"
             )
         ]
         ports = {
@@ -83,6 +101,7 @@ class RouteStore:
             for host, text in read("SELECT name, ports FROM hosts")
         }
         dead = frozenset(frozenset(ends) for ends in read("SELECT a, b FROM dead"))
+        self._dead = dead  # as it is in the file
         state.restore(int(self._meta("epoch") or 0), flows, ports, dead)
         return state
 
@@ -91,9 +110,14 @@ class RouteStore:
         return found.fetchone() is not None
 
     def save(
-        self, request: str, state: RouteState, changed: Iterable[str], ended: Iterable[str] = ()
+        self,
+        request: str | None,
+        state: RouteState,
+        changed: Iterable[str],
+        ended: Iterable[str] = (),
     ) -> None:
-        """Stores what one request has done: its id, changed and ended flows, epoch and links.
+        """Stores what one request has done: its id (None: a lease that ended), changed and ended
+        flows, epoch and links.
 
         New flows are loaded in the order of `changed`: the scheme's answer depends on it.
         """
@@ -105,28 +129,41 @@ class RouteStore:
                 flow.report.target,
                 flow.report.bytes,
                 flow.report.period_s,
-                json.dumps(flow.path),
+                self._path_text(flow.path),
                 flow.changed,
-                json.dumps(sorted(flow.avoided)),
+                json.dumps(sorted(flow.avoided)) if flow.avoided else "[]",
+                flow.rate_bits_per_s,
             )
-            for flow in (state.flows[name] for name in changed)
+            for flow in map(state.flows.__getitem__, changed)
         ]
         with self._database as database:
-            database.execute("INSERT INTO requests VALUES (?)", (request,))
+            if request is not None:
+                database.execute("INSERT INTO requests VALUES (?)", (request,))
             database.executemany("DELETE FROM flows WHERE id = ?", [(name,) for name in ended])
             database.executemany(
-                "INSERT INTO flows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
-                "SET path = excluded.path, changed = excluded.changed, avoided = excluded.avoided",
+                "INSERT INTO flows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET path = excluded.path, changed = excluded.changed, "
+                "avoided = excluded.avoided, rate_bits_per_s = excluded.rate_bits_per_s",
                 rows,
             )
             database.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(state.epoch),))
-            database.execute("DELETE FROM dead")
-            database.executemany("INSERT INTO dead VALUES (?, ?)", map(sorted, state.dead))
+            if state.dead != self._dead:
+                database.execute("DELETE FROM dead")
+                database.executemany("INSERT INTO dead VALUES (?, ?)", map(sorted, state.dead))
+        self._dead = state.dead
 
     def save_ports(self, host: str, state: RouteState) -> None:
         """To be called before `save`, which commits both."""
         text = json.dumps(state.ports[host])
         self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host, text))
+
+    def _path_text(self, path: tuple[int, ...] | None) -> str:
+        text = self._path_texts.get(path)
+        if text is None:
+            if len(self._path_texts) >= _MOST_TEXTS:
+                self._path_texts.clear()
+            text = self._path_texts[path] = json.dumps(path)
+        return text
 
     def roll_back(self) -> None:
         self._database.rollback()

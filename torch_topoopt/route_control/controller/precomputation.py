@@ -1,0 +1,201 @@
+"""Assignments that are computed before they are asked for (paper, section 3.4.2), in idle time.
+
+A thread of its own, with a copy of the assignment that does what the controller's has done,
+computes in C++, without the interpreter: it delays no answer. First come the predicted next events,
+one after the other and each as the first; then every single failure, of switches and of cables,
+those with most flows first. A change that comes meanwhile ends the round, and the next one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt import _core
+from torch_topoopt.route_control.controller.precomputed import Operation, StateNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from torch_topoopt.route_control.controller.prediction import PredictedEvent, TrafficPrediction
+    from torch_topoopt.route_control.controller.state import RouteState
+
+    Job = Callable[[], Any]
+
+log = logging.getLogger("torch_topoopt")
+
+_EVENTS = 8  # predicted ones that are looked at
+_MOST_NUMBERS = 2_000_000  # in all results together, some 8 bytes each
+_NICENESS = 10
+
+
+class Precomputation:
+    """Of the state that `learn` returns, which may become another one, after `prediction` has
+    learned what happened. At most `most` assignments are computed after each change. `clock` is
+    that of the prediction."""
+
+    def __init__(
+        self,
+        learn: Callable[[], RouteState],
+        prediction: TrafficPrediction,
+        most: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._learn = learn
+        self._prediction = prediction
+        self._most = most
+        self._clock = clock
+        self._state: RouteState | None = None
+        self._copy: _core.PathAssignment | None = None  # only jobs use it
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """The state is another one."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Round after round, until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(1, "precomputation", _be_nice)
+        try:
+            while True:
+                work = self.work()
+                found = None
+                try:
+                    while (job := _next(work, found)) is not None:
+                        found = await loop.run_in_executor(pool, job)
+                except Exception:
+                    log.exception("controller: nothing is precomputed until the next change")
+                    self._give_up()
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _give_up(self) -> None:
+        """A new copy the next time."""
+        if self._state is not None:
+            self._state.replays = None
+        self._state = None
+
+    def run_now(self) -> None:
+        """One round, here."""
+        work = self.work()
+        found = None
+        while (job := _next(work, found)) is not None:
+            found = job()
+
+    def compute_now(self, operation: Operation) -> None:
+        """One change of the state that is, here."""
+        state = self._learn()
+        if state is not self._state:
+            self._state, self._copy = state, state.copied()
+        self._caught_up(state)()
+        (result,) = self._computed([operation])
+        state.precomputed.node.after[operation] = result, StateNode()
+
+    def work(self) -> Generator[Job, Any, None]:
+        """Jobs for the thread; each is sent what the last one returned."""
+        state = self._learn()
+        if state is not self._state:
+            self._state, self._copy = state, state.copied()
+        root = state.precomputed.node
+        yield self._caught_up(state)
+        assert self._copy is not None
+        if self._prediction.wants_shares():
+            shares = yield self._copy.shares
+            if root is not state.precomputed.node:
+                return
+            self._prediction.set_shares(self._clock(), shares)
+        left = self._most
+        numbers = 0
+        for node, operations in self._plan(state):
+            missing = [operation for operation in operations if operation not in node.after]
+            if not missing:
+                continue
+            yield self._caught_up(state)  # the kinds of these operations
+            if root is not state.precomputed.node:
+                return
+            results = yield lambda o=operations: self._computed(o)  # type: ignore[misc]
+            if root is not state.precomputed.node:
+                return
+            for operation, result in zip(operations, results, strict=False):
+                _, node = node.after.setdefault(operation, (result, StateNode()))
+                numbers += len(result)
+                left -= 1
+            if left <= 0 or numbers > _MOST_NUMBERS:
+                return
+
+    def _plan(self, state: RouteState) -> Iterator[tuple[StateNode, list[Operation]]]:
+        """What to compute, the most likely first: changes, one after the other."""
+        root = state.precomputed.node
+        events = self._prediction.events(self._clock(), _EVENTS)
+        operations = [_operation(state, event) for event in events]
+        if operations:
+            yield root, _without_repetitions(operations)
+        for operation in operations[1:]:
+            yield root, [operation]
+        for cables in _failures(state):
+            yield root, [state.dying(cables)]
+
+    def _caught_up(self, state: RouteState) -> Job:
+        """Does to the copy what was done to the assignment."""
+        replays, state.replays = state.replays or [], []
+
+        def replay() -> None:
+            assert self._copy is not None
+            for step in replays:
+                self._copy = step(self._copy)
+
+        return replay
+
+    def _computed(self, operations: Sequence[Operation]) -> list[_core.AssignmentResult]:
+        assert self._copy is not None
+        assignment = self._copy.copy()
+        return [
+            assignment.change(_core.AssignmentChange(*operation), 1) for operation in operations
+        ]
+
+
+def _next(work: Generator[Job, Any, None], found: Any) -> Job | None:
+    try:
+        return work.send(found)
+    except StopIteration:
+        return None
+
+
+def _be_nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)  # of this thread
+
+
+def _operation(state: RouteState, event: PredictedEvent) -> Operation:
+    return state.ending(event.ids) if event.ids else state.starting(event.reports)
+
+
+def _without_repetitions(operations: Sequence[Operation]) -> list[Operation]:
+    """Those that can follow one another: no flow ends twice."""
+    ended: set[int] = set()
+    chain = []
+    for operation in operations:
+        if ended.isdisjoint(operation.ended):
+            ended.update(operation.ended)
+            chain.append(operation)
+    return chain
+
+
+def _failures(state: RouteState) -> Iterator[list[frozenset[str]]]:
+    """The cables of each switch, and each cable; those over which no flow goes are left out."""
+    loads = state.cable_loads()
+    of_switch: dict[str, list[frozenset[str]]] = {}
+    for cable in loads:
+        for switch in cable:
+            of_switch.setdefault(switch, []).append(cable)
+    groups = [*of_switch.values(), *([cable] for cable in loads)]
+    flows = [sum(loads[cable] for cable in group) for group in groups]
+    for i in sorted(range(len(groups)), key=lambda i: -flows[i]):
+        if flows[i]:
+            yield groups[i]
