@@ -53,6 +53,19 @@ class ClosNetwork:
         return {link: number for number, link in enumerate(self.links)}
 
     @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all links have the same capacity."""
+        return len(set(self.capacity.values())) <= 1
+
+    @cached_property
+    def common_spines(self) -> int | None:
+        """Of a leaf-spine network the number of live spines, if every ToR reaches each of them."""
+        if not self.spines:
+            return None
+        live = {end for start, end in self.capacity if start < self.tors}
+        return len(live) if len(live) * self.tors * 2 == len(self.capacity) else None
+
+    @cached_property
     def _graph(self) -> nx.DiGraph[int]:
         graph: nx.DiGraph[int] = nx.DiGraph(list(self.links))
         graph.add_nodes_from(range(self.tors))

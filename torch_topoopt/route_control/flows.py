@@ -46,7 +46,7 @@ class RoutingProblem:
     @cached_property
     def ends(self) -> tuple[Link, ...]:
         """The pairs that have flows, sorted."""
-        return tuple(sorted({(flow.source, flow.target) for flow in self.flows}))
+        return tuple(sorted(set(self.edges)))
 
     @cached_property
     def table(self) -> _core.SwitchedPaths:
@@ -56,15 +56,26 @@ class RoutingProblem:
     def pairs(self) -> list[int]:
         """Of each flow the number of its pair in `ends`."""
         number = {pair: i for i, pair in enumerate(self.ends)}
-        return [number[flow.source, flow.target] for flow in self.flows]
+        return [number[edge] for edge in self.edges]
 
     @cached_property
     def demands(self) -> list[float]:
         return [flow.demand for flow in self.flows]
 
+    @cached_property
+    def edges(self) -> list[Link]:
+        """Source and target of each flow."""
+        return [(flow.source, flow.target) for flow in self.flows]
+
+    @cached_property
+    def is_alike(self) -> bool:
+        """Whether all flows have the same demand."""
+        return len(set(self.demands)) <= 1
+
     def prepare(self) -> None:
-        """Lists the paths of all pairs, which schemes do otherwise when they need them."""
-        _ = self.table, self.pairs
+        """Lists flows and the paths of all pairs as schemes read them, which they do otherwise when
+        they need them."""
+        _ = self.table, self.pairs, self.demands, self.edges, self.is_alike
 
     def max_link_load(self, choice: Sequence[int]) -> float:
         """The largest demand on a link over its capacity, with path `choice[i]` for flow i."""

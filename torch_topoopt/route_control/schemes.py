@@ -53,19 +53,19 @@ def coloured_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     Raises ValueError for a network that is not leaf-spine, or where a ToR has lost a link that
     another one has: colours are of spines that all reach.
     """
-    spines = _common_spines(problem)
+    spines = problem.network.common_spines
     if spines is None:
         raise ValueError("scheme: colouring needs a leaf-spine network whose ToRs have all links")
-    return _coloured(problem)
+    return _coloured(problem, spines)
 
 
 def our_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     """Edge colouring where it is exact; else the largest flows first, and chains of changes until
     the bound is met or nothing that is tried is better."""
-    alike = len(set(problem.demands)) <= 1 and len(set(problem.network.capacity.values())) <= 1
-    if alike and _common_spines(problem) is not None:
-        return _coloured(problem)
     demands = problem.demands
+    spines = problem.network.common_spines
+    if spines is not None and problem.network.is_uniform and problem.is_alike:
+        return _coloured(problem, spines)
     order = sorted(range(len(demands)), key=lambda i: -demands[i])
     start = _greedy(problem, order)
     bound = problem.bound()
@@ -89,18 +89,5 @@ def _greedy(problem: RoutingProblem, order: range | list[int]) -> Choice:
     return problem.table.greedy(problem.pairs, problem.demands, list(order), threads)
 
 
-def _common_spines(problem: RoutingProblem) -> int | None:
-    """The number of live spines, if every ToR reaches each of them."""
-    network = problem.network
-    if not network.spines:
-        return None
-    live = {b for a, b in network.links if a < network.tors}
-    whole = len(live) * network.tors * 2 == len(network.links)
-    return len(live) if whole else None
-
-
-def _coloured(problem: RoutingProblem) -> Choice:
-    spines = _common_spines(problem)
-    assert spines is not None
-    edges = [(flow.source, flow.target) for flow in problem.flows]
-    return _core.balanced_colouring(problem.network.tors, edges, spines)
+def _coloured(problem: RoutingProblem, spines: int) -> Choice:
+    return _core.balanced_colouring(problem.network.tors, problem.edges, spines)
