@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Choice = list[int]
 
 _STEPS_PER_FLOW = 200  # of annealing
-_MOVES = 200  # random ones, after which `ours` is done
+_LEAST_MOVES, _MOST_MOVES = 200, 2000  # random ones, after which `ours` is done:
+_MOVED_FLOWS = 100_000  # so many over the number of flows
 
 
 def ecmp_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
@@ -71,7 +72,8 @@ def our_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     bound = problem.bound()
     if problem.max_link_load(start) <= bound:
         return start
-    return problem.table.improved(problem.pairs, demands, start, bound, _MOVES, seed)
+    moves = min(max(_MOVED_FLOWS // len(demands), _LEAST_MOVES), _MOST_MOVES)
+    return problem.table.improved(problem.pairs, demands, start, bound, moves, seed)
 
 
 SCHEMES: Mapping[str, Callable[..., list[int]]] = {

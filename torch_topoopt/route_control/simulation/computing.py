@@ -52,7 +52,7 @@ def iteration_compute_s(
 
 def _seconds(device: Accelerator, operator: Operator, tensor: int) -> float:
     """Both passes of one of `tensor` parts; of the whole operator where it cannot be split."""
-    ways = (Degrees(kind=kind, parameter=tensor) for kind in _SPLITS)
+    ways = [Degrees(kind=kind, parameter=tensor) for kind in _SPLITS] if tensor > 1 else []
     degrees = next((way for way in ways if may_split(operator, way)), Degrees())
     cost = shard_cost(device, operator, degrees, 1, 1)
     return cost.forward_s + cost.backward_s

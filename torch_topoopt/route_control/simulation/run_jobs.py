@@ -249,7 +249,7 @@ class _Run:
 
     def _choose(self, flows: tuple[Flow, ...], seed: int) -> dict[Flow, tuple[int, ...]]:
         """The switches that every flow goes over."""
-        if flows not in self.known:
+        if flows and flows not in self.known:
             ends = [self.running[i].hops[ring][hop] for i, ring, hop in flows]
             tor_of = self.fabric.tor_of
             switched = [
@@ -266,7 +266,7 @@ class _Run:
                 flow: self.network.paths(one.source, one.target)[path]
                 for flow, one, path in zip(flows, switched, choice, strict=True)
             }
-        return self.known[flows]
+        return self.known[flows] if flows else {}
 
 
 def _hops(ring: Sequence[int]) -> list[tuple[int, int]]:
