@@ -66,6 +66,24 @@ class ClosNetwork:
         return len(live) if len(live) * self.tors * 2 == len(self.capacity) else None
 
     @cached_property
+    def rates_at(self) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """By switch the capacities of the links that leave it, and of those that reach it."""
+        found: tuple[dict[int, list[float]], dict[int, list[float]]] = ({}, {})
+        for link, rate in self.capacity.items():
+            for end in (0, 1):
+                found[end].setdefault(link[end], []).append(rate)
+        return found
+
+    def widest(self, source: int, target: int) -> float:
+        """The capacity of the path with most, that of its narrowest link."""
+        if self.is_uniform:
+            return next(iter(self.capacity.values()))
+        return max(
+            min(self.capacity[hop] for hop in itertools.pairwise(path))
+            for path in self.paths(source, target)
+        )
+
+    @cached_property
     def _graph(self) -> nx.DiGraph[int]:
         graph: nx.DiGraph[int] = nx.DiGraph(list(self.links))
         graph.add_nodes_from(range(self.tors))

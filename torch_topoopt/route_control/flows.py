@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,21 +92,17 @@ class RoutingProblem:
         Demands that are multiples of one number fill links of equal capacity in whole steps of it.
         """
         network = self.network
-        leaving: dict[int, list[float]] = defaultdict(list)
-        reaching: dict[int, list[float]] = defaultdict(list)
-        largest = 0.0
-        for flow in self.flows:
-            leaving[flow.source].append(flow.demand)
-            reaching[flow.target].append(flow.demand)
-            widest = max(
-                min(network.capacity[hop] for hop in itertools.pairwise(path))
-                for path in network.paths(flow.source, flow.target)
-            )
-            largest = max(largest, flow.demand / widest)
-        for ends, demands_of in ((0, leaving), (1, reaching)):
-            for tor, demands in demands_of.items():
-                rates = [rate for link, rate in network.capacity.items() if link[ends] == tor]
-                largest = max(largest, _shared(demands, rates))
+        widest = [network.widest(*pair) for pair in self.ends]
+        demands, pairs = self.demands, self.pairs
+        largest = max(
+            (d / widest[pair] for d, pair in zip(demands, pairs, strict=True)), default=0.0
+        )
+        for end in (0, 1):
+            of_tor: dict[int, list[float]] = defaultdict(list)
+            for edge, demand in zip(self.edges, demands, strict=True):
+                of_tor[edge[end]].append(demand)
+            for tor, its_demands in of_tor.items():
+                largest = max(largest, _shared(its_demands, network.rates_at[end][tor]))
         return largest
 
 

@@ -69,10 +69,9 @@ def _compared(quick: bool) -> list[Cell]:
         **{"iterations": 2 if quick else 5, "seed": 0},
     }
     routed = [
-        Cell.of("figures.cells.routes:job_times", model=model, jobs=jobs, copies=count, **shared)
+        Cell.of("figures.cells.routes:job_times", model=model, jobs=3, copies=count, **shared)
         for model in models
         for count in copies
-        for jobs in (1, 3)
     ]
     wired = [
         Cell.of(
@@ -137,7 +136,7 @@ def _table(results: Results) -> list[dict[str, Any]]:
             found.append({**_ends(p), "network": name, "all_reduce_s": row["all_reduce_s"]})
         elif "schemes" in p:
             for scheme, draws in row["schemes"].items():
-                name = f"Clos, {scheme}, {p['jobs']} jobs".replace("1 jobs", "1 job")
+                name = f"Clos, {scheme}, {p['jobs']} jobs"
                 seconds = fmean(draw[0] for draw in draws)
                 found.append({**_ends(p), "network": name, "all_reduce_s": seconds})
     return found

@@ -175,7 +175,7 @@ def _failing(quick: bool) -> list[Cell]:
         *(
             Cell.of(
                 "figures.cells.routes:dead_link_loads",
-                **{"jobs": 3, "copies": 4, "dead": dead, "draws": 1 if quick else 10, "seed": 0},
+                **{"jobs": 3, "copies": 4, "dead": dead, "draws": 1 if quick else 5, "seed": 0},
             )
             for dead in (64, 256)
         ),

@@ -66,7 +66,7 @@ def test_arrivals_begin_at_0_and_the_seed_says_all() -> None:
 
 def test_jobs_that_cannot_be_placed_are_refused() -> None:
     models = [MODELS["llama2-70b"]] * 3
-    with pytest.raises(ValueError, match="models: need 3072 hosts, and there are 2048"):
+    with pytest.raises(ValueError, match="jobs: need 3072 hosts, and there are 2048"):
         draw_jobs(HostFabric(), models, 8, SECONDS)
     with pytest.raises(ValueError, match="copies: 1 is not at least 2"):
         draw_jobs(HostFabric(), models, 1, SECONDS)

@@ -21,13 +21,13 @@ _BYTES = 4  # of a parameter's gradient: full precision (section 5.1)
 
 @dataclass(frozen=True)
 class SplitModel:
-    """Table 2: the parts of one copy. `blocks` are those of the transformer."""
+    """Table 2: the parts of one copy. `blocks` are those of the transformer (0: not known)."""
 
     name: str
     parameters: float
     tensor: int
     pipeline: int
-    blocks: int
+    blocks: int = 0
 
     @property
     def parts(self) -> int:
@@ -93,27 +93,39 @@ def draw_jobs(
     `arrivals_within_s`, and the first one is at 0. `compute_s` are seconds by the model's name.
     Raises ValueError for fewer than two copies, another rule, or jobs that do not fit.
     """
-    if copies < 2:
-        raise ValueError(f"copies: {copies} is not at least 2")
-    if placed_by not in ("racks", "hosts"):
-        raise ValueError(f"placed_by: {placed_by!r} is not one of racks, hosts")
-    needed = copies * sum(model.parts for model in models)
-    if needed > fabric.hosts:
-        raise ValueError(f"models: need {needed} hosts, and there are {fabric.hosts}")
     random_ = random.Random(seed)
     arrivals = [random_.uniform(0.0, arrivals_within_s) for _ in models]
     first = min(arrivals, default=0.0)
+    placed = place_copies(fabric, models, [copies] * len(models), placed_by, random_)
+    return [
+        RingJob(model, taken, arrival_s - first, compute_s[model.name])
+        for model, taken, arrival_s in zip(models, placed, arrivals, strict=True)
+    ]
+
+
+def place_copies(
+    fabric: HostFabric,
+    models: Sequence[SplitModel],
+    copies: Sequence[int],
+    placed_by: PlacedBy,
+    random_: random.Random,
+) -> list[tuple[tuple[int, ...], ...]]:
+    """For each of `models` the hosts of so many `copies`, by the rules of `draw_jobs`, which says
+    what is refused."""
+    for count in copies:
+        if count < 2:
+            raise ValueError(f"copies: {count} is not at least 2")
+    if placed_by not in ("racks", "hosts"):
+        raise ValueError(f"placed_by: {placed_by!r} is not one of racks, hosts")
+    needed = sum(count * model.parts for model, count in zip(models, copies, strict=True))
+    if needed > fabric.hosts:
+        raise ValueError(f"jobs: need {needed} hosts, and there are {fabric.hosts}")
     free = [list(range(fabric.hosts_per_tor)) for _ in range(fabric.tors)]
-    jobs = []
-    for model, arrival_s in zip(models, arrivals, strict=True):
-        taken = [
-            _by_racks(fabric, free, model.parts, random_)
-            if placed_by == "racks"
-            else _by_hosts(fabric, free, model.parts, random_)
-            for _ in range(copies)
-        ]
-        jobs.append(RingJob(model, tuple(taken), arrival_s - first, compute_s[model.name]))
-    return jobs
+    rule = _by_racks if placed_by == "racks" else _by_hosts
+    return [
+        tuple(rule(fabric, free, model.parts, random_) for _ in range(count))
+        for model, count in zip(models, copies, strict=True)
+    ]
 
 
 def _by_racks(
