@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.route_control.simulation.jobs_document import RoutedJobs
-    from torch_topoopt.route_control.simulation.run_jobs import JobOutcome
+    from torch_topoopt.route_control.simulation.run_jobs import ReducedJob
 
 _SCHEMES = ("ecmp", "annealing", "greedy", "ours")
 # What belongs to another simulation.
@@ -43,8 +43,12 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         for done, scheme in enumerate(_SCHEMES):
             progress(done / len(_SCHEMES), scheme)
             found = run_jobs(
-                *(document.fabric(), jobs, scheme),
-                **{"iterations": document.iterations, "failures": document.failures, "seed": document.seed},
+                document.fabric(),
+                jobs,
+                scheme,
+                iterations=document.iterations,
+                failures=document.failures,
+                seed=document.seed,
             )
             results[scheme] = _rows(document, found.jobs)
     if arguments.json:
@@ -54,7 +58,7 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     return OK
 
 
-def _rows(document: RoutedJobs, outcomes: tuple[JobOutcome, ...]) -> list[dict[str, Any]]:
+def _rows(document: RoutedJobs, outcomes: tuple[ReducedJob, ...]) -> list[dict[str, Any]]:
     return [
         {
             "job": job.name,

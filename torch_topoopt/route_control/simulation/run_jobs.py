@@ -48,7 +48,7 @@ class ReducedIteration:
 
 
 @dataclass(frozen=True)
-class JobOutcome:
+class ReducedJob:
     """The iterations of one job."""
 
     iterations: tuple[ReducedIteration, ...]
@@ -63,7 +63,7 @@ class SimulatedJobs:
     """In the order of the jobs. `scheme_s` are the seconds that the scheme took, each time that it
     was asked, and `scheme_flows` the flows that it was asked about."""
 
-    jobs: tuple[JobOutcome, ...]
+    jobs: tuple[ReducedJob, ...]
     scheme_s: tuple[float, ...]
     scheme_flows: tuple[int, ...]
 
@@ -97,7 +97,7 @@ def run_jobs(
     if iterations < 1:
         raise ValueError(f"iterations: {iterations} is not at least 1")
     _check_hosts(fabric, jobs)
-    run = _Run(fabric, jobs, scheme, iterations, in_rounds, seed, clock)
+    run = _RoutedRun(fabric, jobs, scheme, iterations, in_rounds, seed, clock)
     for failure in failures:
         run.schedule(failure.at_s, failure)
     return run.finish()
@@ -115,7 +115,7 @@ def _check_hosts(fabric: HostFabric, jobs: Sequence[RingJob]) -> None:
 
 
 @dataclass
-class _Running:
+class _ReducingJob:
     """A job, its hops ring by ring, and of the AllReduce at hand when it began, the transfers that
     are not done with their rings, and all transfers."""
 
@@ -130,7 +130,7 @@ class _Running:
 Flow = tuple[int, int, int]  # job, ring, hop
 
 
-class _Run:
+class _RoutedRun:
     # parameters: those of run_jobs
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Run:
         self.scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
         self.stays = scheme == STAYS
         self.iterations, self.in_rounds, self.seed, self.clock = iterations, in_rounds, seed, clock
-        self.running = [_Running(job, [_hops(ring) for ring in job.rings]) for job in jobs]
+        self.running = [_ReducingJob(job, [_hops(ring) for ring in job.rings]) for job in jobs]
         self.transfers = _core.RingTransfers(fabric.capacity)
         self.dead: set[int] = set()
         self.network = fabric.whole
@@ -176,7 +176,7 @@ class _Run:
             if changed:
                 self._assign()
         return SimulatedJobs(
-            tuple(JobOutcome(tuple(one.done)) for one in self.running),
+            tuple(ReducedJob(tuple(one.done)) for one in self.running),
             tuple(self.scheme_s),
             tuple(self.scheme_flows),
         )
