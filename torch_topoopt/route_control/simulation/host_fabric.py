@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
@@ -60,10 +60,7 @@ class HostFabric:
                 raise ValueError(f"spine: {spine} is not one of {self.spines}")
         if len(set(dead)) == self.spines:
             raise ValueError(f"spine: all {self.spines} are dead")
-        if not dead:
-            return self.whole
-        gone = [(tor, spine) for tor in range(self.tors) for spine in sorted(set(dead))]
-        return leaf_spine(self.tors, self.spines, dead_links=gone)
+        return _without(self.tors, self.spines, frozenset(dead)) if dead else self.whole
 
     @property
     def capacity(self) -> list[float]:
@@ -77,3 +74,9 @@ class HostFabric:
         numbers = self.whole.link_numbers
         between = [numbers[hop] for hop in itertools.pairwise(switches)]
         return [first + source, *between, first + self.hosts + target]
+
+
+@lru_cache(maxsize=32)
+def _without(tors: int, spines: int, dead: frozenset[int]) -> ClosNetwork:
+    gone = [(tor, spine) for tor in range(tors) for spine in sorted(dead)]
+    return leaf_spine(tors, spines, dead_links=gone)

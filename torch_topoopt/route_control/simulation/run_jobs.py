@@ -98,6 +98,8 @@ def run_jobs(
         raise ValueError(f"iterations: {iterations} is not at least 1")
     _check_hosts(fabric, jobs)
     run = _RoutedRun(fabric, jobs, scheme, iterations, in_rounds, seed, clock)
+    failures = list(failures)
+    fabric.without([failure.spine for failure in failures])  # whether that can be
     for failure in failures:
         run.schedule(failure.at_s, failure)
     return run.finish()
@@ -149,7 +151,6 @@ class _RoutedRun:
         self.running = [_ReducingJob(job, [_hops(ring) for ring in job.rings]) for job in jobs]
         self.transfers = _core.RingTransfers(fabric.capacity)
         self.dead: set[int] = set()
-        self.network = fabric.whole
         self.known: dict[tuple[Flow, ...], dict[Flow, tuple[int, ...]]] = {}
         self.owner: dict[int, int] = {}  # transfer -> job
         self.events: list[tuple[float, int, SpineFailure | int]] = []
@@ -184,7 +185,6 @@ class _RoutedRun:
     def _handle(self, event: SpineFailure | int) -> None:
         if isinstance(event, SpineFailure):
             self.dead.add(event.spine)
-            self.network = self.fabric.without(self.dead)
             self.known.clear()
             return
         one = self.running[event]
@@ -256,14 +256,15 @@ class _RoutedRun:
                 SwitchedFlow(tor_of(source), tor_of(target), job=flow[0])
                 for flow, (source, target) in zip(flows, ends, strict=True)
             ]
-            problem = RoutingProblem(self.network, switched)
+            network = self.fabric.without(self.dead)
+            problem = RoutingProblem(network, switched)
             problem.prepare()
             began = self.clock()
             choice = self.scheme(problem, seed)
             self.scheme_s.append(self.clock() - began)
             self.scheme_flows.append(len(flows))
             self.known[flows] = {
-                flow: self.network.paths(one.source, one.target)[path]
+                flow: network.paths(one.source, one.target)[path]
                 for flow, one, path in zip(flows, switched, choice, strict=True)
             }
         return self.known[flows] if flows else {}
