@@ -464,6 +464,39 @@ class SwitchedPaths:
         The demand on every link.
         """
 
+class RingTransfers:
+    """
+    AllReduce rings on shared links of `capacity` bytes per second: in each of its rounds every hop
+    of a ring sends, and the next round begins when all have.
+    """
+    def __init__(self, capacity: collections.abc.Sequence[float]) -> None: ...
+    def advance(self, until_s: float) -> list[int]:
+        """
+        Goes on until rings end, or `until_s`. The rings that ended then.
+        """
+    def ended_flows(self, ring: int) -> tuple[int, float, float, float]:
+        """
+        Of the flows of `ring` that ended: their number, and sums of their seconds, of their rates
+        in bytes per second, and of their bytes.
+        """
+    def reroute(
+        self, ring: int, hops: collections.abc.Sequence[collections.abc.Sequence[int]]
+    ) -> None:
+        """
+        The hops of `ring` go on over these paths.
+        """
+    def start(
+        self,
+        hops: collections.abc.Sequence[collections.abc.Sequence[int]],
+        size_bytes: float,
+        rounds: int,
+    ) -> int:
+        """
+        The number of a ring that begins now; `hops` are lists of links.
+        """
+    @property
+    def now_s(self) -> float: ...
+
 class RingSearch:
     """
     Annealing over unions of rings and links.

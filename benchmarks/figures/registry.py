@@ -17,6 +17,8 @@ _MODULES = (
     "heatmaps",
     "moving",
     "paths",
+    "route_control",
+    "routes",
     "shared",
     "testbed",
     "tree_rings",
@@ -35,9 +37,10 @@ def all_figures() -> dict[str, Figure]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Tables after figures; 2 before 11a before 11b."""
+    """Tables after figures, route control last; 2 before 11a before 11b."""
     digits = "".join(c for c in name if c.isdigit())
-    return int(not name[0].isdigit()), int(digits or 0), name
+    group = 2 if name.startswith("route-") else int(not name[0].isdigit())
+    return group, int(digits or 99), name
 
 
 def chosen(figures: Mapping[str, Figure], names: Iterable[str]) -> list[Figure]:

@@ -1,4 +1,4 @@
-// Max-min fair rates of flows for Python, apart from a simulation.
+// Max-min fair rates of flows for Python, apart from a simulation of an iteration.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -7,10 +7,12 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "sim/flow/max_min_rates.h"
+#include "sim/flow/ring_transfers.h"
 
 namespace py = pybind11;
 
@@ -69,6 +71,28 @@ void bindMaxMin(py::module_& module) {
              py::call_guard<py::gil_scoped_release>(),
              "Of each flow its max-min fair rate, in the unit of `capacity`, and the link that "
              "holds it back. `paths` are lists of links, one for each flow.");
+  py::class_<RingTransfers>(
+      module, "RingTransfers",
+      "AllReduce rings on shared links of `capacity` bytes per second: in each of its rounds every "
+      "hop of a ring sends, and the next round begins when all have.")
+      .def(py::init<std::vector<double>>(), py::arg("capacity"))
+      .def("start", &RingTransfers::start, py::arg("hops"), py::arg("size_bytes"),
+           py::arg("rounds"), "The number of a ring that begins now; `hops` are lists of links.")
+      .def("reroute", &RingTransfers::reroute, py::arg("ring"), py::arg("hops"),
+           "The hops of `ring` go on over these paths.")
+      .def("advance", &RingTransfers::advance, py::arg("until_s"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Goes on until rings end, or `until_s`. The rings that ended then.")
+      .def_property_readonly("now_s", &RingTransfers::now)
+      .def(
+          "ended_flows",
+          [](const RingTransfers& transfers, int ring) {
+            const EndedFlows& ended = transfers.endedFlows(ring);
+            return std::make_tuple(ended.count, ended.seconds, ended.bytes_per_s, ended.bytes);
+          },
+          py::arg("ring"),
+          "Of the flows of `ring` that ended: their number, and sums of their seconds, of their "
+          "rates in bytes per second, and of their bytes.");
 }
 
 }  // namespace topoopt

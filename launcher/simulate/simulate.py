@@ -16,7 +16,7 @@ from torch_topoopt.launcher import (
 )
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import planning
-from torch_topoopt.launcher.simulate import shared_cluster
+from torch_topoopt.launcher.simulate import routed_jobs, shared_cluster
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ links of its own, and on networks of switches, where their flows share links. FI
    "architectures": [{"name": "topoopt"}, {"name": "fat-tree", "server_gbps": 200}],
    "jobs": [{"model": "vgg", "servers": 16, "arrival_s": 0, "iterations": 1000}]}
 
+--routed-jobs FILE: jobs whose rings of hosts reduce gradients over a leaf-spine network, under
+ECMP, simulated annealing, the greedy and our scheme of `topoopt controller` (docs/routes.md):
+
+  {"version": 1, "tors": 8, "spines": 4, "hosts_per_tor": 8, "link_gbps": 100,
+   "jobs": [{"name": "llm", "parameters": 7e9, "tensor": 4, "pipeline": 2, "copies": 4,
+             "compute_s": 0.5, "arrival_s": 0}],
+   "iterations": 10, "placed_by": "racks", "failures": [{"at_s": 5, "spine": 0}], "seed": 0}
+
 --flows FILE: explicit paths, sizes and dependencies; a flow starts when all that it depends on are
 delivered. One record per line, # begins a comment:
 
@@ -57,7 +65,8 @@ _EXAMPLES = """\
   topoopt simulate runs/2026-01-31T12-00-00/plan.json
   topoopt simulate plan.json --model vgg --iterations 3
   topoopt simulate plan.json --architecture fat-tree
-  topoopt simulate --jobs jobs.json"""
+  topoopt simulate --jobs jobs.json
+  topoopt simulate --routed-jobs jobs.json"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -67,6 +76,11 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--flows", metavar="FILE", help="links and flows, in the format above")
     options.add_argument(
         "--jobs", metavar="FILE", help="a cluster and the jobs that share it, in the format above"
+    )
+    options.add_argument(
+        "--routed-jobs",
+        metavar="FILE",
+        help="jobs on a leaf-spine network whose paths a controller chooses, in the format above",
     )
     options.add_argument(
         "--model",
@@ -112,6 +126,8 @@ def main(argv: list[str]) -> int:
     if arguments.until is not None and not arguments.until > 0:
         raise InputError(f"until: {arguments.until} is not above 0")
     options = packet_options.given_options(arguments)
+    if arguments.routed_jobs is not None:
+        return routed_jobs.main(arguments, options)
     if arguments.jobs is not None:
         return shared_cluster.main(arguments, options)
     options.pop("ring_steps", None)  # belongs to the program
@@ -155,7 +171,10 @@ def _program(
     from torch_topoopt import sim
 
     if (arguments.plan is None) == (arguments.flows is None):
-        raise InputError("give a PLAN, --flows FILE or --jobs FILE (see `topoopt simulate --help`)")
+        raise InputError(
+            "give a PLAN, --flows FILE, --jobs FILE or --routed-jobs FILE "
+            "(see `topoopt simulate --help`)"
+        )
     if arguments.flows is not None:
         for option in ("model", "iterations", "architecture", "batch_size", "ring_steps"):
             if getattr(arguments, option) is not None:

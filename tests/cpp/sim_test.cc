@@ -23,6 +23,7 @@
 #include "sim/flow/flow_network.h"
 #include "sim/flow/link_pairs.h"
 #include "sim/flow/max_min_rates.h"
+#include "sim/flow/ring_transfers.h"
 
 namespace topoopt {
 namespace {
@@ -342,6 +343,46 @@ TEST(FlowProgramTest, SurvivesTextThatIsCutAnywhere) {
       parseFlowProgram(text.substr(0, size));
     } catch (const std::invalid_argument& error) {
       EXPECT_EQ(std::string(error.what()).rfind("line ", 0), 0U) << error.what();
+    }
+  }
+}
+
+TEST(RingTransfersTest, RingsComeGoAndTakeOtherPathsWithoutLosingBytes) {
+  std::mt19937 random(4);
+  for (int trial = 0; trial < 20; ++trial) {
+    const int links = 2 + static_cast<int>(random() % 6);
+    RingTransfers transfers(std::vector<double>(links, 4.0));
+    const auto drawn = [&](int hops) {
+      std::vector<LinkPath> paths(hops);
+      for (LinkPath& path : paths) {
+        path.assign(1 + random() % 3, 0);
+        for (int& link : path) link = static_cast<int>(random() % links);
+      }
+      return paths;
+    };
+    std::map<int, std::pair<int, int>> left;  // ring -> hops, rounds
+    int begun = 0;
+    for (double until_s = 1; begun < 12 || !left.empty(); until_s += 1) {
+      if (begun < 12) {
+        const int hops = 1 + static_cast<int>(random() % 4);
+        const int rounds = 1 + static_cast<int>(random() % 3);
+        left[transfers.start(drawn(hops), 3.0, rounds)] = {hops, rounds};
+        ++begun;
+      }
+      for (const auto& [ring, of] : left) {
+        if (random() % 3 == 0) transfers.reroute(ring, drawn(of.first));
+      }
+      while (transfers.now() < until_s) {
+        const std::vector<int> ended = transfers.advance(until_s);
+        if (ended.empty()) break;
+        for (int ring : ended) {
+          const auto [hops, rounds] = left.at(ring);
+          EXPECT_EQ(transfers.endedFlows(ring).count, hops * rounds);
+          EXPECT_NEAR(transfers.endedFlows(ring).bytes, 3.0 * hops * rounds, 1e-6);
+          left.erase(ring);
+        }
+      }
+      ASSERT_LT(until_s, 1000);
     }
   }
 }

@@ -47,6 +47,7 @@ GIVEN = (
     Given("docs/profiling.md", "models.py", "# models.py"),
     Given("docs/routes.md", "flows.json", "[[0, 1], [0, 2]"),
     Given("docs/routes.md", "dead.json", "[[0, 1], [3, 0]]"),
+    Given("docs/routes.md", "routed.json", '{"version": 1, "tors"'),
     Given("docs/extending.md", "mine.py", "# mine.py"),
     Given("docs/extending.md", "twin.py", "# twin.py"),
 )

@@ -173,8 +173,11 @@ def test_a_plan_runs_packet_by_packet_on_another_architecture(
     [
         (["--flows", "missing.txt"], "missing.txt: cannot be read: No such file"),
         (["--flows", "{flows}", "--level", "atoms"], "level: 'atoms' is not one of flow, packet"),
-        ([], "give a PLAN, --flows FILE or --jobs FILE"),
-        (["plan.json", "--flows", "{flows}"], "give a PLAN, --flows FILE or --jobs FILE"),
+        ([], "give a PLAN, --flows FILE, --jobs FILE or --routed-jobs FILE"),
+        (
+            ["plan.json", "--flows", "{flows}"],
+            "give a PLAN, --flows FILE, --jobs FILE or --routed-jobs FILE",
+        ),
         (["--flows", "{flows}", "--iterations", "2"], "--iterations: belongs to a PLAN"),
         (["missing.json"], "missing.json: cannot read this Plan"),
         (["--flows", "{flows}", "--until", "0"], "until: 0.0 is not above 0"),

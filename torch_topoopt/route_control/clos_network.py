@@ -57,16 +57,7 @@ class ClosNetwork:
         return {link: number for number, link in enumerate(self.links)}
 
     @cached_property
-    def shared_spines(self) -> int | None:
-        """The number of live spines, if every ToR reaches each of them; None elsewhere."""
-        if not self.spines:
-            return None
-        live = {b for a, b in self.links if a < self.tors}
-        whole = len(live) * self.tors * 2 == len(self.links)
-        return len(live) if whole else None
-
-    @cached_property
-    def is_even(self) -> bool:
+    def is_uniform(self) -> bool:
         """Whether all links have the same capacity."""
         return len(set(self.capacity.values())) <= 1
 
@@ -78,6 +69,32 @@ class ClosNetwork:
             if (b, a) in self.capacity:
                 found.setdefault(a, set()).add(b)
         return found
+
+    @cached_property
+    def common_spines(self) -> int | None:
+        """Of a leaf-spine network the number of live spines, if every ToR reaches each of them."""
+        if not self.spines:
+            return None
+        live = {end for start, end in self.capacity if start < self.tors}
+        return len(live) if len(live) * self.tors * 2 == len(self.capacity) else None
+
+    @cached_property
+    def rates_at(self) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """By switch the capacities of the links that leave it, and of those that reach it."""
+        found: tuple[dict[int, list[float]], dict[int, list[float]]] = ({}, {})
+        for link, rate in self.capacity.items():
+            for end in (0, 1):
+                found[end].setdefault(link[end], []).append(rate)
+        return found
+
+    def widest(self, source: int, target: int) -> float:
+        """The capacity of the path with most, that of its narrowest link."""
+        if self.is_uniform:
+            return next(iter(self.capacity.values()))
+        return max(
+            min(self.capacity[hop] for hop in itertools.pairwise(path))
+            for path in self.paths(source, target)
+        )
 
     @cached_property
     def _graph(self) -> nx.DiGraph[int]:

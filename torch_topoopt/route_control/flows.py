@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,7 +45,7 @@ class RoutingProblem:
     @cached_property
     def ends(self) -> tuple[Link, ...]:
         """The pairs that have flows, sorted."""
-        return tuple(sorted({(flow.source, flow.target) for flow in self.flows}))
+        return tuple(sorted(set(self.edges)))
 
     @cached_property
     def table(self) -> _core.SwitchedPaths:
@@ -56,22 +55,27 @@ class RoutingProblem:
     def pairs(self) -> list[int]:
         """Of each flow the number of its pair in `ends`."""
         number = {pair: i for i, pair in enumerate(self.ends)}
-        return [number[flow.source, flow.target] for flow in self.flows]
+        return [number[edge] for edge in self.edges]
 
     @cached_property
     def demands(self) -> list[float]:
         return [flow.demand for flow in self.flows]
 
     @cached_property
-    def is_even(self) -> bool:
-        """Whether all flows demand the same."""
+    def edges(self) -> list[Link]:
+        """Source and target of each flow."""
+        return [(flow.source, flow.target) for flow in self.flows]
+
+    @cached_property
+    def is_alike(self) -> bool:
+        """Whether all flows have the same demand."""
         return len(set(self.demands)) <= 1
 
     def prepare(self) -> None:
         """Finds what schemes find otherwise when they need it: the paths of all pairs, the pairs
         of flows, and whether demands and capacities are alike."""
-        _ = self.table, self.pairs, self.is_even
-        _ = self.network.is_even, self.network.shared_spines
+        _ = self.table, self.pairs, self.is_alike
+        _ = self.network.is_uniform, self.network.common_spines
 
     def max_link_load(self, choice: Sequence[int]) -> float:
         """The largest demand on a link over its capacity, with path `choice[i]` for flow i."""
@@ -89,21 +93,17 @@ class RoutingProblem:
         Demands that are multiples of one number fill links of equal capacity in whole steps of it.
         """
         network = self.network
-        leaving: dict[int, list[float]] = defaultdict(list)
-        reaching: dict[int, list[float]] = defaultdict(list)
-        largest = 0.0
-        for flow in self.flows:
-            leaving[flow.source].append(flow.demand)
-            reaching[flow.target].append(flow.demand)
-            widest = max(
-                min(network.capacity[hop] for hop in itertools.pairwise(path))
-                for path in network.paths(flow.source, flow.target)
-            )
-            largest = max(largest, flow.demand / widest)
-        for ends, demands_of in ((0, leaving), (1, reaching)):
-            for tor, demands in demands_of.items():
-                rates = [rate for link, rate in network.capacity.items() if link[ends] == tor]
-                largest = max(largest, _shared(demands, rates))
+        widest = [network.widest(*pair) for pair in self.ends]
+        demands, pairs = self.demands, self.pairs
+        largest = max(
+            (d / widest[pair] for d, pair in zip(demands, pairs, strict=True)), default=0.0
+        )
+        for end in (0, 1):
+            of_tor: dict[int, list[float]] = defaultdict(list)
+            for edge, demand in zip(self.edges, demands, strict=True):
+                of_tor[edge[end]].append(demand)
+            for tor, its_demands in of_tor.items():
+                largest = max(largest, _shared(its_demands, network.rates_at[end][tor]))
         return largest
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Choice = list[int]
 
 _STEPS_PER_FLOW = 200  # of annealing
-_MOVES = 200  # random ones, after which `ours` is done
+_LEAST_MOVES, _MOST_MOVES = 200, 2000  # random ones, after which `ours` is done:
+_MOVED_FLOWS = 100_000  # so many over the number of flows
 
 
 def ecmp_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
@@ -53,24 +54,26 @@ def coloured_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     Raises ValueError for a network that is not leaf-spine, or where a ToR has lost a link that
     another one has: colours are of spines that all reach.
     """
-    if problem.network.shared_spines is None:
+    spines = problem.network.common_spines
+    if spines is None:
         raise ValueError("scheme: colouring needs a leaf-spine network whose ToRs have all links")
-    return _coloured(problem)
+    return _coloured(problem, spines)
 
 
 def our_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     """Edge colouring where it is exact; else the largest flows first, and chains of changes until
     the bound is met or nothing that is tried is better."""
-    network = problem.network
-    if problem.is_even and network.is_even and network.shared_spines is not None:
-        return _coloured(problem)
     demands = problem.demands
+    spines = problem.network.common_spines
+    if spines is not None and problem.network.is_uniform and problem.is_alike:
+        return _coloured(problem, spines)
     order = sorted(range(len(demands)), key=lambda i: -demands[i])
     start = _greedy(problem, order)
     bound = problem.bound()
     if problem.max_link_load(start) <= bound:
         return start
-    return problem.table.improved(problem.pairs, demands, start, bound, _MOVES, seed)
+    moves = min(max(_MOVED_FLOWS // len(demands), _LEAST_MOVES), _MOST_MOVES)
+    return problem.table.improved(problem.pairs, demands, start, bound, moves, seed)
 
 
 SCHEMES: Mapping[str, Callable[..., list[int]]] = {
@@ -88,7 +91,5 @@ def _greedy(problem: RoutingProblem, order: range | list[int]) -> Choice:
     return problem.table.greedy(problem.pairs, problem.demands, list(order), threads)
 
 
-def _coloured(problem: RoutingProblem) -> Choice:
-    spines = problem.network.shared_spines
-    assert spines is not None
+def _coloured(problem: RoutingProblem, spines: int) -> Choice:
     return _core.coloured_pairs(problem.network.tors, problem.ends, problem.pairs, spines)

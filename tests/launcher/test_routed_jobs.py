@@ -1,0 +1,101 @@
+"""`topoopt simulate --routed-jobs`: jobs on a leaf-spine network under schemes of route control."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.launcher.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = {
+    **{"name": "llm", "parameters": 5e9, "tensor": 2, "pipeline": 2, "copies": 4},
+    "compute_s": 0.5,
+}
+DOCUMENT = {
+    **{"version": 1, "tors": 4, "spines": 4, "hosts_per_tor": 4, "link_gbps": 100},
+    **{"jobs": [JOB], "iterations": 2, "placed_by": "hosts"},
+}
+
+
+def run(tmp_path: Path, changes: dict[str, Any], *options: str) -> int:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({**DOCUMENT, **changes}))
+    return main(["simulate", "--routed-jobs", str(path), *options])
+
+
+def test_every_scheme_has_the_times_of_every_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, {}, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["hosts"] == 16
+    assert set(found["schemes"]) == {"ecmp", "annealing", "greedy", "ours"}
+    alone_s = 2 * 3 / 4 * 5e9 * 4 / 4 * 8 / 100e9
+    ours, ecmp = (found["schemes"][name][0] for name in ("ours", "ecmp"))
+    assert ours["iterations"] == 2
+    assert ours["all_reduce_s"] == pytest.approx(alone_s), "four spines for four hosts of a ToR"
+    assert ecmp["all_reduce_s"] >= ours["all_reduce_s"]
+    assert run(tmp_path, {}, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_people_get_a_table_for_every_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [{**JOB, "copies": 2}, {**JOB, "name": "other", "copies": 2, "arrival_s": 1.0}]
+    failures = [{"at_s": 0.6, "spine": 3}]
+    assert run(tmp_path, {"jobs": jobs, "placed_by": "racks", "failures": failures}) == 0
+    shown = capsys.readouterr().out
+    assert "llm, rings of 2, 8 hosts" in shown
+    assert "other, rings of 2, 8 hosts" in shown
+    assert shown.count("annealing") == 2
+    assert "times as long as ours" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"jobs": []}, "jobs: there is none"),
+        ({"jobs": [{**JOB, "copies": 1}]}, "jobs[0].copies: 1 is not in 2..1000000"),
+        ({"jobs": [{**JOB, "copies": 5}]}, "jobs: need 20 hosts, and there are 16"),
+        ({"jobs": [{**JOB, "parameters": 0}]}, "jobs[0].parameters: 0.0 is not above 0"),
+        ({"jobs": [{**JOB, "compute_s": -1}]}, "jobs[0].compute_s: -1.0 is not a number from 0"),
+        ({"placed_by": "lot"}, "placed_by: 'lot' is not one of 'racks', 'hosts'"),
+        ({"link_gbps": 0}, "link_gbps: 0.0 is not a number above 0"),
+        ({"tors": 0}, "tors: 0 is not in 1..1000000"),
+        ({"tors": 100_000}, "hosts_per_tor: 400000 hosts are more than 65536"),
+        ({"failures": [{"at_s": 0, "spine": 4}]}, "failures[0].spine: 4 is not in 0..3"),
+        (
+            {"failures": [{"at_s": 0, "spine": spine} for spine in range(4)]},
+            "failures: no spine of 4 is left",
+        ),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_a_document_that_is_wrong_is_one_line(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, changes) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--iterations", "3"], "--iterations: belongs to another simulation"),
+        (["--jobs", "x.json"], "--jobs: belongs to another simulation"),
+        (["--level", "packet"], "level: 'packet': --routed-jobs is simulated at level flow"),
+    ],
+)
+def test_options_of_other_simulations_are_refused(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, {}, *options) == 2
+    assert message in capsys.readouterr().err
