@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import httpx
+
+from torch_topoopt.route_control.network_file import NetworkFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,12 +31,13 @@ class ControllerRefused(ValueError):  # noqa: N818
 @dataclass(frozen=True)
 class FlowAssignment:
     """`path` are switches by name, None where none is left; without a `source_port` for it the
-    flow is left to ECMP."""
+    flow is left to ECMP. `source_ports` are all that take the path, `source_port` first."""
 
     id: str
     path: tuple[str, ...] | None
     source_port: int | None
     rate_bits_per_s: float | None
+    source_ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class ControllerClient:
     def close(self) -> None:
         self._http.close()
 
+    def network(self) -> NetworkFile:
+        """The network file as the controller has it."""
+        return NetworkFile.from_json(json.dumps(self._answered("GET", "/v1/network")))
+
     def set_ports(self, host: str, ports: Mapping[str, Mapping[int, Sequence[str]]]) -> Assignments:
         """Which source port of `host` takes which path to which target host."""
         plain = {
@@ -71,7 +79,8 @@ class ControllerClient:
         return self._send("PUT", f"/v1/hosts/{quote(host, safe='')}", {"ports": plain})
 
     def start(self, job: str, flows: Sequence[FlowReport]) -> Assignments:
-        """Reports flows that start; their paths, in the same order."""
+        """Reports flows that start; their paths, in the same order. Flows that are there already,
+        with the same report, are none that is refused: a rank may report anew."""
         body = {"job": job, "flows": [asdict(flow) for flow in flows]}
         return self._send("POST", "/v1/flows", body)
 
@@ -100,6 +109,20 @@ class ControllerClient:
         return self._call(method, path, json={"request": secrets.token_hex(16), **body})
 
     def _call(self, method: str, path: str, **how: Any) -> Assignments:
+        value = self._answered(method, path, **how)
+        flows = (
+            FlowAssignment(
+                flow["id"],
+                None if flow["path"] is None else tuple(flow["path"]),
+                flow["source_port"],
+                flow["rate_bits_per_s"],
+                tuple(flow["source_ports"]),
+            )
+            for flow in value["flows"]
+        )
+        return Assignments(value["epoch"], tuple(flows))
+
+    def _answered(self, method: str, path: str, **how: Any) -> Any:
         try:
             answer = self._http.request(method, path, **how)
             value = answer.json()
@@ -111,13 +134,4 @@ class ControllerClient:
             raise ControllerUnavailable(f"controller: {value.get('error')}")
         if answer.status_code >= 400:
             raise ControllerRefused(f"controller: {value.get('error')}")
-        flows = (
-            FlowAssignment(
-                flow["id"],
-                None if flow["path"] is None else tuple(flow["path"]),
-                flow["source_port"],
-                flow["rate_bits_per_s"],
-            )
-            for flow in value["flows"]
-        )
-        return Assignments(value["epoch"], tuple(flows))
+        return value
