@@ -4,8 +4,8 @@ A lost cable is opened as it was at the start: its source connects to its target
 stays open while the job runs, and both prove who they are (handshake.py). What was on its way when
 the cable was lost has gone other ways meanwhile (csrc/transport/endpoint_cables.cc).
 
-A cable that is in use may be opened anew, too, from another source port, and so over another path of
-a switched network: the old connection is used until both ends have the new one.
+A cable that is in use may be opened anew, too, from another source port, and so over another path
+of a switched network: the old connection is used until both ends have the new one.
 """
 
 from __future__ import annotations
@@ -112,8 +112,7 @@ class CableKeeper:
         with self._handshakes:
             while not self._closing and (session := self._session()) is not None:
                 lost = session.lost_cables()
-                self._begin_moves(session, lost)
-                wait_s = self._dial(lost)
+                wait_s = min(self._begin_moves(session, lost), self._dial(lost))
                 self._look_at_speeds(session)
                 del session
                 for outcome in self._handshakes.poll(wait_s):
@@ -136,8 +135,8 @@ class CableKeeper:
                 self._dialling.add(link)
         return _RETRY_S if wanted else float("inf")
 
-    def _begin_moves(self, session: CableSession, lost: list[int]) -> None:
-        """Dials what is to move and is in use; what is lost is dialled anyway."""
+    def _begin_moves(self, session: CableSession, lost: list[int]) -> float:
+        """Dials what is to move and is in use, and what is lost anyway; seconds until it is due."""
         wanted, self._postponed = self._postponed, []
         while not self._to_move.empty():
             wanted.append(self._to_move.get())
@@ -145,7 +144,11 @@ class CableKeeper:
             number = self._number[ends_of(link)]
             if link in self._dialling:
                 self._postponed.append(link)  # until that has an outcome, which wakes this thread
-            elif number not in lost and session.begin_move(number):
+            elif number in lost:
+                pass
+            elif not session.begin_move(number):  # it is about to be lost, or to be in use
+                self._postponed.append(link)
+            else:
                 try:
                     self._ports.dial(link, self._handshakes, _DIAL_TIMEOUT_S)
                 except OSError as error:
@@ -154,6 +157,7 @@ class CableKeeper:
                 else:
                     self._dialling.add(link)
                     self._moving.add(link)
+        return _RETRY_S if self._postponed else float("inf")
 
     def _look_at_speeds(self, session: CableSession) -> None:
         if self._watcher is None:

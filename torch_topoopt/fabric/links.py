@@ -291,9 +291,7 @@ class ServerPorts:
         refused: list[int] = []
         for source_port in (*chosen.ports_of(link), 0):
             try:
-                connection = start_connecting(
-                    near, far, self._wiring.tcp_port_of(far), source_port
-                )
+                connection = start_connecting(near, far, self._wiring.tcp_port_of(far), source_port)
             except OSError as error:
                 if not source_port or error.errno not in _PORT_REFUSED:
                     raise

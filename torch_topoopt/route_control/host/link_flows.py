@@ -29,10 +29,11 @@ class LinkFlow:
     planned_bytes: int | None
 
 
-def job_name(wiring: Wiring, *parts: str) -> str:
-    """Of a job, the same on all its hosts: what distinguishes it from others is in the wiring's
-    addresses and in `parts`."""
-    text = "\0".join((wiring.to_json(), *parts))
+def job_name(wiring: Wiring, *parts: object) -> str:
+    """Of a job, the same on all its hosts: it is distinguished from others by its plan, by where
+    its ports listen, and by `parts`."""
+    ports = sorted((port.address, wiring.tcp_port_of(port)) for port in wiring.ports)
+    text = repr((wiring.plan_digest, ports, *parts))
     return f"job-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
