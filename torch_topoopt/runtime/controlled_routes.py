@@ -14,7 +14,7 @@ from torch_topoopt.route_control.host.settings import controller_settings
 from torch_topoopt.runtime import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from torch_topoopt.fabric.cable_keeper import CableKeeper
@@ -59,10 +59,23 @@ def _note(server: int) -> Any:
     return note
 
 
+@contextlib.contextmanager
+def closed_on_failure(agent: RouteAgent | None) -> Iterator[None]:
+    """Ends the flows that `agent` has reported if what is done inside fails."""
+    try:
+        yield
+    except BaseException:
+        if agent is not None:
+            agent.close()
+        raise
+
+
 def follow(
-    agent: RouteAgent, plan: Plan, wiring: Wiring, session: Any, keeper: CableKeeper
+    agent: RouteAgent | None, plan: Plan, wiring: Wiring, session: Any, keeper: CableKeeper | None
 ) -> None:
     """The links are there, and moved by the agent from now on. It keeps neither of the last two."""
+    if agent is None or keeper is None:
+        return
     from torch_topoopt.route_control.host.agent import Connections
 
     known, keeping, ports = weakref.ref(session), weakref.ref(keeper), wiring.by_port()

@@ -216,14 +216,10 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     plan, wiring, layout = network.plan, network.wiring, network.layout
     timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
     agent = controlled_routes.started_agent(plan, wiring, layout, place, meeting.life)
-    try:
+    with controlled_routes.closed_on_failure(agent):
         links = open_rank_links(
             plan, wiring, layout, place.index, meeting, timeouts, network.listeners, version, agent
         )
-    except BaseException:
-        if agent is not None:
-            agent.close()
-        raise
     for link in links.planned:
         log_link(link, wiring)
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
@@ -248,8 +244,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     job.end_supervision = end_supervision
     job.agent = agent
     job.keeper = _keeper_of(job, links, encrypted=encrypted)
-    if agent is not None and job.keeper is not None:
-        controlled_routes.follow(agent, plan, wiring, session, job.keeper)
+    controlled_routes.follow(agent, plan, wiring, session, job.keeper)
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout, meeting)
@@ -258,13 +253,17 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         raise
     jobs[:] = [*(other for other in jobs if not other.session.closed), job]
     if "TOPOOPT_RUN_DIR" in os.environ:
-        known = weakref.ref(job)  # else the meter would keep the links of a past job open
-        job.meter = IterationMeter(
-            lambda: _begin_iteration(known()),
-            lambda first, count: _iteration_bytes(known(), first, count),
-        )
-        job.end_meter = job.meter.install()
+        _install_meter(job)
     return job
+
+
+def _install_meter(job: Job) -> None:
+    known = weakref.ref(job)  # else the meter would keep the links of a past job open
+    job.meter = IterationMeter(
+        lambda: _begin_iteration(known()),
+        lambda first, count: _iteration_bytes(known(), first, count),
+    )
+    job.end_meter = job.meter.install()
 
 
 def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | None:
