@@ -219,7 +219,7 @@ class Session:
     @property
     def cables_event(self) -> int:
         """
-        An eventfd: lost_cables() may have changed. -1 without cables.
+        An eventfd: lost_cables() or slow_cables() may have changed. -1 without cables.
         """
     @property
     def closed(self) -> bool: ...

@@ -56,6 +56,13 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--scheme", choices=_SCHEMES, default="ours", help="as of topoopt assign (default: ours)"
     )
+    options.add_argument(
+        "--lease",
+        type=float,
+        metavar="SECONDS",
+        default=60.0,
+        help="flows of a host that was not heard of for so long end (default: 60)",
+    )
     shared_options.add(options, "json")
     return options
 
@@ -64,13 +71,19 @@ def main(argv: list[str]) -> int:
     """Runs the verb, until a signal; raises Interrupted then."""
     arguments = make_parser().parse_args(argv)
     from torch_topoopt.fabric.credentials import CredentialError, PasswordSource
-    from torch_topoopt.route_control.controller.service import RouteService, check_token
+    from torch_topoopt.route_control.controller.service import (
+        RouteService,
+        ServiceLimits,
+        check_token,
+    )
     from torch_topoopt.route_control.controller.store import RouteStore
     from torch_topoopt.route_control.network_file import NetworkFile
 
     address = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d{1,5})", arguments.listen)
     if not address or int(address[2]) >= 2**16:
         raise InputError(f"listen: {arguments.listen} is not HOST:PORT")
+    if not 0 < arguments.lease < float("inf"):
+        raise InputError(f"lease: {arguments.lease:g} is not a number of seconds above 0")
     network = documents.load(NetworkFile, arguments.network)
     try:
         token = PasswordSource(file=arguments.token_file).read().reveal()
@@ -83,7 +96,8 @@ def main(argv: list[str]) -> int:
     except sqlite3.Error as error:
         raise InputError(f"state-file: {arguments.state_file}: {error}") from None
     try:
-        service = RouteService(store, token, arguments.scheme)
+        limits = ServiceLimits(lease_s=arguments.lease)
+        service = RouteService(store, token, arguments.scheme, limits)
         received = asyncio.run(_serve(service, address[1], int(address[2]), arguments.json))
     finally:
         store.close()
@@ -105,7 +119,9 @@ async def _serve(service: RouteService, host: str, port: int, as_json: bool) -> 
         server = await service.serve(host, port)
     except OSError as error:
         raise InputError(f"listen: {host}:{port}: {error.strerror or error}") from None
-    _say_where(service.state, f"http://{host}:{server.sockets[0].getsockname()[1]}", as_json)
+    _say_where(
+        service.handler.state, f"http://{host}:{server.sockets[0].getsockname()[1]}", as_json
+    )
     try:
         return await received
     finally:

@@ -15,7 +15,13 @@ from torch_topoopt.launcher import documents, parser, script_syntax, shared_opti
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import planning, programs
 from torch_topoopt.launcher.plan.planning import PlanningChoice
-from torch_topoopt.launcher.run import alltoall, cluster_options, elastic_options, fabrics
+from torch_topoopt.launcher.run import (
+    alltoall,
+    cluster_options,
+    controller_options,
+    elastic_options,
+    fabrics,
+)
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
 
@@ -125,6 +131,7 @@ def parse(argv: list[str]) -> RunOptions:
     elastic_options.check(arguments, plan, choice, cluster, least)
     fabrics.check(arguments.fabric, arguments)
     alltoall.check(arguments, cluster)
+    controller_options.check(arguments)
     return RunOptions(
         cluster=cluster,
         planning=choice,
@@ -245,6 +252,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     fabrics.add_options(group)
     alltoall.add_options(group)
+    controller_options.add_options(group)
     group.add_argument(
         "--encrypt",
         action="store_true",

@@ -69,6 +69,7 @@ def test_killed_and_started_again_it_has_the_same_assignments(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
+        ("--lease", "0", "lease: 0 is not a number of seconds above 0"),
         ("--listen", "here", "listen: here is not HOST:PORT"),
         ("--network", "none.json", "cannot read this network file"),
         ("--token-file", "none", "token-file: "),
@@ -79,7 +80,10 @@ def test_bad_input_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, words: str
 ) -> None:
     given = options(tmp_path)
-    given[given.index(option) + 1] = value if option == "--listen" else str(tmp_path / value)
+    if option in given:
+        given[given.index(option) + 1] = value if option == "--listen" else str(tmp_path / value)
+    else:
+        given += [option, value]
     assert main(given) == 2
     assert words in capsys.readouterr().err
 

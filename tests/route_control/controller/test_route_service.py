@@ -18,6 +18,7 @@ from torch_topoopt.route_control.controller.client import (
     ControllerRefused,
     ControllerUnavailable,
 )
+from torch_topoopt.route_control.controller.request_handler import RequestHandler
 from torch_topoopt.route_control.controller.service import RouteService, ServiceLimits
 from torch_topoopt.route_control.controller.store import RouteStore
 
@@ -101,6 +102,7 @@ def test_a_client_gets_paths_and_hears_of_their_changes(port: int) -> None:
         (moved,) = client.wait("h0", started.epoch).flows
         assert moved.path not in (None, path)
         assert client.end(["f"]).flows == ()
+        assert client.network() == leaf_spine_file(2, 2, 2)
 
 
 def test_a_long_poll_is_answered_by_a_change(port: int) -> None:
@@ -133,8 +135,45 @@ def test_a_replayed_request_is_refused(port: int) -> None:
     assert json.loads(asked(port, "GET", "/v1/health")[1])["flows"] == 1
 
 
+def test_a_rank_may_report_anew(port: int) -> None:
+    with client_of(port) as client:
+        first = client.start("j", [report("f", "h0", "h2")])
+        assert client.start("j", [report("f", "h0", "h2")]) == first
+        with pytest.raises(ControllerRefused, match="'f' is another flow already"):
+            client.start("j", [report("f", "h0", "h3")])
+    another = flows_body(request="s", flows=[{**FLOW, "bytes": 11}])
+    assert asked(port, "POST", "/v1/flows", another)[0] == 409
+
+
+def test_flows_of_a_silent_host_end_and_leases_start_anew_with_the_controller(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        handler = RequestHandler(store, "ours", set().update, lease_s=60, now_s=0)
+        handler.change("POST", "/v1/flows", flows_body(), 0)
+        handler.end_silent(60)
+        assert handler.state.flows
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        published: set[str] = set()
+        handler = RequestHandler(store, "ours", published.update, lease_s=60, now_s=100)
+        other = {"id": "g", "source": "h1", "target": "h3", "bytes": 10}
+        handler.change("POST", "/v1/flows", flows_body(request="s", flows=[other]), 130)
+        handler.end_silent(160)
+        assert set(handler.state.flows) == {"f", "g"}
+        handler.end_silent(161)
+        assert set(handler.state.flows) == {"g"}
+        handler.change("POST", "/v1/paths/degraded", b'{"request": "t", "flow": "g"}', 180)
+        handler.end_silent(240)
+        assert (set(handler.state.flows), handler.counts.lease_ends) == ({"g"}, 1)
+        assert published == {"h1"}
+    with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
+        assert set(store.load("ours").flows) == {"g"}
+
+
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": TOKEN}])
-@pytest.mark.parametrize("path", ["/v1/health", "/metrics", "/v1/assignments?host=h0&after=0"])
+@pytest.mark.parametrize(
+    "path", ["/v1/health", "/v1/network", "/metrics", "/v1/assignments?host=h0&after=0"]
+)
 def test_nothing_is_told_without_the_token(port: int, path: str, headers: dict[str, str]) -> None:
     status, text = asked(port, "GET", path, headers=headers)
     assert status == 401
@@ -161,6 +200,8 @@ def test_nothing_is_told_without_the_token(port: int, path: str, headers: dict[s
         ("PUT", "/v1/hosts/h0", b'{"request": "r", "ports": {"h2": {"0": []}}}', 400, "65535"),
         ("GET", "/v1/assignments?host=h0&after=-1", b"", 400, "after: '-1'"),
         ("GET", "/v1/flows", b"", 404, "no such address"),
+        ("GET", "//[", b"", 400, "address"),
+        ("GET", "/v1/assignments?a=1&a=1&a=1&a=1&a=1", b"", 400, "more than 4 fields"),
         ("DELETE", "/v1/flows", b"", 405, "only POST"),
     ],
 )

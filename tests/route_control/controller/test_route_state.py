@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.route_control.controller.leases import Leases
 from torch_topoopt.route_control.controller.messages import FlowReport
-from torch_topoopt.route_control.controller.state import RouteState
+from torch_topoopt.route_control.controller.state import ConflictError, RouteState
 from torch_topoopt.route_control.network_file import (
     NamedHost,
     NamedSwitch,
@@ -88,7 +89,7 @@ def test_only_paths_that_have_a_source_port_are_taken() -> None:
     state.set_ports("h0", {"h2": {4000: path, 3999: path}})
     state.start("j", [report("f", "h0", "h2"), report("g", "h0", "h2")])
     assert state.path_names("f") == state.path_names("g") == list(path)
-    assert state.source_port("f") == 3999
+    assert state.source_ports("f") == [3999, 4000]
 
 
 def test_a_degraded_path_is_avoided_until_all_are() -> None:
@@ -114,8 +115,8 @@ def test_hosts_of_one_leaf_need_no_spine() -> None:
     [
         ([report("new", "h0", "h9")], r"flows\[0\].target: 'h9' is not a host"),
         ([report("new", "h0", "h0")], r"flows\[0\].target: 'h0' is its source, too"),
-        ([report("new", "h0", "h2"), report("new", "h0", "h2")], r"flows\[1\].id: .* already"),
-        ([report("old", "h0", "h2")], r"flows\[0\].id: 'old' is a flow already"),
+        ([report("new", "h0", "h2"), report("new", "h0", "h2")], r"flows\[1\].id: .* twice"),
+        ([report("old", "h0", "h3")], r"flows\[0\].id: 'old' is another flow already"),
     ],
 )
 def test_refused_flows_change_nothing(flows: list[FlowReport], message: str) -> None:
@@ -125,6 +126,34 @@ def test_refused_flows_change_nothing(flows: list[FlowReport], message: str) -> 
     with pytest.raises(DocumentError, match=message):
         state.start("j", flows)
     assert (state.epoch, state.flows) == before
+
+
+def test_a_report_of_a_flow_that_is_there_changes_nothing() -> None:
+    state = two_hosts_a_leaf()
+    first = report("f", "h0", "h2")
+    state.start("j", [first])
+    before = state.epoch, dict(state.flows)
+    assert state.start("j", [first]) == set()
+    assert (state.epoch, state.flows) == before
+    assert state.start("j", [first, report("g", "h1", "h3")]) == {"g"}
+    with pytest.raises(ConflictError):
+        state.start("another", [first])
+
+
+def test_a_silent_host_has_no_lease() -> None:
+    leases = Leases(60, ["restored"], 1000)
+    leases.heard(["a"], 1030)
+    leases.begin_wait("polling")
+    hosts = ["restored", "a", "polling"]
+    assert leases.ended(hosts, 1060) == []
+    assert leases.ended(hosts, 1061) == ["restored"]
+    assert leases.ended(hosts, 2000) == ["restored", "a"]
+    leases.begin_wait("polling")
+    leases.end_wait("polling", 2000)
+    assert leases.ended(["polling"], 3000) == []
+    leases.end_wait("polling", 3000)
+    assert leases.ended(["polling"], 3060) == []
+    assert leases.ended(["polling"], 3061) == ["polling"]
 
 
 @pytest.mark.parametrize(

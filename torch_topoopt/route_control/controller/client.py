@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
+import socket
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import httpx
+
+from torch_topoopt.route_control.network_file import NetworkFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,12 +33,13 @@ class ControllerRefused(ValueError):  # noqa: N818
 @dataclass(frozen=True)
 class FlowAssignment:
     """`path` are switches by name, None where none is left; without a `source_port` for it the
-    flow is left to ECMP."""
+    flow is left to ECMP. `source_ports` are all that take the path, `source_port` first."""
 
     id: str
     path: tuple[str, ...] | None
     source_port: int | None
     rate_bits_per_s: float | None
+    source_ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class ControllerClient:
 
     def __init__(self, url: str, token: str, limit_s: float = 1.0) -> None:
         self._limit_s = limit_s
+        self._interrupted = False
+        self._connected: socket.socket | None = None
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=limit_s, trust_env=False)
 
@@ -63,6 +71,26 @@ class ControllerClient:
     def close(self) -> None:
         self._http.close()
 
+    def interrupt(self) -> None:
+        """From any thread: ends the call that another thread makes, and all later ones, with
+        ControllerUnavailable."""
+        self._interrupted = True
+        connected = self._connected
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """Called by httpx while it works."""
+        if event == "connection.connect_tcp.complete":
+            self._connected = info["return_value"].get_extra_info("socket")
+        if self._interrupted:
+            raise ControllerUnavailable("controller: the call was interrupted")
+
+    def network(self) -> NetworkFile:
+        """The network file as the controller has it."""
+        return NetworkFile.from_json(json.dumps(self._answered("GET", "/v1/network")))
+
     def set_ports(self, host: str, ports: Mapping[str, Mapping[int, Sequence[str]]]) -> Assignments:
         """Which source port of `host` takes which path to which target host."""
         plain = {
@@ -71,7 +99,8 @@ class ControllerClient:
         return self._send("PUT", f"/v1/hosts/{quote(host, safe='')}", {"ports": plain})
 
     def start(self, job: str, flows: Sequence[FlowReport]) -> Assignments:
-        """Reports flows that start; their paths, in the same order."""
+        """Reports flows that start; their paths, in the same order. Flows that are there already,
+        with the same report, are none that is refused: a rank may report anew."""
         body = {"job": job, "flows": [asdict(flow) for flow in flows]}
         return self._send("POST", "/v1/flows", body)
 
@@ -100,8 +129,32 @@ class ControllerClient:
         return self._call(method, path, json={"request": secrets.token_hex(16), **body})
 
     def _call(self, method: str, path: str, **how: Any) -> Assignments:
+        value = self._answered(method, path, **how)
         try:
-            answer = self._http.request(method, path, **how)
+            return self._assignments(value)
+        except (KeyError, TypeError):
+            raise ControllerUnavailable(
+                "controller: its answer is not one of a controller"
+            ) from None
+
+    @staticmethod
+    def _assignments(value: Any) -> Assignments:
+        flows = (
+            FlowAssignment(
+                flow["id"],
+                None if flow["path"] is None else tuple(flow["path"]),
+                flow["source_port"],
+                flow["rate_bits_per_s"],
+                tuple(flow["source_ports"]),
+            )
+            for flow in value["flows"]
+        )
+        return Assignments(value["epoch"], tuple(flows))
+
+    def _answered(self, method: str, path: str, **how: Any) -> Any:
+        try:
+            extensions = {"trace": self._trace}
+            answer = self._http.request(method, path, extensions=extensions, **how)
             value = answer.json()
         except httpx.HTTPError as error:
             raise ControllerUnavailable(f"controller: {error or type(error).__name__}") from None
@@ -111,13 +164,4 @@ class ControllerClient:
             raise ControllerUnavailable(f"controller: {value.get('error')}")
         if answer.status_code >= 400:
             raise ControllerRefused(f"controller: {value.get('error')}")
-        flows = (
-            FlowAssignment(
-                flow["id"],
-                None if flow["path"] is None else tuple(flow["path"]),
-                flow["source_port"],
-                flow["rate_bits_per_s"],
-            )
-            for flow in value["flows"]
-        )
-        return Assignments(value["epoch"], tuple(flows))
+        return value

@@ -39,6 +39,10 @@ class AssignedFlow:
     avoided: frozenset[Path] = frozenset()
 
 
+class ConflictError(DocumentError):
+    """A flow is there already, and is another one than this report says."""
+
+
 class RouteState:
     """Every method that changes it either raises DocumentError and changes nothing, or returns the
     ids of flows that have another path now."""
@@ -47,6 +51,7 @@ class RouteState:
         self.file = file
         self.epoch = 0
         self.flows: dict[str, AssignedFlow] = {}
+        self.flows_of: dict[str, dict[str, None]] = {}  # source host -> ids, in their order
         self.ports: dict[str, PortPaths] = {}
         self.dead: frozenset[frozenset[str]] = frozenset()
         self._assign = SCHEMES[scheme]
@@ -61,7 +66,9 @@ class RouteState:
     ) -> None:
         """Goes on from what a controller before this one has stored."""
         self.epoch, self.ports, self.dead = epoch, ports, dead
-        self.flows = {flow.report.id: flow for flow in flows}
+        self.flows, self.flows_of = {}, {}
+        for flow in flows:
+            self._add(flow)
         self._network = self.file.network(dead)
 
     def set_ports(self, host: str, ports: PortPaths) -> set[str]:
@@ -81,18 +88,25 @@ class RouteState:
         return self._settled()
 
     def start(self, job: str, reports: Sequence[FlowReport]) -> set[str]:
-        """New flows; the answer has them, too, where they have a path."""
+        """New flows; the answer has them, too, where they have a path. A report of a flow that is
+        there, word for word, changes nothing; raises ConflictError for one that differs."""
         ids: set[str] = set()
         for i, report in enumerate(reports):
             self._tor(f"flows[{i}].source", report.source)
             self._tor(f"flows[{i}].target", report.target)
             if report.source == report.target:
                 raise DocumentError(f"flows[{i}].target: {brief(report.target)} is its source, too")
-            if report.id in self.flows or report.id in ids:
-                raise DocumentError(f"flows[{i}].id: {brief(report.id)} is a flow already")
+            if report.id in ids:
+                raise DocumentError(f"flows[{i}].id: {brief(report.id)} is given twice")
             ids.add(report.id)
-        for report in reports:
-            self.flows[report.id] = AssignedFlow(report, job, None, self.epoch)
+            there = self.flows.get(report.id)
+            if there is not None and (there.job, there.report) != (job, report):
+                raise ConflictError(f"flows[{i}].id: {brief(report.id)} is another flow already")
+        new = [report for report in reports if report.id not in self.flows]
+        if not new:
+            return set()
+        for report in new:
+            self._add(AssignedFlow(report, job, None, self.epoch))
         return self._settled()
 
     def end(self, ids: Sequence[str]) -> set[str]:
@@ -100,7 +114,7 @@ class RouteState:
             if flow not in self.flows:
                 raise DocumentError(f"ids[{i}]: {brief(flow)} is not a flow")
         for flow in ids:
-            self.flows.pop(flow, None)
+            self._remove(flow)
         return self._settled()
 
     def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> set[str]:
@@ -132,11 +146,24 @@ class RouteState:
         path = self.flows[flow].path
         return None if path is None else [self.file.numbered[switch] for switch in path]
 
-    def source_port(self, flow: str) -> int | None:
-        """The lowest port that takes the flow's path; None where its host knows none."""
+    def source_ports(self, flow: str) -> list[int]:
+        """The ports that take the flow's path, ascending; none where its host knows none."""
         report, names = self.flows[flow].report, self.path_names(flow)
         table = self.ports.get(report.source, {}).get(report.target, {})
-        return min((port for port, path in table.items() if list(path) == names), default=None)
+        return sorted(port for port, path in table.items() if list(path) == names)
+
+    def _add(self, flow: AssignedFlow) -> None:
+        self.flows[flow.report.id] = flow
+        self.flows_of.setdefault(flow.report.source, {})[flow.report.id] = None
+
+    def _remove(self, flow: str) -> None:
+        record = self.flows.pop(flow, None)
+        if record is None:
+            return
+        of_host = self.flows_of[record.report.source]
+        del of_host[flow]
+        if not of_host:
+            del self.flows_of[record.report.source]
 
     def _tor(self, where: str, host: str) -> int:
         if host not in self.file.tor_of:

@@ -91,9 +91,14 @@ class RouteStore:
         return found.fetchone() is not None
 
     def save(
-        self, request: str, state: RouteState, changed: Iterable[str], ended: Iterable[str] = ()
+        self,
+        request: str | None,
+        state: RouteState,
+        changed: Iterable[str],
+        ended: Iterable[str] = (),
     ) -> None:
-        """Stores what one request has done: its id, changed and ended flows, epoch and links.
+        """Stores what one request has done: its id (None: a lease that ended), changed and ended
+        flows, epoch and links.
 
         New flows are loaded in the order of `changed`: the scheme's answer depends on it.
         """
@@ -112,7 +117,8 @@ class RouteStore:
             for flow in (state.flows[name] for name in changed)
         ]
         with self._database as database:
-            database.execute("INSERT INTO requests VALUES (?)", (request,))
+            if request is not None:
+                database.execute("INSERT INTO requests VALUES (?)", (request,))
             database.executemany("DELETE FROM flows WHERE id = ?", [(name,) for name in ended])
             database.executemany(
                 "INSERT INTO flows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "

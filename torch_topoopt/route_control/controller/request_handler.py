@@ -1,0 +1,206 @@
+"""What each request does: it is read, changes the state, is stored, and only then answered.
+
+Without sockets and clocks. A request that is refused changes nothing: 400 (malformed), 404, 405,
+409 (replayed, or another flow of the same id).
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote
+
+from torch_topoopt.plan.codec import DocumentError, brief
+from torch_topoopt.route_control.controller import messages
+from torch_topoopt.route_control.controller.leases import Leases
+from torch_topoopt.route_control.controller.metrics import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch_topoopt.route_control.controller.store import RouteStore
+
+    Change = Callable[[bytes, float], dict[str, Any]]
+
+_DIGITS = 18  # of an epoch
+
+
+class RefusedError(Exception):
+    """An answer, not a fault of the controller."""
+
+    def __init__(self, status: HTTPStatus, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+class RequestHandler:
+    """One state and its file. `publish` is called with the hosts that have flows whose paths
+    changed. Times are seconds of one clock that does not jump.
+
+    `change` and `end_silent` raise sqlite3.Error where the state cannot be stored; it is as
+    before then.
+    """
+
+    def __init__(
+        self,
+        store: RouteStore,
+        scheme: str,
+        publish: Callable[[set[str]], None],
+        *,
+        lease_s: float,
+        now_s: float,
+    ) -> None:
+        self.state = store.load(scheme)
+        self.leases = Leases(lease_s, self.state.flows_of, now_s)
+        self.counts = Counts()
+        self._store = store
+        self._scheme = scheme
+        self._publish = publish
+        self._network = self.state.file.to_json().encode()
+        self._changes: dict[str, Change] = {
+            "/v1/flows": self._start,
+            "/v1/flows/end": self._end,
+            "/v1/links": self._links,
+            "/v1/paths/degraded": self._degraded,
+        }
+
+    def look(self, path: str) -> bytes:
+        """The answer to a GET other than of assignments."""
+        if path == "/v1/network":
+            return self._network
+        if path != "/v1/health":
+            raise RefusedError(HTTPStatus.NOT_FOUND, "no such address")
+        return _text({"epoch": self.state.epoch, "flows": len(self.state.flows)})
+
+    def poll(self, query: str) -> tuple[str, int]:
+        """Host and epoch of a long poll."""
+        try:
+            given = parse_qs(query, max_num_fields=4)
+        except ValueError:
+            raise DocumentError("query: has more than 4 fields") from None
+        host, after = (given.get(name, [""])[0] for name in ("host", "after"))
+        if host not in self.state.file.tor_of:
+            raise DocumentError(f"host: {brief(host)} is not a host of the network file")
+        if not (after.isascii() and after.isdigit() and len(after) <= _DIGITS):
+            raise DocumentError(f"after: {brief(after)} is not an epoch")
+        return host, int(after)
+
+    def newer(self, host: str, after: int) -> list[str]:
+        """Flows of `host` with a path that is newer than epoch `after`."""
+        flows = self.state.flows
+        return [name for name in self.state.flows_of.get(host, ()) if flows[name].changed > after]
+
+    def assignments(self, flows: Iterable[str]) -> bytes:
+        return _text(self._assignments(flows))
+
+    def change(self, method: str, path: str, body: bytes, now_s: float) -> bytes:
+        """The answer to a request that changes something."""
+        is_host = path.startswith("/v1/hosts/")
+        if not is_host and path not in self._changes:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "no such address")
+        if method != ("PUT" if is_host else "POST"):
+            wanted = "hosts: only PUT" if is_host else f"{path}: only POST"
+            raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{wanted} is understood")
+        try:
+            if is_host:
+                host = unquote(path.removeprefix("/v1/hosts/"))
+                return _text(self._ports(host, body, now_s))
+            return _text(self._changes[path](body, now_s))
+        except (DocumentError, RefusedError):
+            raise  # found before anything was changed
+        except Exception:
+            self._forget()
+            raise
+
+    def end_silent(self, now_s: float) -> None:
+        """Ends the flows of hosts that were not heard of for a lease."""
+        hosts = self.leases.ended(self.state.flows_of, now_s)
+        ids = [flow for host in hosts for flow in self.state.flows_of[host]]
+        if not ids:
+            return
+        try:
+            self._done(None, self.state.end(ids), (), ids)
+        except Exception:
+            self._forget()
+            raise
+        self.counts.lease_ends += len(ids)
+
+    def _forget(self) -> None:
+        """What was not stored was not done."""
+        self._store.roll_back()
+        self.state = self._store.load(self._scheme)
+
+    def _ports(self, host: str, body: bytes, now_s: float) -> dict[str, Any]:
+        message = messages.read_ports(body)
+        self._check_new(message.request)
+        changed = self.state.set_ports(host, message.ports)
+        self._store.save_ports(host, self.state)
+        self.leases.heard([host], now_s)
+        return self._done(message.request, changed, ())
+
+    def _start(self, body: bytes, now_s: float) -> dict[str, Any]:
+        message = messages.read_flows(body)
+        self._check_new(message.request)
+        changed = self.state.start(message.job, message.flows)
+        self.leases.heard({flow.source for flow in message.flows}, now_s)
+        return self._done(message.request, changed, [flow.id for flow in message.flows])
+
+    def _end(self, body: bytes, now_s: float) -> dict[str, Any]:
+        message = messages.read_end(body)
+        self._check_new(message.request)
+        flows = self.state.flows
+        sources = {flows[name].report.source for name in message.ids if name in flows}
+        changed = self.state.end(message.ids)
+        self.leases.heard(sources, now_s)
+        return self._done(message.request, changed, (), message.ids)
+
+    def _links(self, body: bytes, _: float) -> dict[str, Any]:
+        message = messages.read_links(body)
+        self._check_new(message.request)
+        return self._done(message.request, self.state.set_links(message.down, message.up), ())
+
+    def _degraded(self, body: bytes, now_s: float) -> dict[str, Any]:
+        message = messages.read_degraded(body)
+        self._check_new(message.request)
+        changed = self.state.degrade(message.flow)
+        self.leases.heard([self.state.flows[message.flow].report.source], now_s)
+        return self._done(message.request, changed, [message.flow])
+
+    def _check_new(self, request: str) -> None:
+        if self._store.seen(request):
+            raise RefusedError(HTTPStatus.CONFLICT, f"request: {brief(request)} was here before")
+
+    def _done(
+        self,
+        request: str | None,
+        changed: set[str],
+        asked: Iterable[str],
+        ended: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Stores what happened, wakes the long polls, and answers with the flows asked for."""
+        asked = list(asked)
+        in_order = dict.fromkeys((*asked, *changed))  # new flows as they were reported
+        self._store.save(request, self.state, in_order, ended)
+        if changed:
+            self._publish({self.state.flows[name].report.source for name in changed})
+        return self._assignments(asked)
+
+    def _assignments(self, flows: Iterable[str]) -> dict[str, Any]:
+        answers = []
+        for flow in flows:
+            ports = self.state.source_ports(flow)
+            answers.append(
+                {
+                    "id": flow,
+                    "path": self.state.path_names(flow),
+                    "source_port": ports[0] if ports else None,
+                    "source_ports": ports,
+                    "rate_bits_per_s": None,
+                }
+            )
+        return {"epoch": self.state.epoch, "flows": answers}
+
+
+def _text(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
