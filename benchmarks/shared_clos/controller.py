@@ -116,5 +116,5 @@ class ControllerProcess:
         found = {}
         with self.client() as client:
             for host in self._shared.hosts:
-                found |= {flow.id: flow.path for flow in client.wait(host, -1).flows}
+                found |= {flow.id: flow.path for flow in client.wait(host, 0).flows}
         return found

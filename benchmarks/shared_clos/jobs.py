@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import socket
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -29,6 +31,7 @@ from torch_topoopt.route_control.emulation.build import MTU
 from torch_topoopt.route_control.emulation.clos import EmulatedClos
 from torch_topoopt.route_control.emulation.job import TCP_PORT, JobOnClos
 from torch_topoopt.route_control.network_shapes import leaf_spine_file
+from torch_topoopt.route_control.probing.kernel_paths import kernel_paths
 from torch_topoopt.route_control.probing.probed_flow import ProbedFlow
 from torch_topoopt.topology.find_network import find_network
 
@@ -42,6 +45,7 @@ _TIMEOUT_S = 120.0  # of a collective
 _LIMIT_S = 900.0  # of a run
 _STDERR = 2
 _ELEMENT_BYTES = 4
+_ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,22 @@ class SharedClos:
                 found.setdefault(source, []).append(target)
         return found
 
+    def paths_taken(self) -> dict[tuple[str, str], tuple[str, ...] | None]:
+        """(source, target) -> the path of the connection that a running job has between the two,
+        by its source port and what switches do with it now."""
+        flows = []
+        for host, targets in self.targets().items():
+            ports = netns_kernel.inside(self.clos.names.namespace(host), _connected)
+            address_of = self.clos.names.host_address
+            flows += [
+                self.flow((host, target), port)
+                for target in targets
+                for address, port in ports
+                if address == address_of(target)
+            ]
+        paths = kernel_paths(self.clos.names, flows)
+        return {(f.source, f.target): path for f, path in zip(flows, paths, strict=True)}
+
     def run(
         self,
         jobs: Sequence[int],
@@ -271,6 +291,18 @@ def _train(shape: Shape, rank: int, steps: int, start: Any, done: Callable[[int]
         done(step)
     start.wait(_TIMEOUT_S)  # no job has the links for itself before all have measured
     dist.destroy_process_group()
+
+
+def _connected() -> list[tuple[str, int]]:
+    """On a host: (address that a link leads to, source port) of the connections that are there."""
+    found = []
+    for line in Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, state = line.split()[:4]
+        address, port = there.split(":")
+        if state == _ESTABLISHED and int(port, 16) == TCP_PORT:
+            plain = socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder))
+            found.append((plain, int(here.split(":")[1], 16)))
+    return found
 
 
 def hold_to_ports(namespace: str, ports: range, allowed: Sequence[int]) -> None:

@@ -26,10 +26,10 @@ from torch_topoopt.route_control.emulation.next_hops import next_hops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from torch_topoopt.route_control.network_file import NetworkFile
 
-NETWORK = "network.json"
 _NO_SUCH_ROUTE = 3  # ESRCH
 _MAX_SWITCHES = 65_000
 
@@ -86,7 +86,7 @@ class EmulatedClos:
             progress("routes")
             self._converge()
             record.validate().save(self._reserved.path / netns_state.RECORD)
-            self.network.save(self._reserved.path / NETWORK)
+            self.network.save(self.file)
             self._reserved.release()
         except NetlinkError as error:
             self.close()
@@ -114,6 +114,11 @@ class EmulatedClos:
     def network(self) -> NetworkFile:
         """With the addresses that hosts and switches have."""
         return self.names.addressed()
+
+    @property
+    def file(self) -> Path:
+        """Where that is written, until `close()`."""
+        return netns_state.folder() / self._name / netns_state.NETWORK
 
     @property
     def host_gbps(self) -> float:

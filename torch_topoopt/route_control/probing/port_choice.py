@@ -23,8 +23,8 @@ _FEWEST = 16  # ports that are probed at first
 class PortChooser:
     """Probes ports of hosts of `network` with `probe`, until each path has `per_path` of them.
 
-    `target_port` is where hosts listen; `dead` cables carry nothing. Raises FabricError if the
-    ports from `first` to `last` do not suffice.
+    `target_port` is where hosts listen; `dead` cables carry nothing. Where `ports` do not suffice,
+    `choose` raises FabricError, or with `lenient` leaves paths without as many.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class PortChooser:
         dead: Iterable[frozenset[str]] = (),
         protocol: int = TCP,
         ports: range = range(FIRST_PORT, LAST_PORT + 1),
+        lenient: bool = False,
     ) -> None:
         self._file = network
         self._alive = network.network(frozenset(dead))
@@ -45,6 +46,7 @@ class PortChooser:
         self._per_path = per_path
         self._protocol = protocol
         self._ports = ports
+        self._lenient = lenient
 
     def choose(self, source: str, targets: Iterable[str]) -> dict[str, dict[int, Path]]:
         """Target -> source port -> the switches that it leads over, as the controller takes it.
@@ -57,6 +59,8 @@ class PortChooser:
         begin, count = 0, _FEWEST
         while missing:
             if begin >= len(self._ports):
+                if self._lenient:
+                    break
                 self._give_up(source, missing)
             ports = self._ports[begin : begin + count]
             begin, count = begin + count, 2 * count
