@@ -12,11 +12,14 @@ bytes over the rate of a link, less headers and acknowledgements. Variants take 
 
 cut: all cables of a spine that carries flows are cut while jobs train. Switches withdraw routes as
 a routing protocol does; then which ports take which path is probed anew, and the controller
-notified. `stall` is how much longer the longest AllReduce took than those before; `recovered` the
-seconds from the cut to the end of the first AllReduce that took at most 1.25 times as long.
+notified. `stall` is how much longer the longest AllReduce took than those before, and `recovered`
+the seconds from the cut to the end of the last one that took more than 1.25 times as long.
 
 kill: the controller is killed (SIGKILL) while jobs train, and started again later, with its state
-file; then a spine is cut, which only a controller that is followed again answers.
+file; once all hosts follow it again, a spine is cut as above.
+
+In the end the paths of the jobs' connections are found out from their source ports, and compared
+with those that the controller has assigned.
 """
 
 from __future__ import annotations
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
 
 MODES = ("collide", "cut", "kill")
 _USUAL = 1.25  # times the median: an AllReduce as before
-_BACK_S = 60.0  # for ranks to follow a controller that is back
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,14 @@ class Collided:
 @dataclass
 class Disturbed:
     """One job that was disturbed: seconds of AllReduces before, of the longest one afterwards and
-    of those at the end, and from the disturbance to the end of the first usual one (None: never).
-    """
+    of those at the end, and from the disturbance to the end of the last slow one (0: none was
+    slow; None: all were, to the end)."""
 
     what: str
     job: int
     before_s: float = 0.0
     longest_s: float = 0.0
-    recovered_s: float | None = None
+    recovered_s: float | None = 0.0
     after_s: float = 0.0
 
     @property
@@ -89,41 +91,48 @@ class Deeds:
     at: dict[str, float] = field(default_factory=dict)
     took_s: dict[str, float] = field(default_factory=dict)
     spine: str = ""
+    on_path: int = 0  # connections that are where the controller says, in the end
+    flows: int = 0
 
 
-def collide(shared: SharedClos, options: argparse.Namespace) -> list[Collided]:
-    """All variants, in turns."""
+def collide(shared: SharedClos, options: argparse.Namespace) -> tuple[list[Collided], str]:
+    """All variants, in turns; and how the collision was found."""
     collision = find_collision(shared, options.seed)
-    print(collision.describe(options.seed), flush=True)
+    found = collision.describe(options.seed)
+    print(found, flush=True)
     everyone = range(len(shared.jobs))
     alone: list[list[float]] = [[] for _ in everyone]
     ecmp: list[list[float]] = [[] for _ in everyone]
     controlled: list[list[float]] = [[] for _ in everyone]
+
+    def until(progress: Progress) -> None:
+        progress.wait_for(options.steps)
+
     for _ in range(options.rounds):
         hold(shared, collision.ports)
-        _append(ecmp, shared.run(everyone, options.steps))
+        _append(ecmp, shared.run(everyone, until))
         let_go(shared)
         for job in everyone:
-            _append([alone[job]], shared.run([job], options.steps))
+            _append([alone[job]], shared.run([job], until))
         with _controller(shared) as controller:
-            _append(controlled, shared.run(everyone, options.steps, controller.environment))
+            _append(controlled, shared.run(everyone, until, controller.environment))
     return [
         Collided(job, shared.shape.bound_s, tuple(alone[job]), tuple(ecmp[job]), tuple(times))
         for job, times in enumerate(controlled)
-    ]
+    ], found
 
 
 def cut(shared: SharedClos, options: argparse.Namespace) -> tuple[list[Disturbed], Deeds]:
     deeds = Deeds()
     with _controller(shared) as controller:
 
-        def meanwhile(progress: Progress) -> None:
+        def until(progress: Progress) -> None:
             progress.wait_for(options.steps)
             _cut_spine(shared, controller, deeds)
+            progress.wait_for(progress.least + 2 * options.steps)
+            deeds.on_path, deeds.flows = controller.on_path()
 
-        times = shared.run(
-            range(len(shared.jobs)), 3 * options.steps, controller.environment, meanwhile
-        )
+        times = shared.run(range(len(shared.jobs)), until, controller.environment)
     shared.clos.restore(shared.clos.cables_of(deeds.spine))
     return _disturbed("cut", times, deeds.at["cut"]), deeds
 
@@ -132,20 +141,22 @@ def kill(shared: SharedClos, options: argparse.Namespace) -> tuple[list[Disturbe
     deeds = Deeds()
     with _controller(shared) as controller:
 
-        def meanwhile(progress: Progress) -> None:
+        def until(progress: Progress) -> None:
             progress.wait_for(options.steps)
             deeds.at["kill"] = time.monotonic()
             controller.kill()
-            progress.wait_for(2 * options.steps)
+            progress.wait_for(progress.least + options.steps)
             deeds.at["restart"] = time.monotonic()
             controller.start()
-            deeds.took_s["restart"] = time.monotonic() - deeds.at["restart"]
-            progress.wait_for(4 * options.steps)
+            deeds.took_s["started again"] = time.monotonic() - deeds.at["restart"]
+            progress.wait(lambda: controller.connections() >= 2 * len(shared.hosts))
+            deeds.took_s["followed by all hosts"] = time.monotonic() - deeds.at["restart"]
+            progress.wait_for(progress.least + options.steps)
             _cut_spine(shared, controller, deeds)
+            progress.wait_for(progress.least + 2 * options.steps)
+            deeds.on_path, deeds.flows = controller.on_path()
 
-        times = shared.run(
-            range(len(shared.jobs)), 6 * options.steps, controller.environment, meanwhile
-        )
+        times = shared.run(range(len(shared.jobs)), until, controller.environment)
     shared.clos.restore(shared.clos.cables_of(deeds.spine))
     ends = deeds.at["restart"], deeds.at["cut"]
     found = _disturbed("kill", times, deeds.at["kill"], ends[0])
@@ -204,15 +215,17 @@ def _disturbed(
         later = [(end, took) for end, took in steps if at < end <= until]
         if not later:
             raise ValueError(f"steps: no AllReduce of job {job} ended after the {what}; try more")
-        usual = [end - at for end, took in later if took <= _USUAL * before]
+        slow = [end - at for end, took in later if took > _USUAL * before]
+        recovered = max(slow, default=0.0)
+        last = later[-max(1, len(later) // 2) :]
         found.append(
             Disturbed(
                 what,
                 job,
                 before,
                 max(took for _, took in later),
-                min(usual, default=None),
-                statistics.median([took for _, took in later[-max(1, len(later) // 2) :]]),
+                None if recovered == later[-1][0] - at else recovered,
+                statistics.median([took for _, took in last]),
             )
         )
     return found
@@ -239,11 +252,15 @@ def disturbed_table(rows: Sequence[Disturbed], deeds: Deeds) -> Iterator[str]:
     took = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in deeds.took_s.items())
     yield f"# {deeds.spine} was cut; {took}"
     yield (
+        f"# at the end {deeds.on_path} of {deeds.flows} connections are on the path that the "
+        "controller has assigned"
+    )
+    yield (
         f"# {'':>7} {'job':>3} {'before':>9} {'longest':>9} {'stall':>9} {'recovered':>11} "
         f"{'at the end':>11}"
     )
     for row in rows:
-        recovered = "never" if row.recovered_s is None else f"{row.recovered_s:.3f} s"
+        recovered = "not yet" if row.recovered_s is None else f"{row.recovered_s:.3f} s"
         yield (
             f"  {row.what:>7} {row.job:>3} {row.before_s:>7.3f} s {row.longest_s:>7.3f} s "
             f"{row.stall_s:>7.3f} s {recovered:>11} {row.after_s:>9.3f} s"
@@ -268,9 +285,9 @@ def benchmark(options: argparse.Namespace) -> None:
         for mode in options.modes:
             print(f"# {mode}", flush=True)
             if mode == "collide":
-                collided = collide(shared, options)
+                collided, found = collide(shared, options)
                 print("\n".join(collided_table(collided)), flush=True)
-                kept[mode] = [asdict(row) for row in collided]
+                kept[mode] = {"collision": found, "jobs": [asdict(row) for row in collided]}
             else:
                 disturbed, deeds = (cut if mode == "cut" else kill)(shared, options)
                 print("\n".join(disturbed_table(disturbed, deeds)), flush=True)
@@ -291,7 +308,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="and hosts of a leaf")
     parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--size", default="2MB", help="of what an AllReduce sums")
-    parser.add_argument("--steps", type=int, default=8, help="AllReduces of a phase")
+    parser.add_argument("--steps", type=int, default=8, help="AllReduces of a phase, at least")
     parser.add_argument("--rounds", type=int, default=3, help="of all variants (collide)")
     parser.add_argument("--seed", type=int, default=0, help="of source ports and switches' hashes")
     parser.add_argument("-J", "--json", metavar="FILE", help="keeps every number")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import select
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import httpx
 
 from torch_topoopt.fabric.netns.layout import LAUNCHER
 from torch_topoopt.route_control.controller.client import ControllerClient
@@ -92,6 +96,7 @@ class ControllerProcess:
         return {
             "TOPOOPT_CONTROLLER": self.url,
             "TOPOOPT_CONTROLLER_TOKEN_FILE": f"{self._folder}/token",
+            "TOPOOPT_CONTROLLER_THRESHOLD": "1kB",  # whatever size is measured
         }
 
     def client(self) -> ControllerClient:
@@ -110,6 +115,21 @@ class ControllerProcess:
         with self.client() as client:
             for host, targets in self._shared.targets().items():
                 client.set_ports(host, chooser.choose(host, targets))
+
+    def connections(self) -> int:
+        """Open ones; a host that follows the controller has two, one of them for news."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        answer = httpx.get(f"{self.url}/metrics", headers=headers, timeout=5.0, trust_env=False)
+        found = re.search(r"^\w*connections (\d+)", answer.text, re.MULTILINE)
+        if found is None:
+            raise RuntimeError("the controller's metrics have no connections")
+        return int(found[1])
+
+    def on_path(self) -> tuple[int, int]:
+        """(connections that are on a path that the controller has assigned, flows that it has)."""
+        assigned = Counter(path for path in self.paths().values() if path is not None)
+        taken = Counter(path for path in self._shared.paths_taken().values() if path is not None)
+        return (assigned & taken).total(), assigned.total()
 
     def paths(self) -> dict[str, tuple[str, ...] | None]:
         """Flow -> its path, of all flows that there are."""

@@ -45,6 +45,8 @@ _TIMEOUT_S = 120.0  # of a collective
 _LIMIT_S = 900.0  # of a run
 _STDERR = 2
 _ELEMENT_BYTES = 4
+_MOST_STEPS = 20_000
+_LOOK_S = 0.01  # between two looks at what ranks have done
 _ESTABLISHED = "01"  # in /proc/net/tcp
 
 
@@ -89,31 +91,49 @@ class PlacedJob:
 
 
 class Progress:
-    """Steps that ranks have done, seen by the benchmark while they run. Rank r of job j is process
-    j * ranks + r; times are those of time.monotonic()."""
+    """Steps that ranks have done, seen by the benchmark while they run; times are those of
+    time.monotonic()."""
 
-    def __init__(self, processes: int, steps: int) -> None:
-        self._ends = multiprocessing.get_context("fork").RawArray("d", processes * steps)
-        self._steps = steps
-        self._processes = processes
-        self.failed = threading.Event()
+    def __init__(self, processes: int) -> None:
+        memory = multiprocessing.get_context("fork")
+        self._ends = memory.RawArray("d", processes * _MOST_STEPS)
+        self._counts = memory.RawArray("q", processes)
+        self._stopping = memory.RawValue("b", 0)
+        self._ended = threading.Event()
 
     def done(self, process: int, step: int) -> None:
-        self._ends[process * self._steps + step] = time.monotonic()
+        self._ends[process * _MOST_STEPS + step] = time.monotonic()
+        self._counts[process] = step + 1
 
-    def ends(self, process: int) -> list[float]:
-        own = self._ends[process * self._steps : (process + 1) * self._steps]
-        return [end for end in own if end > 0]
+    def ends(self, process: int) -> tuple[float, ...]:
+        begin = process * _MOST_STEPS
+        return tuple(self._ends[begin : begin + self._counts[process]])
 
+    @property
     def least(self) -> int:
         """Steps that every rank has done."""
-        return min(len(self.ends(process)) for process in range(self._processes))
+        return min(self._counts)
 
     def wait_for(self, steps: int) -> None:
-        """Returns when all ranks have done that many; raises RuntimeError if some do not go on."""
-        while self.least() < steps:
-            if self.failed.wait(0.005):
-                raise RuntimeError("a rank has failed")
+        """Returns when all ranks have done that many; raises RuntimeError if they end before."""
+        self.wait(lambda: self.least >= steps)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._ended.wait(_LOOK_S):
+                raise RuntimeError("ranks have ended before their time")
+
+    def stop(self) -> None:
+        """Ranks end after one of the next steps, those of a job after the same."""
+        self._stopping.value = 1
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self._stopping.value)
+
+    def end(self) -> None:
+        """Ranks have ended: nobody waits for them any longer."""
+        self._ended.set()
 
 
 @dataclass(frozen=True)
@@ -180,45 +200,44 @@ class SharedClos:
     def run(
         self,
         jobs: Sequence[int],
-        steps: int,
+        until: Callable[[Progress], None],
         environment: dict[str, str] | None = None,
-        meanwhile: Callable[[Progress], None] = lambda progress: None,
     ) -> list[JobTimes]:
-        """Runs some of the jobs at once, `steps` AllReduces each, all results checked.
+        """Some of the jobs at once, until `until`, which is called in a thread, has returned.
 
-        `meanwhile` is called in a thread. Raises RankError, or what `meanwhile` raises.
+        All results are checked. Raises RankError, or what `until` raises.
         """
         ranks = self.shape.leaves
-        progress = Progress(len(jobs) * ranks, steps)
+        progress = Progress(len(jobs) * ranks)
         start = multiprocessing.get_context("fork").Barrier(len(jobs) * ranks)
 
         def become(process: int) -> None:
             job = self.jobs[jobs[process // ranks]]
             rank = process % ranks
             _enter(job, rank, ranks, environment or {})
-            _train(self.shape, rank, steps, start, lambda step: progress.done(process, step))
+            _train(self.shape, rank, process, progress, start)
 
         errors: list[BaseException] = []
 
-        def do() -> None:
+        def watch() -> None:
             try:
-                meanwhile(progress)
+                until(progress)
             except BaseException as error:
                 errors.append(error)
+            finally:
+                progress.stop()
 
-        thread = threading.Thread(target=do, daemon=True)
+        thread = threading.Thread(target=watch, daemon=True)
         thread.start()
         try:
             call_in_processes(len(jobs) * ranks, become, limit_s=_LIMIT_S)
-        except BaseException:
-            progress.failed.set()
-            raise
         finally:
+            progress.end()
             thread.join(_TIMEOUT_S)
         if errors:
             raise errors[0]
         return [
-            JobTimes(tuple(tuple(progress.ends(j * ranks + rank)) for rank in range(ranks)))
+            JobTimes(tuple(progress.ends(j * ranks + rank) for rank in range(ranks)))
             for j in range(len(jobs))
         ]
 
@@ -275,20 +294,26 @@ def _enter(job: PlacedJob, rank: int, ranks: int, environment: dict[str, str]) -
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
-def _train(shape: Shape, rank: int, steps: int, start: Any, done: Callable[[int], None]) -> None:
-    """AllReduces as a training step makes them, of values such that a wrong sum is found."""
+def _train(shape: Shape, rank: int, process: int, progress: Progress, start: Any) -> None:
+    """AllReduces as a training step makes them, of values such that a wrong sum is found.
+
+    The last of them says whether some rank wants to stop.
+    """
     dist.init_process_group("topoopt", timeout=timedelta(seconds=_TIMEOUT_S))
     ranks = dist.get_world_size()
     values = torch.empty(shape.size_bytes // _ELEMENT_BYTES)
     dist.barrier()
     start.wait(_TIMEOUT_S)
-    for step in range(steps):
+    for step in range(_MOST_STEPS):
         values.fill_(rank + step)
+        values[-1] = float(progress.stopping)
         dist.all_reduce(values)
         expected = ranks * (ranks - 1) // 2 + ranks * step
-        if not bool((values == expected).all()):
+        if not bool((values[:-1] == expected).all()):
             raise ValueError(f"step {step}: the sum is not {expected}")
-        done(step)
+        progress.done(process, step)
+        if values[-1] > 0:
+            break
     start.wait(_TIMEOUT_S)  # no job has the links for itself before all have measured
     dist.destroy_process_group()
 

@@ -111,6 +111,11 @@ SMALLER = (
         r"(benchmarks/alltoall_measured\.py).*",
         r"\1 --servers 4 --delays 0.01 --rounds 1 --bytes-per-pair 20kB",
     ),
+    Smaller(
+        ".*",
+        r"(benchmarks/route_control_measured\.py).*",
+        r"\1 --leaves 2 --size 100kB --steps 3 --rounds 1",
+    ),
     Smaller(".*", r"(benchmarks/(endurance|soak)\.py)", r"\1 --minutes 0.1 --fault-every 2"),
     Smaller(
         ".*",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +73,20 @@ def test_protocols_are_hashed_differently(clos: EmulatedClos) -> None:
         for protocol in (TCP, UDP)
     ]
     assert by_protocol[0] != by_protocol[1]
+
+
+def test_answers_of_strangers_are_no_answers() -> None:
+    packet = traced_paths._packet(
+        "10.0.0.1", "10.0.0.2", ProbedFlow("a", "b", 61000, 20000), hops=2, mark=7
+    )
+    answer = bytes([0x45, *[0] * 11, 10, 9, 9, 9, 10, 0, 0, 1, 11, *[0] * 7]) + packet[:28]
+    assert traced_paths._expired(answer) == ("10.9.9.9", traced_paths._recognised(packet))
+    assert traced_paths._expired(answer[:20] + bytes([3]) + answer[21:]) is None
+    draw = random.Random(0)
+    for size in range(len(answer)):
+        found = traced_paths._expired(answer[:size])
+        assert found is None or size >= 48
+        traced_paths._expired(draw.randbytes(size))
 
 
 def test_tracing_without_the_right_to_says_which_one(

@@ -52,7 +52,7 @@ class PathTracer:
         self._longest = len(network.switches)
         self._own = address
         self._answer_s = answer_s
-        self._numbers = itertools.cycle(range(1, 2**16))  # of packets, in their IP header
+        self._marks = itertools.cycle(range(1, 2**16))
         try:
             self._answers = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
             self._packets = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -103,12 +103,11 @@ class PathTracer:
     ) -> Iterator[tuple[int, str]]:
         """Sends packets that live for `hops` switches; which flows' ended where."""
         for begin in range(0, len(numbers), _AT_ONCE):
-            sent: dict[int, int] = {}
+            sent: dict[bytes, int] = {}
             for number in numbers[begin : begin + _AT_ONCE]:
-                mark = next(self._numbers)
-                sent[mark] = number
                 target = self._address_of[flows[number].target][0]
-                packet = _packet(self._own, target, flows[number], hops, mark)
+                packet = _packet(self._own, target, flows[number], hops, next(self._marks))
+                sent[_recognised(packet)] = number
                 self._packets.sendto(packet, (target, 0))
             deadline = time.monotonic() + self._answer_s
             while sent:
@@ -157,13 +156,17 @@ def _checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def _expired(data: bytes) -> tuple[str, int] | None:
-    """(who answers, mark of the packet that expired), of an ICMP message that says so."""
-    if len(data) < _IPV4.size:
-        return None
-    size = (data[0] & 15) * 4
+def _recognised(packet: bytes) -> bytes:
+    """What a switch leaves as it is and sends back: mark, protocol, addresses and ports."""
+    size = (packet[0] & 15) * 4
+    return packet[4:6] + packet[9:10] + packet[12:20] + packet[size : size + 4]
+
+
+def _expired(data: bytes) -> tuple[str, bytes] | None:
+    """(who answers, what is recognised of the packet that expired), of an ICMP message that says
+    so; whoever reaches this host may have sent it."""
+    size = (data[0] & 15) * 4 if data else 0
     inner = data[size + 8 :]
-    if len(data) < size + 8 or data[size] != _TIME_EXCEEDED or len(inner) < _IPV4.size:
+    if size < _IPV4.size or len(inner) < _IPV4.size or data[size] != _TIME_EXCEEDED:
         return None
-    mark: int = _IPV4.unpack_from(inner)[3]
-    return socket.inet_ntoa(data[12:16]), mark
+    return socket.inet_ntoa(data[12:16]), _recognised(inner)
