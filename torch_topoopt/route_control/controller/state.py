@@ -72,7 +72,11 @@ class RouteState:
         self._network = self.file.network(dead)
 
     def set_ports(self, host: str, ports: PortPaths) -> set[str]:
-        """Which source port of `host` takes which path, to each target; replaces what was known."""
+        """Which source port of `host` takes which path, to each target; replaces what was known.
+
+        A flow whose path has other ports now counts as one that has another path: its connection
+        may be elsewhere, for switches hash anew when one of their cables dies or comes back.
+        """
         self._tor("host", host)
         for target, table in ports.items():
             self._tor("ports", target)
@@ -84,8 +88,14 @@ class RouteState:
                         f"ports.{target}.{port}: {brief(list(path))} is not a path of joined "
                         f"switches from {host} to {target}"
                     )
+        before = {flow: self.source_ports(flow) for flow in self.flows_of.get(host, ())}
         self.ports[host] = ports
-        return self._settled()
+        changed = self._settled()
+        for flow in before.keys() - changed:
+            if self.source_ports(flow) != before[flow]:
+                self.flows[flow] = replace(self.flows[flow], changed=self.epoch)
+                changed.add(flow)
+        return changed
 
     def start(self, job: str, reports: Sequence[FlowReport]) -> set[str]:
         """New flows; the answer has them, too, where they have a path. A report of a flow that is
