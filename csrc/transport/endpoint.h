@@ -326,7 +326,7 @@ class Endpoint final : private Link::Observer {
     bool unreported = false;  // it is lost here, and other ranks are not notified
     bool moving = false;      // this end is dialling it anew while it is in use
     int old_ticks = 0;        // a new connection waits for the end of the old one
-    int waiting_fd = -1;  // a new connection, while the old one is being given up
+    int waiting_fd = -1;      // a new connection, while the old one is being given up
     std::string waiting_key{};
     int quiet_ticks = 0;       // nothing has arrived
     int unanswered_ticks = 0;  // nothing has been acknowledged

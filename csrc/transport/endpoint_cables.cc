@@ -491,7 +491,8 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   if (moved) {
     logLine(LogLevel::kInfo, "the link " + textOf(link.name()) + " has moved");
     confirmUp(cable);
-    if (cable.rate.trust()) reportSpeed({link.cable(), config_.rank, ++cable.speed_reports}, nullptr);
+    if (cable.rate.trust())
+      reportSpeed({link.cable(), config_.rank, ++cable.speed_reports}, nullptr);
   } else {
     logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
     reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);

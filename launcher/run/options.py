@@ -129,9 +129,7 @@ def parse(argv: list[str]) -> RunOptions:
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
     elastic_options.check(arguments, plan, choice, cluster, least)
-    fabrics.check(arguments.fabric, arguments)
-    alltoall.check(arguments, cluster)
-    controller_options.check(arguments)
+    _check_network(arguments, cluster)
     return RunOptions(
         cluster=cluster,
         planning=choice,
@@ -160,6 +158,12 @@ def parse(argv: list[str]) -> RunOptions:
         json=arguments.json,
         torchrun=arguments,
     )
+
+
+def _check_network(arguments: argparse.Namespace, cluster: Cluster) -> None:
+    fabrics.check(arguments.fabric, arguments)
+    alltoall.check(arguments, cluster)
+    controller_options.check(arguments)
 
 
 # Of torchrun's options and ours: those that are not followed by a value.

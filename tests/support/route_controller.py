@@ -67,7 +67,7 @@ class Controller:
         listen = where.read_text().removeprefix("http://") if where.exists() else "127.0.0.1:0"
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "torch_topoopt", "controller"),
+                *(sys.executable, "-m", "torch_topoopt.launcher.main", "controller"),
                 *("--network", str(self.folder / "network.json")),
                 *("--token-file", str(self.folder / "token")),
                 *("--state-file", str(self.folder / "routes.db"), "--listen", listen),

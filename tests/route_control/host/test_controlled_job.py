@@ -139,6 +139,7 @@ def work_until(rank: int, world: int, holds: Callable[[], bool], what: str) -> N
         dist.all_reduce(state, dist.ReduceOp.MAX)
         if not state[0]:
             return
+        time.sleep(0.02)  # leaves the processor to what is waited for
         assert not state[1], f"not in time: {what}; rank {rank}: {source_ports(rank)}"
 
 
@@ -204,6 +205,7 @@ def flee(rank: int, world: int) -> bool:
     for ports in PORTS.values():
         for port in ports[: rank % 3]:  # none, the first one, both
             listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((source, port))
             listener.listen()
             taken.append(listener)
@@ -255,7 +257,8 @@ def test_connections_follow_the_controller_which_may_be_killed_and_come_back(
 
 
 def test_ports_in_use_and_degraded_paths_are_left(tmp_path: Path) -> None:
-    assert run_controlled(tmp_path, flee) == [True, False, False]
+    # Another plan than in other tests has other addresses, whose ports nobody had before.
+    assert run_controlled(tmp_path, flee, planned_bytes=10**8) == [True, False, False]
 
 
 def test_flows_of_unknown_size_are_controlled_once_they_are_large(tmp_path: Path) -> None:

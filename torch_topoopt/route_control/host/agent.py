@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.host.settings import ControllerSettings
 
 _FIRST_PAUSE_S = 0.5  # after a call that failed, doubled each time
-_LONGEST_PAUSE_S = 8.0
+_LONGEST_PAUSE_S = 4.0
 _COUNT_S = 2.0  # between two looks at what links have sent whose bytes are not planned
 _SAME_FLOW_S = 2.0  # a flow is reported as degraded once in this time
 _CLOSE_LIMIT_S = 2.5
