@@ -54,6 +54,7 @@ VERBS = {
     "controller": Verb(
         "tells the hosts of a switched network which path each flow takes", "fabric.controller"
     ),
+    "probe": Verb("which source port of this host takes which path to other hosts", "fabric.probe"),
     "discover": Verb("which port is cabled to which: writes a cluster file", "fabric.discover"),
     "fabric": Verb(
         "what servers are wired with: make, check, change and remove it", "fabric.fabric"

@@ -191,6 +191,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "estimating it",
     },
     "plan": {"metavar": "PLAN.json", "help": "use this plan instead of making one"},
+    "network": {
+        "metavar": "NETWORK",
+        "help": "network file, JSON: switches, hosts and cables (docs/routes.md)",
+    },
     "failures": {
         "help": "also show what the loss of any one cable or server costs",
         "action": "store_true",

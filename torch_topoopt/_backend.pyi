@@ -177,10 +177,18 @@ class Session:
         """
         What is sent from now on belongs to the next iteration; returns its number.
         """
+    def begin_move(self, cable: int) -> bool:
+        """
+        Before a cable that is in use is dialled anew, to be replaced; False if it is not.
+        """
     def circuit_client(self, fd: int, members: int) -> CircuitClient:
         """
         To ask over a connected stream socket, which it takes over, what moves the circuits of the
         session's `members` servers.
+        """
+    def end_move(self, cable: int) -> None:
+        """
+        What was dialled has failed.
         """
     def fail(self, why: str) -> None: ...
     def held_memory(self) -> dict[str, tuple[int, int]]:
@@ -192,6 +200,10 @@ class Session:
         """
         Bytes of the messages of each iteration from `first` on: those of this rank, and what each
         link has sent of all that pass it.
+        """
+    def limit_cable(self, cable: int, bytes_per_s: int | None) -> None:
+        """
+        What the connection of a cable may send, until it has another one; None: no limit.
         """
     def link_traffic(self) -> list[torch_topoopt.plan.LinkTraffic]: ...
     def lost_cables(self) -> list[int]:
@@ -216,10 +228,14 @@ class Session:
         Goes on with a cable over a verified connection, which the session takes over; with a
         `tls_key`, if the cable had one.
         """
+    def slow_cables(self) -> list[int]:
+        """
+        Cables over which this rank sends less than they should carry, as indices.
+        """
     @property
     def cables_event(self) -> int:
         """
-        An eventfd: lost_cables() may have changed. -1 without cables.
+        An eventfd: lost_cables() or slow_cables() may have changed. -1 without cables.
         """
     @property
     def closed(self) -> bool: ...

@@ -130,11 +130,7 @@ class _StarBuilder(netns_build.Builder):
     def build(self, progress: Callable[[str], None]) -> None:
         with contextlib.ExitStack() as stack:
             progress("hosts")
-            for server in self._servers:
-                self._host(server)
-                route = netns_kernel.open_route(self._layout.namespace(server))
-                self._routes[server] = stack.enter_context(route)
-            self._management()
+            self._hosts(stack)
             progress("switch")
             self._plug_into_bridge()
 

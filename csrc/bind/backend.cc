@@ -328,7 +328,7 @@ PYBIND11_MODULE(_backend, module) {
           "those of `group.cost`.")
       .def_property_readonly(
           "cables_event", [](Session& session) { return session.endpoint()->cablesEvent(); },
-          "An eventfd: lost_cables() may have changed. -1 without cables.")
+          "An eventfd: lost_cables() or slow_cables() may have changed. -1 without cables.")
       .def(
           "lost_cables", [](Session& session) { return session.endpoint()->lostCables(); }, no_gil,
           "Cables of this rank that need a new connection, as indices.")
@@ -342,6 +342,24 @@ PYBIND11_MODULE(_backend, module) {
           py::arg("cable"), py::arg("fd"), py::arg("tls_key") = py::bytes(),
           "Goes on with a cable over a verified connection, which the session takes over; with a "
           "`tls_key`, if the cable had one.")
+      .def(
+          "begin_move",
+          [](Session& session, int cable) { return session.endpoint()->beginMove(cable); },
+          py::arg("cable"), no_gil,
+          "Before a cable that is in use is dialled anew, to be replaced; False if it is not.")
+      .def(
+          "end_move", [](Session& session, int cable) { session.endpoint()->endMove(cable); },
+          py::arg("cable"), no_gil, "What was dialled has failed.")
+      .def(
+          "slow_cables", [](Session& session) { return session.endpoint()->slowCables(); }, no_gil,
+          "Cables over which this rank sends less than they should carry, as indices.")
+      .def(
+          "limit_cable",
+          [](Session& session, int cable, std::optional<uint64_t> bytes_per_s) {
+            session.endpoint()->limitCable(cable, bytes_per_s);
+          },
+          py::arg("cable"), py::arg("bytes_per_s").none(true), no_gil,
+          "What the connection of a cable may send, until it has another one; None: no limit.")
       .def("circuit_client", &topoopt::makeCircuitClient, py::arg("fd"), py::arg("members"),
            "To ask over a connected stream socket, which it takes over, what moves the circuits of "
            "the session's `members` servers.")

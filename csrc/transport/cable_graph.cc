@@ -81,6 +81,10 @@ CableGraph::End* CableGraph::endOf(int cable, int rank) {
   return &ends_[2 * cable + (rank == ends.a ? 0 : 1)];
 }
 
+uint64_t CableGraph::numberAt(int cable, int rank) const {
+  return ends_[2 * cable + (rank == cables_[cable].a ? 0 : 1)].number;
+}
+
 bool CableGraph::takeSpeed(const CableSpeed& report) {
   End* const end = endOf(report.cable, report.end);
   if (end == nullptr || report.number <= end->speed_number) return false;

@@ -62,6 +62,8 @@ class CableGraph {
   std::vector<CableReport> reports() const;
   std::vector<CableSpeed> speeds() const;
 
+  // The newest report of the end at `rank`: CableReport::number().
+  uint64_t numberAt(int cable, int rank) const;
   bool up(int cable) const;
   // Whether ways lead over what rank `sender` sends on the cable.
   bool carries(int cable, int sender) const;

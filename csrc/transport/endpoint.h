@@ -188,6 +188,16 @@ class Endpoint final : private Link::Observer {
   // here on. The old one counts as lost, if it is not yet. With a `tls_key` if the first one had
   // one, else throws std::invalid_argument.
   void replaceCable(int cable, int fd, std::string tls_key = {});
+  // Not on the loop: the end that is going to dial a cable that is in use, to move it, says so. The
+  // other end gets the new connection first. False if the cable is not in use.
+  bool beginMove(int cable);
+  // Not on the loop: the new connection has failed.
+  void endMove(int cable);
+  // Not on the loop: this rank's cables that are slow.
+  std::vector<int> slowCables();
+  // Not on the loop: what the connection of a cable may send, until it has another one; nullopt: as
+  // much as it can.
+  void limitCable(int cable, std::optional<uint64_t> bytes_per_s);
 
   // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
   // first one is 0.
@@ -313,7 +323,10 @@ class Endpoint final : private Link::Observer {
     FrameQueue::Kept kept{};
     bool settled = true;
     bool lost = false;
-    int waiting_fd = -1;  // a new connection, while the old one is being given up
+    bool unreported = false;  // it is lost here, and other ranks are not notified
+    bool moving = false;      // this end is dialling it anew while it is in use
+    int old_ticks = 0;        // a new connection waits for the end of the old one
+    int waiting_fd = -1;      // a new connection, while the old one is being given up
     std::string waiting_key{};
     int quiet_ticks = 0;       // nothing has arrived
     int unanswered_ticks = 0;  // nothing has been acknowledged
@@ -407,7 +420,10 @@ class Endpoint final : private Link::Observer {
   void onLinkHello(Link& link, const FrameHeader& header);
   void settle(OwnCable& cable, uint64_t received);
   void joinCable(int number, int fd, std::string tls_key);
+  void reportLost(OwnCable& cable, Loss loss);
+  void confirmUp(const OwnCable& cable);
   void graphChanged();
+  void findWholeHops();
   void onCableSpeed(Link& link, const FrameHeader& header);
   void reportSpeed(const CableSpeed& report, const Link* except);
   void announceChange();
@@ -415,6 +431,7 @@ class Endpoint final : private Link::Observer {
   void failUnreachable(const CableGraph::Cut& cut);
   void carrierLost(int interface);
   int cablesAt(int interface) const;
+  int sendersAt(int interface) const;
   void tick();
   void tickCable(OwnCable& cable);
   const char* standstillOf(OwnCable& cable);

@@ -7,6 +7,10 @@
 //
 // A new connection begins with the same numbers in both directions (kLinkHello), so cables may come
 // back that no other way goes around, and ends that missed a generation catch up.
+//
+// A cable that moves to another connection is not lost for other ranks: its ends make the same
+// exchange by themselves, within a few round trips. The end that dials says so before (beginMove)
+// and keeps the old connection until the other end, which has the new one first, closes it.
 
 #include <sys/eventfd.h>
 
@@ -31,6 +35,10 @@ constexpr int kMostQuietLooks = 8;  // in the silence limit
 // In which a report reaches all ranks that it can reach.
 constexpr std::chrono::milliseconds kReportTime{100};
 constexpr int kMostJoiningTicks = 25;
+// The same where other ranks are not notified meanwhile.
+constexpr int kMostMovingTicks = 5;
+// For the other end to go on over a new connection before the old one is given up here.
+constexpr int kMostOldTicks = 2;
 // From the first report of a change until groups are notified of it.
 constexpr std::chrono::milliseconds kSettlingTime{50};
 constexpr double kBytesPerSecondOfGbps = 1e9 / 8;
@@ -134,13 +142,18 @@ void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
   if (std::exchange(cable.lost, true)) {
     logLine(LogLevel::kInfo, "a new connection of the link " + name + " is lost at once: " + why);
     link.takeUnwritten();  // a greeting
+    reportLost(cable, loss);
   } else {
-    logLine(LogLevel::kWarning, "lost the link " + name + ": " + why);
     cable.received = link.receivedFrames();
     cable.kept = link.takeKept();
     cable.settled = false;
-    reportCable({link.cable(), config_.rank, cable.generation, false, loss}, nullptr);
-    sendLinkLost(cable, cable.generation);
+    cable.unreported = true;
+    if (cable.waiting_fd >= 0 || (cable.moving && loss == Loss::kClosed)) {
+      logLine(LogLevel::kDebug, "the link " + name + " moves to another connection");
+    } else {
+      logLine(LogLevel::kWarning, "lost the link " + name + ": " + why);
+      reportLost(cable, loss);
+    }
     for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
     graphChanged();
   }
@@ -148,6 +161,15 @@ void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
     joinCable(link.cable(), fd, std::move(cable.waiting_key));
   }
   signalCables();
+}
+
+// Notifies other ranks of a loss, if they are not yet.
+void Endpoint::reportLost(OwnCable& cable, Loss loss) {
+  cable.moving = false;
+  if (!std::exchange(cable.unreported, false)) return;
+  reportCable({cable.spec.cable, config_.rank, cable.generation, false, loss}, nullptr);
+  sendLinkLost(cable, cable.generation);
+  graphChanged();
 }
 
 void Endpoint::sendLinkLost(const OwnCable& cable, uint64_t generation) {
@@ -248,10 +270,29 @@ void Endpoint::onCableState(Link& link, const FrameHeader& header) {
   reportCable({static_cast<int>(header.stream), header.source, header.message / 2,
                header.message % 2 == 0, static_cast<Loss>(header.offset)},
               &link);
+  const auto own = cables_.find(static_cast<int>(header.stream));
+  if (own != cables_.end()) confirmUp(own->second);
   graphChanged();
 }
 
+// Where the other end has reported a loss that this end has not, it waits for the report that the
+// cable is up again.
+void Endpoint::confirmUp(const OwnCable& cable) {
+  const int number = cable.spec.cable;
+  if (cable.lost) return;
+  if (graph_->numberAt(number, cable.spec.peerRank()) <= graph_->numberAt(number, config_.rank)) {
+    return;
+  }
+  reportCable({number, config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+}
+
 void Endpoint::graphChanged() {
+  findWholeHops();
+  announceChange();
+  judgeReach();
+}
+
+void Endpoint::findWholeHops() {
   for (auto& [pair, hops] : hops_) {
     for (Hop& hop : hops) {
       const int cable = hop.link == nullptr ? kNoCable : hop.link->cable();
@@ -266,8 +307,6 @@ void Endpoint::graphChanged() {
     }
   }
   for (OutFrame& frame : std::exchange(stranded_, {})) dispatch(std::move(frame));
-  announceChange();
-  judgeReach();
 }
 
 // Once for all reports that come together: both ends report, and a switch may lose many cables.
@@ -348,6 +387,48 @@ std::vector<int> Endpoint::lostCables() {
   return list;
 }
 
+std::vector<int> Endpoint::slowCables() {
+  std::vector<int> list;
+  reactor_.run([&] {
+    for (const auto& [number, cable] : cables_) {
+      if (cable.rate.isSlow()) list.push_back(number);
+    }
+  });
+  return list;
+}
+
+bool Endpoint::beginMove(int cable) {
+  bool begun = false;
+  reactor_.run([&] {
+    const auto found = cables_.find(cable);
+    if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) return;
+    if (found->second.lost || !found->second.link->usable()) return;
+    begun = found->second.moving = true;
+  });
+  return begun;
+}
+
+void Endpoint::endMove(int cable) {
+  reactor_.run([&] {
+    const auto found = cables_.find(cable);
+    if (found == cables_.end() || !found->second.moving) return;
+    found->second.moving = false;
+    if (found->second.lost) {
+      logLine(LogLevel::kWarning, "lost the link " + textOf(found->second.link->name()) +
+                                      ": the connection that it was to move to has failed");
+      reportLost(found->second, Loss::kClosed);
+      signalCables();
+    }
+  });
+}
+
+void Endpoint::limitCable(int cable, std::optional<uint64_t> bytes_per_s) {
+  reactor_.run([&] {
+    const auto found = cables_.find(cable);
+    if (found != cables_.end()) found->second.link->limitRate(bytes_per_s);
+  });
+}
+
 void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
   const auto found = cables_.find(cable);
   if (found != cables_.end() && found->second.spec.tls_key.empty() != tls_key.empty()) {
@@ -370,7 +451,9 @@ void Endpoint::joinCable(int number, int fd, std::string tls_key) {
     if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
     cable.waiting_fd = fd;
     cable.waiting_key = std::move(tls_key);
-    cable.link->drop(Loss::kClosed, "the other end has opened it anew");
+    cable.old_ticks = 0;
+    // Of a move from here, the other end closes the old connection when it has the new one.
+    if (!cable.moving) cable.link->drop(Loss::kClosed, "the other end has opened it anew");
     return;
   }
   LinkSpec spec = cable.spec;
@@ -403,9 +486,18 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   cable.lost = false;
   cable.quiet_ticks = cable.unanswered_ticks = cable.standing_ticks = 0;
   link.establish();
+  const bool moved = std::exchange(cable.unreported, false);
+  cable.moving = false;
+  if (moved) {
+    logLine(LogLevel::kInfo, "the link " + textOf(link.name()) + " has moved");
+    confirmUp(cable);
+    if (cable.rate.trust())
+      reportSpeed({link.cable(), config_.rank, ++cable.speed_reports}, nullptr);
+  } else {
+    logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
+    reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+  }
   cable.rate.restart();
-  logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
-  reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
   // What was flooded while the two ends were apart.
   for (const CableReport& report : graph_->reports()) sendHeader(link, headerOf(report));
   for (const CableSpeed& report : graph_->speeds()) sendHeader(link, headerOf(report));
@@ -415,7 +507,11 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
     header.source = static_cast<uint16_t>(rank);
     sendHeader(link, header);
   }
-  graphChanged();
+  if (moved) {
+    findWholeHops();  // the graph is what it was
+  } else {
+    graphChanged();
+  }
 }
 
 // ---- carriers and silence ----------------------------------------------------------------------
@@ -473,6 +569,14 @@ int Endpoint::cablesAt(int interface) const {
       cables_, [=](const auto& entry) { return entry.second.interface == interface; }));
 }
 
+// Those of them that send.
+int Endpoint::sendersAt(int interface) const {
+  if (interface == 0) return 1;
+  return static_cast<int>(std::ranges::count_if(cables_, [=](const auto& entry) {
+    return entry.second.interface == interface && entry.second.spec.sends;
+  }));
+}
+
 // Why what is sent does not arrive; nullptr if it does. A cable of which this is said twice within
 // a short time is used again only as long after as a slow one: small packets, with which it is
 // opened, may pass where large ones do not.
@@ -490,6 +594,7 @@ const char* Endpoint::standstillOf(OwnCable& cable) {
   if (stands || (before && now - *before < kSoonAgain)) {
     const double speed = cable.rate.distrust(now);
     reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, speed}, nullptr);
+    signalCables();
   }
   return silent ? kNoAnswer : kStandstill;
 }
@@ -500,8 +605,12 @@ void Endpoint::tickCable(OwnCable& cable) {
   Link& link = *cable.link;
   if (link.dead()) return;
   if (!link.usable()) {
-    if (++cable.joining_ticks > kMostJoiningTicks) link.drop(Loss::kSilent, "no greeting");
+    const int most = cable.unreported ? kMostMovingTicks : kMostJoiningTicks;
+    if (++cable.joining_ticks > most) link.drop(Loss::kSilent, "no greeting");
     return;
+  }
+  if (cable.waiting_fd >= 0 && ++cable.old_ticks > kMostOldTicks) {
+    return link.drop(Loss::kClosed, "a new connection is there");
   }
   if (const char* why = standstillOf(cable)) return link.drop(Loss::kSilent, why);
   cable.quiet_ticks = link.takeReceived() ? 0 : cable.quiet_ticks + 1;
@@ -562,7 +671,7 @@ double Endpoint::usualRate(const OwnCable& cable) const {
 // A slow cable is reported to all ranks, whose groups change their rings.
 void Endpoint::watchRate(OwnCable& cable) {
   // What a cable carries that shares its interface depends on what the others carry.
-  if (!cable.spec.sends || cablesAt(cable.interface) > 1) return;
+  if (!cable.spec.sends || sendersAt(cable.interface) > 1) return;
   const auto change =
       cable.rate.look(cable.link->sendProgress(), Reactor::Clock::now(), usualRate(cable));
   if (!change) return;
@@ -576,6 +685,7 @@ void Endpoint::watchRate(OwnCable& cable) {
   }
   logLine(slow ? LogLevel::kWarning : LogLevel::kInfo, text);
   reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, change->speed}, nullptr);
+  signalCables();
 }
 
 }  // namespace topoopt

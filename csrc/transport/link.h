@@ -143,6 +143,8 @@ class Link : public Reactor::Handler {
   void lookForAcknowledgements();
   // What the neighbour's transport has acknowledged since the last call.
   virtual Acknowledged acknowledged() { return Acknowledged::kAdvances; }
+  // What the system sends of this connection at most; nullopt: no limit.
+  virtual void limitRate(std::optional<uint64_t> bytes_per_s) {}
   // What the system has counted of this connection; nullopt where it does not.
   virtual std::optional<SendProgressCounters> sendProgress() { return std::nullopt; }
   // Something has arrived since the last call.

@@ -118,6 +118,11 @@ bool RateWatch::losesPackets(const Progress& window, double limit) {
          window.rate() < limit;
 }
 
+bool RateWatch::trust() {
+  pause_ = std::chrono::seconds{0};
+  return std::exchange(speed_, 1.0) < 1;
+}
+
 double RateWatch::distrust(Clock::time_point now) {
   pause_ = pause_.count() == 0 ? kFirstPause : std::min(2 * pause_, kLongestPause);
   retry_ = now + pause_;

@@ -48,6 +48,10 @@ class RateWatch {
   // It carries nothing large. Its speed until it is tried anew.
   double distrust(Clock::time_point now);
 
+  // It has another path: whether it was slow, which it is no longer.
+  bool trust();
+  bool isSlow() const { return speed_ < 1; }
+
   // Another connection takes its place: the same counters begin anew.
   void restart();
 

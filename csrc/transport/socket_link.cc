@@ -111,6 +111,11 @@ Acknowledged SocketLink::acknowledged() {
   return stands ? Acknowledged::kStands : Acknowledged::kAdvances;
 }
 
+void SocketLink::limitRate(std::optional<uint64_t> bytes_per_s) {
+  const uint64_t rate = bytes_per_s.value_or(UINT64_MAX);
+  if (!dead()) setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+}
+
 std::optional<SendProgressCounters> SocketLink::sendProgress() {
   auto progress = sendProgressOf(socket_.get());
   // The system has sent what it was given; it is given little at a time, and more waits here.

@@ -17,6 +17,7 @@ class SocketLink : public Link {
   void acknowledgeAtOnce() override;
   void onReady(uint32_t events) override;
   Acknowledged acknowledged() final;
+  void limitRate(std::optional<uint64_t> bytes_per_s) final;
   std::optional<SendProgressCounters> sendProgress() final;
 
  protected:

@@ -40,7 +40,7 @@ _EXAMPLES = """\
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("controller", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("--network", metavar="NETWORK", required=True, help="network file, JSON")
+    shared_options.add(options, "network", required=True)
     options.add_argument(
         "--token-file", metavar="FILE", required=True, help="what hosts authenticate with"
     )

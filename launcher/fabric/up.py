@@ -17,17 +17,25 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Makes a fabric of emulated servers on this machine, as root: every server a network namespace, every
 cable a veth pair of the bandwidth, a management network beside them, and routes over the cables to
-every server. Every link is verified first. It stays until `topoopt fabric down NAME`."""
+every server. Every link is verified first. It stays until `topoopt fabric down NAME`.
+
+With --network the hosts of a network file hang on switches, each a network namespace whose kernel
+spreads connections over all shortest paths (ECMP, by a hash of addresses, protocol and ports)."""
 
 _EXAMPLES = """\
   topoopt fabric up lab --servers 12 --degree 4 --bandwidth 25Mbps
   topoopt fabric up lab --plan plan.json --forwarding split
+  topoopt fabric up lab --network network.json --bandwidth 30Mbps
   ip netns exec topoopt-lab-0 bash          # a shell on server 0"""
 
 
 def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    if arguments.network is not None:
+        from torch_topoopt.launcher.fabric import up_network
+
+        return up_network.make(arguments)
     plan = _plan(arguments)
     gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps
 
@@ -90,6 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("name", metavar="NAME", help="of the fabric: a-z, 0-9 and '-'")
     options.add_argument("--name", action=parser.Renamed, now="NAME: topoopt fabric up NAME ...")
     shared_options.add(options, "plan", "servers", "degree", "bandwidth", "parallel-links")
+    shared_options.add(options, "network")
     options.add_argument("--mtu", type=int, default=1500, help="of the cables (default: 1500)")
     options.add_argument(
         "--shaper", choices=["tbf", "htb"], help="what limits a rate (default: what there is)"

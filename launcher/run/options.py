@@ -15,7 +15,13 @@ from torch_topoopt.launcher import documents, parser, script_syntax, shared_opti
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import planning, programs
 from torch_topoopt.launcher.plan.planning import PlanningChoice
-from torch_topoopt.launcher.run import alltoall, cluster_options, elastic_options, fabrics
+from torch_topoopt.launcher.run import (
+    alltoall,
+    cluster_options,
+    controller_options,
+    elastic_options,
+    fabrics,
+)
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
 
@@ -123,8 +129,7 @@ def parse(argv: list[str]) -> RunOptions:
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
     elastic_options.check(arguments, plan, choice, cluster, least)
-    fabrics.check(arguments.fabric, arguments)
-    alltoall.check(arguments, cluster)
+    _check_network(arguments, cluster)
     return RunOptions(
         cluster=cluster,
         planning=choice,
@@ -153,6 +158,12 @@ def parse(argv: list[str]) -> RunOptions:
         json=arguments.json,
         torchrun=arguments,
     )
+
+
+def _check_network(arguments: argparse.Namespace, cluster: Cluster) -> None:
+    fabrics.check(arguments.fabric, arguments)
+    alltoall.check(arguments, cluster)
+    controller_options.check(arguments)
 
 
 # Of torchrun's options and ours: those that are not followed by a value.
@@ -245,6 +256,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     fabrics.add_options(group)
     alltoall.add_options(group)
+    controller_options.add_options(group)
     group.add_argument(
         "--encrypt",
         action="store_true",

@@ -23,6 +23,7 @@ from torch_topoopt.launcher.profile import profile
 from torch_topoopt.launcher.run import (
     alltoall,
     asked_groups,
+    controller_options,
     fabrics,
     link_bytes,
     processor_use,
@@ -401,6 +402,7 @@ class RunInProgress:
             METRICS_VARIABLE: _absolute(self.metrics.path),
             STARTED_VARIABLE: repr(self.metrics.started),
             TAKE_OVER_VARIABLE: ",".join(self.options.take_over),
+            **controller_options.variables(self.options.torchrun),
         }
         if self.options.encrypt:
             variables[ENCRYPT_VARIABLE] = "1"

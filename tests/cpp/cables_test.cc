@@ -107,6 +107,67 @@ TEST_P(Cables, BytesThatAreNoFrameCostTheCableOnly) {
   ASSERT_NO_FATAL_FAILURE(traffic.check());
 }
 
+// ---- moves -------------------------------------------------------------------------------------
+
+TEST_P(Cables, TheyMoveUnderTrafficAndNoOtherRankIsNotified) {
+  TestRandom random(607);
+  const std::vector<Shape> rings{{"simplex ring of 3", simplexRingOf(3), 3},
+                                 {"ring of 4", ringOf(4), 4}};
+  for (const Shape& shape : rings) {
+    SCOPED_TRACE(shape.name);
+    Traffic traffic;
+    Network network(thatRecovers(shape), random);
+    traffic.addRandom(shape.size, 100, 1 << 20, random);
+    std::atomic<bool> over{false};
+    int moves = 0;
+    std::thread mover([&, seed = random.word()] {
+      TestRandom own(seed);
+      do {
+        const size_t cable = own.between(0, shape.cables.size() - 1);
+        // The other end, whose proof is complete first, mostly has the new connection first.
+        const Cable& ends = shape.cables[cable];
+        network.move(cable, moves % 8 == 7 ? ends.a : ends.b);
+        ++moves;
+      } while (!over && !HasFatalFailure());
+    });
+    traffic.start(network, random);
+    traffic.check();
+    over = true;
+    mover.join();
+    if (HasFatalFailure()) return;
+    for (int rank = 0; rank < shape.size; ++rank) {
+      network.on(rank, [](Endpoint& endpoint) {
+        EXPECT_TRUE(endpoint.cables()->allUp());
+        EXPECT_TRUE(endpoint.cables()->reports().empty());
+      });
+    }
+    for (const std::string& why : network.leaveAll(kWaitLimit)) EXPECT_EQ(why, "");
+    EXPECT_GT(moves, 0);
+  }
+}
+
+TEST_P(Cables, AMoveThatFailsHalfwayIsALossAndNothingElse) {
+  TestRandom random(608);
+  Traffic traffic;
+  Network network(thatRecovers({"", ringOf(4), 4}), random);
+  traffic.addRandom(4, 60, 1 << 20, random);
+  traffic.startSends(network, random);
+  ASSERT_TRUE(network.at(0)->beginMove(0));
+  EXPECT_TRUE(network.at(0)->beginMove(0));  // once more, as it is in use
+  network.at(0)->endMove(0);
+  EXPECT_TRUE(network.at(0)->lostCables().empty());
+  ASSERT_TRUE(network.at(0)->beginMove(0));
+  network.hurt(0, Fault::kClosed);  // as when the other end has the new connection, alone
+  network.at(0)->endMove(0);
+  eventually("both ends have lost it", [&] { return network.lost(0); });
+  EXPECT_FALSE(network.at(0)->beginMove(0));
+  network.replace(0);
+  traffic.startReceives(network, random);
+  ASSERT_NO_FATAL_FAILURE(traffic.check());
+  eventually("it is back", [&] { return network.up(0); });
+  for (const std::string& why : network.leaveAll(kWaitLimit)) EXPECT_EQ(why, "");
+}
+
 // ---- no way left -------------------------------------------------------------------------------
 
 TEST_P(Cables, ARankWhoseConnectionsAllEndIsGone) {

@@ -310,6 +310,26 @@ void Network::replace(size_t cable) {
   at(cables_[cable].b)->replaceCable(static_cast<int>(cable), far, key);
 }
 
+void Network::move(size_t cable, int first) {
+  const int dials = cables_[cable].a;
+  ASSERT_TRUE(at(dials)->beginMove(static_cast<int>(cable)));
+  Path old{.near = std::move(paths_[cable].near), .far = std::move(paths_[cable].far)};
+  const auto [near, far] = connectedPair();
+  paths_[cable].near.reset(dup(near));
+  paths_[cable].far.reset(dup(far));
+  const std::string key = nextKey();
+  const auto hand = [&](int rank) {
+    at(rank)->replaceCable(static_cast<int>(cable), rank == dials ? near : far, key);
+  };
+  hand(first);
+  hand(cables_[cable].a + cables_[cable].b - first);
+  eventually("the old connection ends", [&] {
+    pollfd near_end{old.near.get(), POLLIN, 0};
+    return poll(&near_end, 1, 0) == 1 && (near_end.revents & POLLHUP) != 0;
+  });
+  eventually("the cable has moved", [&] { return up(cable); });
+}
+
 void Network::write(size_t cable, const void* data, size_t bytes) {
   const auto* next = static_cast<const std::byte*>(data);
   while (bytes > 0) {

@@ -126,6 +126,9 @@ class Network {
   bool up(size_t cable);
   // A new connection, for both ends.
   void replace(size_t cable);
+  // The same of a cable that is in use and shall stay so; `first`: the end that gets it first.
+  // Returns when the old connection has ended and both ends use the new one.
+  void move(size_t cable, int first);
 
   // All ranks leave at the same time; one entry per rank, "" for good order.
   std::vector<std::string> leaveAll(std::chrono::milliseconds limit);

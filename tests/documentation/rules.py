@@ -112,6 +112,11 @@ SMALLER = (
         r"(benchmarks/alltoall_measured\.py).*",
         r"\1 --servers 4 --delays 0.01 --rounds 1 --bytes-per-pair 20kB",
     ),
+    Smaller(
+        ".*",
+        r"(benchmarks/route_control_measured\.py).*",
+        r"\1 --leaves 2 --size 100kB --steps 3 --rounds 1",
+    ),
     Smaller(".*", r"(benchmarks/(endurance|soak)\.py)", r"\1 --minutes 0.1 --fault-every 2"),
     Smaller(
         ".*",
@@ -145,6 +150,7 @@ ELSEWHERE = (
     Elsewhere(r"doctor --cluster", "tests/launcher/test_doctor.py"),
     Elsewhere(r"^topoopt inspect runs/", "tests/launcher/test_inspect.py"),
     Elsewhere(r"^topoopt controller --network", "tests/launcher/test_controller.py"),
+    Elsewhere(r"topoopt (probe|fabric (up|down) clos) ?", "tests/launcher/test_probe.py"),
     Elsewhere(r"^topoopt status( |$)", "tests/launcher/test_status.py"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
     Elsewhere(

@@ -50,12 +50,17 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "cluster_cancel": "the default is an environment variable",
         "cluster_daemon": "the default is an environment variable",
     },
+    "--controller": {"probe": "it is reported to, not followed"},
     "--degree": {"alltoall": "circuits are directed, and one is enough"},
     "--evaluations": {"compare": "two searches, and seventeen networks to price after them"},
     "--rounds": {"compare": "two searches, and seventeen networks to price after them"},
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
     "--flows": {"assign": "flows to route, and it needs them"},
-    "--host": {"doctor": "found out where not given", "fabric_script": "never found out"},
+    "--host": {
+        "doctor": "found out where not given",
+        "fabric_script": "never found out",
+        "probe": "a host of a network file",
+    },
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
     "--level": {"alltoall": "beside the model of slots, with which it plans"},
     "--mode": {
@@ -69,6 +74,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--mtu": {"fabric_up": "of an interface, with headers"},
     "--name": {"discover": "of a cluster", "cluster_submit": "of a job"},
+    "--network": {"fabric_up": "instead of a plan, or of servers and cables"},
     "--output": {
         "profile": "an OpGraph or a trace, only if asked for",
         "plan": "the result, which has a default name",
@@ -77,7 +83,10 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
     "--scheme": {"controller": "only those that always have an answer, soon"},
-    "--token-file": {"controller": "every request needs it"},
+    "--token-file": {
+        "controller": "every request needs it",
+        "probe": "of the controller",
+    },
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
 }
 

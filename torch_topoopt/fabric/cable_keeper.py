@@ -3,12 +3,16 @@
 A lost cable is opened as it was at the start: its source connects to its target's listener, which
 stays open while the job runs, and both prove who they are (handshake.py). What was on its way when
 the cable was lost has gone other ways meanwhile (csrc/transport/endpoint_cables.cc).
+
+A cable that is in use may be opened anew, too, from another source port, and so over another path
+of a switched network: the old connection is used until both ends have the new one.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import queue
 import threading
 import time
 import weakref
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.identity import Identity
     from torch_topoopt.fabric.links import ServerPorts
     from torch_topoopt.fabric.proof import Outcome
+    from torch_topoopt.fabric.source_ports import LinkWatcher
     from torch_topoopt.plan import Link, Plan
 
 _DIAL_TIMEOUT_S = 1.0  # for connecting and for the proof
@@ -38,6 +43,12 @@ class CableSession(Protocol):
 
     def lost_cables(self) -> list[int]: ...
 
+    def slow_cables(self) -> list[int]: ...
+
+    def begin_move(self, cable: int) -> bool: ...
+
+    def end_move(self, cable: int) -> None: ...
+
     def replace_cable(self, cable: int, fd: int, tls_key: bytes) -> None: ...
 
 
@@ -46,7 +57,8 @@ class CableKeeper:
 
     It ends with `session`, too, which it does not keep. Cables are numbered as connections(plan)
     lists them. `ports`, whose listeners are open, belong to this object. New connections are
-    `encrypted` if the first ones were.
+    `encrypted` if the first ones were. `watcher` is notified of what becomes of links that this
+    server connects.
     """
 
     def __init__(
@@ -57,9 +69,15 @@ class CableKeeper:
         session: CableSession,
         *,
         encrypted: bool = False,
+        watcher: LinkWatcher | None = None,
     ) -> None:
         self._ports = ports
         self._encrypted = encrypted
+        self._watcher = watcher
+        self._slow: set[int] = set()
+        self._to_move: queue.SimpleQueue[Link] = queue.SimpleQueue()
+        self._postponed: list[Link] = []
+        self._moving: set[Link] = set()
         self._number = {ends_of(link): i for i, link in enumerate(connections(plan))}
         self._dialling: set[Link] = set()
         self._not_before: dict[Link, float] = {}
@@ -72,6 +90,11 @@ class CableKeeper:
         self._thread = threading.Thread(target=self._run, name="topoopt-cables", daemon=True)
         self._thread.start()
         _keepers.add(self)
+
+    def move(self, link: Link) -> None:
+        """Opens a link that this server connects anew, though it may be in use; from any thread."""
+        self._to_move.put(link)
+        self._handshakes.wake()
 
     def close(self) -> None:
         """Ends the thread, and closes the listeners."""
@@ -88,7 +111,9 @@ class CableKeeper:
     def _run(self) -> None:
         with self._handshakes:
             while not self._closing and (session := self._session()) is not None:
-                wait_s = self._dial(session.lost_cables())
+                lost = session.lost_cables()
+                wait_s = min(self._begin_moves(session, lost), self._dial(lost))
+                self._look_at_speeds(session)
                 del session
                 for outcome in self._handshakes.poll(wait_s):
                     self._use(outcome)
@@ -110,17 +135,66 @@ class CableKeeper:
                 self._dialling.add(link)
         return _RETRY_S if wanted else float("inf")
 
+    def _begin_moves(self, session: CableSession, lost: list[int]) -> float:
+        """Dials what is to move and is in use, and what is lost anyway; seconds until it is due."""
+        wanted, self._postponed = self._postponed, []
+        while not self._to_move.empty():
+            wanted.append(self._to_move.get())
+        for link in dict.fromkeys(wanted):
+            number = self._number[ends_of(link)]
+            if link in self._dialling:
+                self._postponed.append(link)  # until that has an outcome, which wakes this thread
+            elif number in lost:
+                pass
+            elif not session.begin_move(number):  # it is about to be lost, or to be in use
+                self._postponed.append(link)
+            else:
+                try:
+                    self._ports.dial(link, self._handshakes, _DIAL_TIMEOUT_S)
+                except OSError as error:
+                    session.end_move(number)
+                    self._note_degraded(link, str(error.strerror or error))
+                else:
+                    self._dialling.add(link)
+                    self._moving.add(link)
+        return _RETRY_S if self._postponed else float("inf")
+
+    def _look_at_speeds(self, session: CableSession) -> None:
+        if self._watcher is None:
+            return
+        slow = set(session.slow_cables())
+        for link in self._ports.outgoing:
+            if self._number[ends_of(link)] in slow - self._slow:
+                self._note_degraded(link, "it is slow")
+        self._slow = slow
+
+    def _note_degraded(self, link: Link, why: str) -> None:
+        if self._watcher is not None:
+            self._watcher.degraded(link, why)
+
     def _use(self, outcome: Outcome) -> None:
-        if not outcome.accepted:
-            self._dialling = {link for link in self._dialling if ends_of(link) != outcome.ends}
+        dialled = next((link for link in self._dialling if ends_of(link) == outcome.ends), None)
+        if outcome.accepted:
+            dialled = None
+        number = self._number[outcome.ends]
         session = self._session()
         if outcome.connection is None:
             log.debug("%s", outcome.error)
+            if dialled in self._moving and session is not None:
+                session.end_move(number)
         elif session is None:
             outcome.connection.close()
         else:
             key = outcome.key if self._encrypted else b""
-            session.replace_cable(self._number[outcome.ends], outcome.connection.detach(), key)
+            session.replace_cable(number, outcome.connection.detach(), key)
+        if dialled is None:
+            return
+        self._dialling.discard(dialled)
+        self._moving.discard(dialled)
+        if outcome.connection is None:
+            self._note_degraded(dialled, outcome.error)
+        elif self._watcher is not None:
+            self._watcher.moved(dialled)
 
 
 _keepers: weakref.WeakSet[CableKeeper] = weakref.WeakSet()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch_topoopt.fabric.handshake import Handshakes
+    from torch_topoopt.fabric.source_ports import SourcePorts
     from torch_topoopt.fabric.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
 
@@ -45,6 +46,7 @@ _MOST_UNSENT_BYTES = 128 << 10
 # Connections not yet accepted: nobody accepts while the ranks meet, and those of strangers stand in
 # the way of the right ones. The kernel keeps fewer where net.core.somaxconn says so.
 LISTEN_QUEUE = 4096
+_PORT_REFUSED = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,14 @@ def connect(near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float
     return connection
 
 
-def start_connecting(near: PortAddress, far: PortAddress, tcp_port: int) -> socket.socket:
-    """The same without waiting: it is connected, or has failed, when it is writable."""
-    connection = _bound(near)
+def start_connecting(
+    near: PortAddress, far: PortAddress, tcp_port: int, source_port: int = 0
+) -> socket.socket:
+    """The same without waiting: it is connected, or has failed, when it is writable.
+
+    It leaves from `source_port` (0: one that the kernel chooses).
+    """
+    connection = _bound(near, source_port)
     connection.setblocking(False)
     started = connection.connect_ex((far.address, tcp_port))
     if started not in (0, errno.EINPROGRESS):
@@ -144,11 +151,13 @@ def start_connecting(near: PortAddress, far: PortAddress, tcp_port: int) -> sock
     return connection
 
 
-def _bound(near: PortAddress) -> socket.socket:
+def _bound(near: PortAddress, source_port: int = 0) -> socket.socket:
     """A data connection of `near`, to be connected."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        connection.bind((near.address, 0))
+        if source_port:  # those to several targets, and ones that have just ended, share a port
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        connection.bind((near.address, source_port))
         if near.gbps is not None:
             _limit_segments(connection, near.gbps)
         prepare(connection, near)
@@ -213,8 +222,13 @@ class ServerPorts:
         wiring: Wiring,
         server: int,
         listeners: Mapping[tuple[str, int], socket.socket],
+        source_ports: SourcePorts | None = None,
     ) -> None:
-        """`listeners` are those that are open already; they belong to the ports from now on."""
+        """`listeners` are those that are open already; they belong to the ports from now on.
+
+        Without `source_ports` the kernel chooses where connections leave from.
+        """
+        self._source_ports = source_ports
         self._wiring = wiring
         self._addresses = wiring.by_port()
         self._duplex = plan.cluster.ports == "duplex"
@@ -263,7 +277,32 @@ class ServerPorts:
     def _start_connecting(self, link: Link) -> socket.socket:
         near = self._addresses[link.source, link.source_port]
         far = self._addresses[link.target, link.target_port]
-        return start_connecting(near, far, self._wiring.tcp_port_of(far))
+        if self._source_ports is None:
+            return start_connecting(near, far, self._wiring.tcp_port_of(far))
+        return self._connect_from(self._source_ports, link, near, far)
+
+    def _connect_from(
+        self, chosen: SourcePorts, link: Link, near: PortAddress, far: PortAddress
+    ) -> socket.socket:
+        """From the first of the chosen ports that is free, else from one that the kernel chooses.
+
+        A connection that ended a moment ago may still have one of them (TIME_WAIT).
+        """
+        refused: list[int] = []
+        for source_port in (*chosen.ports_of(link), 0):
+            try:
+                connection = start_connecting(near, far, self._wiring.tcp_port_of(far), source_port)
+            except OSError as error:
+                if not source_port or error.errno not in _PORT_REFUSED:
+                    raise
+                refused.append(source_port)
+            else:
+                break
+        limit = chosen.limit_gbps(link)
+        if limit is not None:
+            limit_rate(connection, limit if near.gbps is None else min(limit, near.gbps))
+        chosen.taken(link, connection.getsockname()[1], refused)
+        return connection
 
     def expect(self, handshakes: Handshakes) -> None:
         for where, links in self._expected.items():

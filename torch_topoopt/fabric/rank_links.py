@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.fabric.rank_layout import RankLayout
     from torch_topoopt.fabric.rank_port import RankPort
+    from torch_topoopt.fabric.source_ports import SourcePorts
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan
 
@@ -55,6 +56,7 @@ class RankLinks:
     forwarded_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
 
 
+# parameters: what is opened, for which rank, over which meeting, and from which ports
 def open_rank_links(
     plan: Plan,
     wiring: Wiring,
@@ -64,19 +66,20 @@ def open_rank_links(
     timeouts: Timeouts,
     listeners: Mapping[tuple[str, int], socket.socket],
     version: str,
+    source_ports: SourcePorts | None = None,
 ) -> RankLinks:
     """Opens and verifies all connections of `rank`; raises FabricError, and leaves none open then.
 
     `listeners` (address and port -> socket) are those of this rank that are open already; they are
     closed in the end. `version` is a wire_version(). Of two ranks that are joined by no planned
-    link, the higher one connects.
+    link, the higher one connects. Planned links leave from `source_ports`, where it has some.
     """
     server = layout.server_of[rank]
     leads = layout.is_leader(rank)
     secret = job_secret(meeting, rank, _in(timeouts.meet_s))
     identity = Identity(secret, wiring.plan_digest, version)
     with ExitStack() as stack:
-        ports = stack.enter_context(ServerPorts(plan, wiring, server, listeners))
+        ports = stack.enter_context(ServerPorts(plan, wiring, server, listeners, source_ports))
         # Every connection to another rank: how, and to whom.
         kinds: list[tuple[RankPort, tuple[int, ...]]] = [
             (stack.enter_context(LocalPort(rank)), layout.peers(rank))

@@ -28,6 +28,7 @@ from torch_topoopt.fabric.rank_layout import (
 )
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
+from torch_topoopt.runtime import controlled_routes
 from torch_topoopt.runtime.circuits import circuit_client
 from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.iteration_meter import IterationMeter
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.rank_links import RankLinks
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import CostModel, Link, LinkTraffic, Plan
+    from torch_topoopt.route_control.host.agent import RouteAgent
 
 _WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
@@ -83,6 +85,7 @@ class Job:
     end_meter: Callable[[], None] | None = None
     end_supervision: Callable[[], None] = lambda: None
     keeper: CableKeeper | None = None
+    agent: RouteAgent | None = None
 
     @cached_property
     def number_of(self) -> dict[int, int]:
@@ -212,9 +215,11 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         network = discover(meeting, place.index, len(place.ranks), deadline)
     plan, wiring, layout = network.plan, network.wiring, network.layout
     timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
-    links = open_rank_links(
-        plan, wiring, layout, place.index, meeting, timeouts, network.listeners, version
-    )
+    agent = controlled_routes.started_agent(plan, wiring, layout, place, meeting.life)
+    with controlled_routes.closed_on_failure(agent):
+        links = open_rank_links(
+            plan, wiring, layout, place.index, meeting, timeouts, network.listeners, version, agent
+        )
     for link in links.planned:
         log_link(link, wiring)
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
@@ -237,7 +242,9 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
     )
     job.end_supervision = end_supervision
+    job.agent = agent
     job.keeper = _keeper_of(job, links, encrypted=encrypted)
+    controlled_routes.follow(agent, plan, wiring, session, job.keeper)
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout, meeting)
@@ -246,13 +253,17 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         raise
     jobs[:] = [*(other for other in jobs if not other.session.closed), job]
     if "TOPOOPT_RUN_DIR" in os.environ:
-        known = weakref.ref(job)  # else the meter would keep the links of a past job open
-        job.meter = IterationMeter(
-            lambda: _begin_iteration(known()),
-            lambda first, count: _iteration_bytes(known(), first, count),
-        )
-        job.end_meter = job.meter.install()
+        _install_meter(job)
     return job
+
+
+def _install_meter(job: Job) -> None:
+    known = weakref.ref(job)  # else the meter would keep the links of a past job open
+    job.meter = IterationMeter(
+        lambda: _begin_iteration(known()),
+        lambda first, count: _iteration_bytes(known(), first, count),
+    )
+    job.end_meter = job.meter.install()
 
 
 def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | None:
@@ -260,7 +271,14 @@ def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | 
     if not links.planned:
         links.ports.close()
         return None
-    return CableKeeper(links.identity, links.ports, job.plan, job.session, encrypted=encrypted)
+    return CableKeeper(
+        links.identity,
+        links.ports,
+        job.plan,
+        job.session,
+        encrypted=encrypted,
+        watcher=job.agent,
+    )
 
 
 def silence_limit() -> timedelta:
@@ -333,6 +351,8 @@ def _on_closed(job: Job | None, why: str) -> None:
         if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
             _record.add(job, run_dir)
     finally:
+        if job.agent is not None:
+            job.agent.close()
         if job.keeper is not None:
             job.keeper.close()
         if job.end_meter is not None:

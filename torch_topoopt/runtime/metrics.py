@@ -1,7 +1,8 @@
 """metrics.jsonl: one JSON object per line, appended by the launcher and by the ranks of one run.
 
 Every line has `event`: "run" (what was started), "stage" (name and seconds), "train" (what the
-script logged), "link" (bytes of one directed link) and "end" (exit code). `time_s` is the number of
+script logged), "route" (`what` a server did with the paths that a controller assigns), "link"
+(bytes of one directed link) and "end" (exit code). `time_s` is the number of
 seconds since the run began. Each line is one write to a file opened for appending, so lines of
 several processes never mix and a killed process leaves no half line behind.
 """
@@ -59,15 +60,19 @@ def log(**values: Any) -> None:
     for name in _RESERVED:
         if name in values:
             raise ValueError(f"metrics: the name {name!r} is reserved; choose another")
+    if os.environ.get(METRICS_VARIABLE):
+        log_event("train", **values)
+    elif refusal := _refusal(values):
+        raise ValueError(refusal)
+
+
+def log_event(event: str, **values: Any) -> None:
+    """Appends one event of a rank, as log() does; nothing outside `topoopt run`."""
     path = os.environ.get(METRICS_VARIABLE)
-    record = {"event": "train", "time_s": 0.0, **values}
     if not path:
-        if refusal := _refusal(record):
-            raise ValueError(refusal)
         return
     started = float(os.environ.get(STARTED_VARIABLE, _LOADED_AT))
-    record["time_s"] = round(time.time() - started, 6)
-    _append(path, record)
+    _append(path, {"event": event, "time_s": round(time.time() - started, 6), **values})
 
 
 class MetricsWriter:

@@ -92,6 +92,19 @@ def test_only_paths_that_have_a_source_port_are_taken() -> None:
     assert state.source_ports("f") == [3999, 4000]
 
 
+def test_a_flow_whose_path_has_other_ports_now_is_notified() -> None:
+    state = two_hosts_a_leaf()
+    paths = [("leaf0", spine, "leaf1") for spine in ("spine0", "spine1")]
+    state.set_ports("h0", {"h2": dict(zip((4000, 4001), paths, strict=True))})
+    state.start("j", [report("f", "h0", "h2"), report("g", "h0", "h2")])
+    before = {flow: state.path_names(flow) for flow in "fg"}
+    swapped = dict(zip((4001, 4000, 4002), [*paths, paths[1]], strict=True))
+    assert state.set_ports("h0", {"h2": swapped}) == {"f", "g"}
+    assert {flow: state.path_names(flow) for flow in "fg"} == before
+    assert {flow.changed for flow in state.flows.values()} == {state.epoch}
+    assert state.set_ports("h0", {"h2": swapped}) == set()
+
+
 def test_a_degraded_path_is_avoided_until_all_are() -> None:
     state = two_hosts_a_leaf()
     state.start("j", [report("f", "h0", "h2")])

@@ -32,58 +32,27 @@ if TYPE_CHECKING:
 _EXISTS = 17  # EEXIST
 
 
-class Builder:
-    """Makes the namespaces of `record` for `plan`; the caller removes them if it fails.
+class HostBuilder:
+    """Makes the hosts of `record`, which its management network joins and nothing else yet."""
 
-    What waits for a link with a rate has a queue of `queue_s`.
-    """
-
-    def __init__(
-        self, plan: Plan, record: FabricRecord, queue_s: float = netns_shaper.QUEUE_S
-    ) -> None:
-        self._plan = plan
+    def __init__(self, record: FabricRecord) -> None:
         self._record = record
-        self._queue_s = queue_s
         self._layout = record.layout
-        self._servers = range(plan.cluster.servers)
-        self._addresses = record.layout.port_addresses(links.connections(plan))
+        self._servers = range(record.servers)
         self._routes: dict[int, Any] = {}  # an IPRoute per server
-        self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
 
-    def build(self, progress: Callable[[str], None]) -> None:
-        with contextlib.ExitStack() as stack:
-            progress("hosts")
-            for server in self._servers:
-                self._host(server)
-                route = netns_kernel.open_route(self._layout.namespace(server))
-                self._routes[server] = stack.enter_context(route)
-            self._management()
-            progress("cables")
-            if self._record.switch_delay_s is None:
-                for cable in links.connections(self._plan):
-                    self._cable(cable)
-            else:
-                self._plug_into_switch()
-            for server in self._servers:
-                progress(f"server {server}")
-                self._set_up_ports(server)
-            progress("routes")
-            hops = netns_routes.hops_by_server(self._plan)
-            split = self._record.forwarding == "split"
-            for server in self._servers:
-                route, ports = self._routes[server], self._ports[server]
-                if split:
-                    mtu, classifier = self._record.mtu, self._record.classifier
-                    netns_split.divide(route, self._layout, server, ports, mtu, classifier)
-                    netns_split.name_neighbours(route, self._layout, self._from(server), ports)
-                netns_routes.add(
-                    route, self._layout, server, hops[server], ports, self._addresses, split=split
-                )
+    def _hosts(self, stack: contextlib.ExitStack) -> None:
+        """Connections to their kernels end with `stack`."""
+        for server in self._servers:
+            self._host(server)
+            route = netns_kernel.open_route(self._layout.namespace(server))
+            self._routes[server] = stack.enter_context(route)
+        self._management()
 
     def _host(self, server: int) -> None:
         namespace = self._layout.namespace(server)
         netns_kernel.create(namespace)
-        netns_kernel.inside(namespace, _set_kernel_up)
+        netns_kernel.inside(namespace, set_kernel_up)
 
     def _management(self) -> None:
         """Every server on one bridge, and an address of its own that the cables lead to."""
@@ -107,6 +76,48 @@ class Builder:
                 _up(inside, "host", layout.server_address(server), 32)
                 _up(inside, "lo")
 
+
+class Builder(HostBuilder):
+    """Makes the namespaces of `record` for `plan`; the caller removes them if it fails.
+
+    What waits for a link with a rate has a queue of `queue_s`.
+    """
+
+    def __init__(
+        self, plan: Plan, record: FabricRecord, queue_s: float = netns_shaper.QUEUE_S
+    ) -> None:
+        super().__init__(record)
+        self._plan = plan
+        self._queue_s = queue_s
+        self._addresses = record.layout.port_addresses(links.connections(plan))
+        self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
+
+    def build(self, progress: Callable[[str], None]) -> None:
+        with contextlib.ExitStack() as stack:
+            progress("hosts")
+            self._hosts(stack)
+            progress("cables")
+            if self._record.switch_delay_s is None:
+                for cable in links.connections(self._plan):
+                    self._cable(cable)
+            else:
+                self._plug_into_switch()
+            for server in self._servers:
+                progress(f"server {server}")
+                self._set_up_ports(server)
+            progress("routes")
+            hops = netns_routes.hops_by_server(self._plan)
+            split = self._record.forwarding == "split"
+            for server in self._servers:
+                route, ports = self._routes[server], self._ports[server]
+                if split:
+                    mtu, classifier = self._record.mtu, self._record.classifier
+                    netns_split.divide(route, self._layout, server, ports, mtu, classifier)
+                    netns_split.name_neighbours(route, self._layout, self._from(server), ports)
+                netns_routes.add(
+                    route, self._layout, server, hops[server], ports, self._addresses, split=split
+                )
+
     def _cable(self, cable: Link) -> None:
         near = self._end(cable.source, cable.source_port)
         far = self._end(cable.target, cable.target_port)
@@ -117,7 +128,7 @@ class Builder:
         namespace = self._layout.switch_namespace
         degree = self._plan.cluster.degree
         netns_kernel.create(namespace)
-        netns_kernel.inside(namespace, _set_kernel_up)
+        netns_kernel.inside(namespace, set_kernel_up)
         with netns_kernel.open_route(namespace) as route:
             for link in self._plan.network.links:
                 socket = socket_name(link.source, link.source_port, degree)
@@ -168,7 +179,7 @@ def reserve_block(name: str) -> int:
 
     management = NetnsLayout(name).management_namespace
     netns_kernel.create(management)
-    netns_kernel.inside(management, _set_kernel_up)
+    netns_kernel.inside(management, set_kernel_up)
     with netns_kernel.open_route(management) as inside, netns_kernel.open_route() as outside:
         used = _used_networks(outside)
         for block in range(BLOCKS):
@@ -213,7 +224,7 @@ def _up(route: Any, name: str, address: str | None = None, prefix: int = 32) -> 
     route.link("set", index=index, state="up")
 
 
-def _set_kernel_up() -> None:
+def set_kernel_up() -> None:
     """Forwarding on and reverse-path filters off: a relayed packet's way back may be another.
 
     No IPv6, whose own traffic would blur the counters. Not BBR: on a cable, whose round trip is

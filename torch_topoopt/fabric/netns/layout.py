@@ -25,7 +25,7 @@ LAUNCHER = -1  # stands for this machine itself on the management network
 
 _PREFIX = "topoopt-"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-_NAMESPACE = re.compile(rf"{_PREFIX}(?P<name>.+)-(?P<role>\d+|management|switch)")
+_NAMESPACE = re.compile(rf"{_PREFIX}(?P<name>.+)-(?P<role>\d+|management|switch\d*)")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,15 @@ class NetnsLayout:
     @property
     def switch_namespace(self) -> str:
         return f"{_PREFIX}{self.name}-switch"
+
+    def packet_switch_namespace(self, switch: int) -> str:
+        """That of one of the switches that forward packets between hosts, counted from 0."""
+        return f"{self.switch_namespace}{switch}"
+
+    def packet_switch_address(self, switch: int) -> str:
+        """The one that a packet switch has, with which it answers."""
+        number = switch + 1
+        return f"10.{64 + self.block}.{number >> 8}.{number & 255}"
 
     @property
     def launcher_interface(self) -> str:
@@ -96,6 +105,10 @@ class NetnsLayout:
     def port_mac(self, server: int, port: int) -> str:
         """That of the half of a port which takes what is for this server."""
         return f"02:74:{self.block:02x}:{server:02x}:{port:02x}:01"
+
+    def cable_mac(self, end: int) -> str:
+        """That of one end of a cable between switches or to a host, counted over all cables."""
+        return f"02:75:{self.block:02x}:{end >> 16:02x}:{end >> 8 & 255:02x}:{end & 255:02x}"
 
     def forward_mac(self, server: int, port: int) -> str:
         """That of the half of a port which takes what this server relays."""

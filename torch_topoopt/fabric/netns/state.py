@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RECORD = "fabric.json"
+NETWORK = "network.json"  # of one whose hosts hang on switches, in the place of a plan
 KEPT, IN_USE, BEING_MADE = "kept", "in use", "being made"
 ABANDONED, BROKEN, INCOMPLETE = "abandoned", "broken", "incomplete"
 
@@ -128,6 +129,11 @@ def load(name: str) -> tuple[FabricRecord, Plan, Wiring]:
         record = FabricRecord.load(path / RECORD)
         plan, wiring = Plan.load(path / "plan.json"), Wiring.load(path / "wiring.json")
     except FileNotFoundError:
+        if (path / NETWORK).exists():
+            raise FabricError(
+                f"name: the hosts of {name!r} hang on switches and have no links of their own; "
+                f"{path / NETWORK} has its addresses"
+            ) from None
         raise FabricError(
             f"name: the fabric {name!r} is not complete: it is being made, or that was interrupted "
             f"(`topoopt fabric down {name}` removes it)"

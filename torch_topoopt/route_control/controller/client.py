@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+import socket
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -55,6 +57,8 @@ class ControllerClient:
 
     def __init__(self, url: str, token: str, limit_s: float = 1.0) -> None:
         self._limit_s = limit_s
+        self._interrupted = False
+        self._connected: socket.socket | None = None
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=limit_s, trust_env=False)
 
@@ -66,6 +70,22 @@ class ControllerClient:
 
     def close(self) -> None:
         self._http.close()
+
+    def interrupt(self) -> None:
+        """From any thread: ends the call that another thread makes, and all later ones, with
+        ControllerUnavailable."""
+        self._interrupted = True
+        connected = self._connected
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """Called by httpx while it works."""
+        if event == "connection.connect_tcp.complete":
+            self._connected = info["return_value"].get_extra_info("socket")
+        if self._interrupted:
+            raise ControllerUnavailable("controller: the call was interrupted")
 
     def network(self) -> NetworkFile:
         """The network file as the controller has it."""
@@ -110,6 +130,15 @@ class ControllerClient:
 
     def _call(self, method: str, path: str, **how: Any) -> Assignments:
         value = self._answered(method, path, **how)
+        try:
+            return self._assignments(value)
+        except (KeyError, TypeError):
+            raise ControllerUnavailable(
+                "controller: its answer is not one of a controller"
+            ) from None
+
+    @staticmethod
+    def _assignments(value: Any) -> Assignments:
         flows = (
             FlowAssignment(
                 flow["id"],
@@ -124,7 +153,8 @@ class ControllerClient:
 
     def _answered(self, method: str, path: str, **how: Any) -> Any:
         try:
-            answer = self._http.request(method, path, **how)
+            extensions = {"trace": self._trace}
+            answer = self._http.request(method, path, extensions=extensions, **how)
             value = answer.json()
         except httpx.HTTPError as error:
             raise ControllerUnavailable(f"controller: {error or type(error).__name__}") from None

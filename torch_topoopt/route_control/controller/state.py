@@ -158,7 +158,11 @@ class RouteState:
         self._kind_of.update(zip(found, kinds, strict=True))
 
     def set_ports(self, host: str, ports: PortPaths) -> list[str]:
-        """Which source port of `host` takes which path, to each target; replaces what was known."""
+        """Which source port of `host` takes which path, to each target; replaces what was known.
+
+        A flow whose path has other ports now counts as one that has another path: its connection
+        may be elsewhere, for switches hash anew when one of their cables dies or comes back.
+        """
         self._tor("host", host)
         for target, table in ports.items():
             self._tor("ports", target)
@@ -170,12 +174,19 @@ class RouteState:
                         f"ports.{target}.{port}: {brief(list(path))} is not a path of joined "
                         f"switches from {host} to {target}"
                     )
+        of_host = self.flows_of.get(host, ())
+        before = {flow: self.source_ports(flow) for flow in of_host}
         for target in self.ports.get(host, ()):
             self._ports_of.pop((host, target), None)
         self.ports[host] = ports
         self._index_ports(host, ports)
         self._kind_cache.clear()
-        return self._settled(Operation(kinds=self._other_kinds(self.flows_of.get(host, ()))))
+        changed = dict.fromkeys(self._settled(Operation(kinds=self._other_kinds(of_host))))
+        for flow in of_host:
+            if flow not in changed and self.source_ports(flow) != before[flow]:
+                self.flows[flow] = self.flows[flow]._replace(changed=self.epoch)
+                changed[flow] = None
+        return list(changed)
 
     def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
         """New flows; the answer has them, too, where they have a path. A report of a flow that is

@@ -1,0 +1,33 @@
+"""Network files of regular networks are those that the schemes are tested with."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_topoopt.route_control.clos_network import fat_tree, leaf_spine
+from torch_topoopt.route_control.network_shapes import fat_tree_file, leaf_spine_file
+
+
+@pytest.mark.parametrize(("leaves", "spines"), [(1, 1), (4, 2), (3, 5)])
+def test_a_leaf_spine_file_is_the_leaf_spine_network(leaves: int, spines: int) -> None:
+    file = leaf_spine_file(leaves, spines, 3, 1e8)
+    assert file.network().capacity == leaf_spine(leaves, spines, capacity=1e8).capacity
+    assert file.numbered[: file.network().tors] == tuple(f"leaf{i}" for i in range(leaves))
+    assert [host.switch for host in file.hosts[::3]] == [f"leaf{i}" for i in range(leaves)]
+
+
+@pytest.mark.parametrize("radix", [2, 4, 6])
+def test_a_fat_tree_file_is_the_fat_tree(radix: int) -> None:
+    file = fat_tree_file(radix, 1e8)
+    assert file.network().capacity == fat_tree(radix, capacity=1e8).capacity
+    assert len(file.hosts) == radix**3 // 4
+
+
+def test_shapes_that_cannot_be_are_refused_by_name() -> None:
+    for call, field in (
+        (lambda: leaf_spine_file(2, 0, 1, 1e8), "spines: 0"),
+        (lambda: fat_tree_file(3, 1e8), "radix: 3"),
+        (lambda: fat_tree_file(4, 1e8, 3), "hosts_per_tor: 3"),
+    ):
+        with pytest.raises(ValueError, match=field):
+            call()

@@ -1,0 +1,95 @@
+"""Which source ports are assigned to the links of a host, and which ones their connections have."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch_topoopt.plan import Link
+
+
+@dataclass
+class _Placed:
+    """Of one link. `assigned` is empty where it is left to ECMP; `tried` are those that the newest
+    connection was made for, `dialled` its port; `port` is that of the connection in use."""
+
+    assigned: tuple[int, ...] = ()
+    limit_gbps: float | None = None
+    tried: tuple[int, ...] = ()
+    dialled: int = 0
+    port: int = 0
+    moving: bool = False
+
+
+class FlowPorts:
+    """A table that several threads use; a link that it does not know is left to ECMP.
+
+    `refused` is called with a link and ports that could not be bound, where none could.
+    """
+
+    def __init__(
+        self, links: Sequence[Link], refused: Callable[[Link, Sequence[int]], None]
+    ) -> None:
+        self._placed = {link: _Placed() for link in links}
+        self._refused = refused
+        self._lock = threading.Lock()
+
+    def ports_of(self, link: Link) -> tuple[int, ...]:
+        """See fabric.source_ports.SourcePorts, as the next two."""
+        with self._lock:
+            placed = self._placed.get(link, _Placed())
+            placed.tried = placed.assigned
+            return placed.assigned
+
+    def limit_gbps(self, link: Link) -> float | None:
+        with self._lock:
+            return self._placed.get(link, _Placed()).limit_gbps
+
+    def taken(self, link: Link, port: int, refused: Sequence[int]) -> None:
+        with self._lock:
+            placed = self._placed.get(link, _Placed())
+            placed.dialled = port
+            left = bool(placed.tried) and port not in placed.tried
+        if left:
+            self._refused(link, refused)
+
+    def assign(self, link: Link, ports: Sequence[int], limit_gbps: float | None) -> None:
+        with self._lock:
+            self._placed[link].assigned = tuple(ports)
+            self._placed[link].limit_gbps = limit_gbps
+
+    def assigned(self, link: Link) -> tuple[int, ...]:
+        with self._lock:
+            return self._placed[link].assigned
+
+    def port(self, link: Link) -> int:
+        """Of the connection in use; 0 while there is none."""
+        with self._lock:
+            return self._placed[link].port
+
+    def begin_move(self, link: Link, *, anyway: bool = False) -> bool:
+        """Whether the connection in use has to move, and is not moving: then it is from now on.
+
+        Where none of the assigned ports could be bound, not before others are; `anyway`: also
+        where nothing is assigned.
+        """
+        with self._lock:
+            placed = self._placed[link]
+            wanted = placed.assigned
+            misplaced = wanted and placed.port not in wanted and placed.tried != wanted
+            if not placed.port or placed.moving or not (misplaced or anyway):
+                return False
+            placed.moving = True
+            return True
+
+    def end_move(self, link: Link, *, made: bool) -> None:
+        """The newest connection is in use, or has failed."""
+        with self._lock:
+            placed = self._placed[link]
+            placed.moving = False
+            if made:
+                placed.port = placed.dialled

@@ -1,0 +1,63 @@
+"""The planned links of a host as flows that the controller knows."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.plan import Link, Plan
+
+
+@dataclass(frozen=True)
+class LinkFlow:
+    """A link that this host connects, between two addresses. Its `id` is the same whenever the job
+    reports it.
+
+    `planned_bytes` are those of an iteration; None where the plan predicts none. On a duplex
+    cluster, whose connections carry both directions, those of the larger one.
+    """
+
+    id: str
+    link: Link
+    source_address: str
+    target_address: str
+    planned_bytes: int | None
+
+
+def job_name(wiring: Wiring, *parts: object) -> str:
+    """Of a job, the same on all its hosts: it is distinguished from others by its plan, by where
+    its ports listen, and by `parts`."""
+    ports = sorted((port.address, wiring.tcp_port_of(port)) for port in wiring.ports)
+    text = repr((wiring.plan_digest, ports, *parts))
+    return f"job-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def link_flows(job: str, plan: Plan, wiring: Wiring, links: Iterable[Link]) -> list[LinkFlow]:
+    """Those of `links` between different addresses."""
+    addresses = wiring.by_port()
+    planned = _planned_bytes(plan)
+    flows = []
+    for link in links:
+        source = addresses[link.source, link.source_port].address
+        target = addresses[link.target, link.target_port].address
+        size_bytes: int | None = None
+        if planned:
+            size_bytes = planned[link]
+            if plan.cluster.ports == "duplex":
+                size_bytes = max(size_bytes, planned.get(link.reverse, 0))
+        ends = f"{link.source}.{link.source_port}-{link.target}.{link.target_port}"
+        flows.append(LinkFlow(f"{job}/{ends}", link, source, target, size_bytes))
+    return flows
+
+
+def _planned_bytes(plan: Plan) -> dict[Link, int]:
+    """Of each link in an iteration; empty where the plan predicts nothing of it."""
+    sizes = plan.prediction.link_bytes
+    if not plan.predicts_bytes or len(sizes) != len(plan.network.links):
+        return {}
+    return dict(zip(plan.network.links, sizes, strict=True))

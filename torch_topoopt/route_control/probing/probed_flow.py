@@ -1,0 +1,19 @@
+"""What the hash of a switch sees of a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TCP, UDP = 6, 17  # IANA's numbers of protocols
+ROCE_PORT = 4791  # of RoCEv2, over UDP
+
+
+@dataclass(frozen=True)
+class ProbedFlow:
+    """Packets from a port of `source` to a port of `target`, hosts by name."""
+
+    source: str
+    target: str
+    source_port: int
+    target_port: int
+    protocol: int = TCP
