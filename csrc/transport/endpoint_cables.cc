@@ -403,6 +403,7 @@ bool Endpoint::beginMove(int cable) {
     const auto found = cables_.find(cable);
     if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) return;
     if (found->second.lost || !found->second.link->usable()) return;
+    found->second.link->leaveNothing(true);
     begun = found->second.moving = true;
   });
   return begun;
@@ -413,6 +414,7 @@ void Endpoint::endMove(int cable) {
     const auto found = cables_.find(cable);
     if (found == cables_.end() || !found->second.moving) return;
     found->second.moving = false;
+    found->second.link->leaveNothing(false);
     if (found->second.lost) {
       logLine(LogLevel::kWarning, "lost the link " + textOf(found->second.link->name()) +
                                       ": the connection that it was to move to has failed");

@@ -21,6 +21,9 @@ constexpr double kAllTheTime = 0.9;
 constexpr double kUnblocked = 0.05;
 // Packets are lost where a network is congested, too, but few. By what is lost, a connection is
 // judged over the last looks, of which it must have been busy for a part.
+// A neighbour's system acknowledges what arrives, whether or not the neighbour reads it.
+constexpr uint32_t kLongQueueUs = 100'000;
+constexpr uint32_t kManyTimes = 10;  // the time on an empty network
 constexpr double kLossyPart = 0.03;
 constexpr double kFewestLost = 3;
 constexpr double kLossyBusy = 0.3;
@@ -46,13 +49,17 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
       .segments = info.tcpi_data_segs_out,
       .lost = info.tcpi_total_retrans - std::min(twice, info.tcpi_total_retrans),
       .idle_lately = info.tcpi_delivery_rate_app_limited != 0,
+      .waits_in_network = info.tcpi_rtt > std::max(kLongQueueUs, kManyTimes * info.tcpi_min_rtt),
   };
 }
 
 RateWatch::Progress::Progress(const Reading& from, const Reading& to)
     : elapsed_s(std::chrono::duration<double>(to.time - from.time).count()),
       busy_s(std::chrono::duration<double>(to.counters.busy - from.counters.busy).count()),
-      blocked_s(std::chrono::duration<double>(to.counters.blocked - from.counters.blocked).count()),
+      blocked_s(
+          to.counters.waits_in_network
+              ? 0.0
+              : std::chrono::duration<double>(to.counters.blocked - from.counters.blocked).count()),
       bytes(static_cast<double>(to.counters.acknowledged_bytes) -
             static_cast<double>(from.counters.acknowledged_bytes)),
       segments(static_cast<double>(to.counters.segments) -
