@@ -15,7 +15,7 @@ from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.chains import budgets
-from torch_topoopt.search.expert_strategies import expert_starts
+from torch_topoopt.search.expert_strategies import expert_starts, experts_below
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -25,7 +25,7 @@ from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _MUCH_SLOWER = 0.1  # than the best pair: a network that is not worth a search
 _WIRED_FOR = 3  # starts that a first network is wired for
+_EXPERTS_WIRED_FOR = 8  # and experts' strategies, where these may gain as much as
+_WORTH_WIRING = 0.05
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
 
@@ -171,9 +173,12 @@ class Planning:
         starts = self._each(self._starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
-        networks = {
-            count: self._first_network(default, begin, count) for count, begin in starts.items()
-        }
+        networks = {count: default for count in starts}
+        for count, begin in starts.items():
+            first = self._first_pair(default, begin, count)
+            if first is not None:
+                networks[count] = first.network
+                starts[count] = tuple(dict.fromkeys((first.strategy, *begin)))
         self._alternate_from(networks, starts, self._options.first_mode)
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
@@ -183,27 +188,41 @@ class Planning:
             networks = {count: self._pricing.wire(strategy, "best", count)}
             self._alternate_from(networks, starts, "best")
 
-    def _first_network(self, default: Network, starts: tuple[Strategy, ...], count: int) -> Network:
-        """`default`, or what is wired for one of the `starts`: where the fastest start is faster.
+    def _first_pair(
+        self, default: Network, starts: tuple[Strategy, ...], count: int
+    ) -> PricedPair | None:
+        """A start, or an expert's strategy, on a network of its own; None where the fastest start
+        on `default` is as fast.
 
-        A start that splits parameters may be slow on a network without its groups and pairs, and
+        A strategy that splits parameters may be slow on a network without its groups and pairs, and
         no single change of it makes up for that. Only those that are fastest on an ideal switch are
-        wired for.
+        wired for: no network does better.
         """
         if self._options.network is not None or self._options.ablation == "search-only":
-            return default
+            return None
         servers = self._cluster.servers
         best_s = min(
             self._pricing.price(start, default, count).estimate.iteration_s
             for start in (*starts, *self._experts(default, starts, count))
         )
-        first = default
+        first: PricedPair | None = None
+
+        def try_on_its_own(strategies: Iterable[Strategy]) -> None:
+            nonlocal best_s, first
+            for strategy in strategies:
+                pair = self._pricing.wired(strategy, self._options.first_mode, count)
+                if pair.estimate.iteration_s < best_s * (1 - CONVERGED):
+                    best_s, first = pair.estimate.iteration_s, pair
+
         others = [start for start in starts if start != everywhere(self._op_graph, servers)]
         fastest = sorted(others, key=lambda start: self._pricing.ideal_switch_s(start, count))
-        for start in fastest[:_WIRED_FOR]:
-            pair = self._pricing.wired(start, self._options.first_mode, count)
-            if pair.estimate.iteration_s < best_s * (1 - CONVERGED):
-                best_s, first = pair.estimate.iteration_s, pair.network
+        try_on_its_own(fastest[:_WIRED_FOR])
+        if self._options.strategy is None:
+            limit_s = best_s * (1 - _WORTH_WIRING)
+            if min(self._pricing.ideal_switch_s(start, count) for start in starts) < limit_s:
+                problem = self._problem(None, starts, count)
+                found = experts_below(problem, limit_s, _EXPERTS_WIRED_FOR)
+                try_on_its_own(strategy for strategy in found if strategy not in starts)
         return first
 
     def _alternate_from(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _NEAR = 1.05  # as much slower than the fastest other start, one is worth a look
 BEST_EXPERTS = 3  # that a search on a network begins at, beside its other starts
+_ARRANGEMENTS = 3  # on other servers, of strategies that are equally fast
 _MOST_STRIDES = 64  # that tables are spread with
 _MOST_RINGS = 1  # of a network, whose order groups follow
 _MOST_LARGEST = 8  # operators that are placed apart because they are large
@@ -127,6 +128,28 @@ def expert_starts(problem: SearchProblem, most: int = BEST_EXPERTS) -> tuple[Str
         if not known and transfer_count(problem.op_graph, found[i]) <= problem.max_transfers:
             chosen[time_s] = found[i]
     return tuple(chosen.values())
+
+
+def experts_below(problem: SearchProblem, limit_s: float, most: int) -> tuple[Strategy, ...]:
+    """Up to `most` of `expert_strategies`, in ascending order of time, below `limit_s`.
+
+    By the coarse simulator. Of those that are equally fast three are kept: on an ideal switch these
+    are arrangements of one strategy, of which a network that is wired for it may like one only.
+    """
+    found = tuple(_fitting(problem))
+    prices = problem.prices(found)
+    timed = sorted((prices.run(strategy), i) for i, strategy in enumerate(found))
+    equal: dict[float, int] = {}
+    chosen: list[Strategy] = []
+    for seconds, i in timed:
+        time_s = float(f"{seconds:.6g}")
+        if seconds >= limit_s or len(chosen) == most:
+            break
+        many = equal.get(time_s, 0) == _ARRANGEMENTS
+        if not many and transfer_count(problem.op_graph, found[i]) <= problem.max_transfers:
+            equal[time_s] = equal.get(time_s, 0) + 1
+            chosen.append(found[i])
+    return tuple(chosen)
 
 
 def _fitting(problem: SearchProblem) -> dict[Strategy, str]:
