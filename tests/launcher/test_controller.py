@@ -52,15 +52,16 @@ def stopped(process: subprocess.Popen[str], how: signal.Signals) -> int:
 
 @pytest.mark.timeout(120)
 def test_killed_and_started_again_it_has_the_same_assignments(tmp_path: Path) -> None:
-    process, client = started(tmp_path, "--json")
+    process, client = started(tmp_path, "--json", "--limit-rates")
     with client:
         client.start("j", [report(name, "h0", "h2") for name in "ab"])
         client.set_links(down=[("leaf0", "spine0")])
         before = client.wait("h0", 0)
     assert stopped(process, signal.SIGKILL) == -signal.SIGKILL
-    process, client = started(tmp_path)
+    process, client = started(tmp_path, "--limit-rates", "--precompute", "9")
     with client:
         assert client.wait("h0", 0) == before
+        assert [flow.rate_bits_per_s for flow in before.flows] == [5e7, 5e7]
         assert client.end(["a"]).epoch == before.epoch + 1
     assert stopped(process, signal.SIGINT) == 130
     assert {path.name for path in tmp_path.iterdir()} == {"network.json", "token", "state"}

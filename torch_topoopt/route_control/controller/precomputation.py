@@ -15,6 +15,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from torch_topoopt import _core
 from torch_topoopt.route_control.controller.precomputed import Operation, StateNode
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.route_control.controller.prediction import PredictedEvent, TrafficPrediction
     from torch_topoopt.route_control.controller.state import RouteState
+    from torch_topoopt.route_control.network_file import NetworkFile
 
     Job = Callable[[], Any]
 
@@ -51,6 +54,7 @@ class Precomputation:
         self._clock = clock
         self._state: RouteState | None = None
         self._copy: _core.PathAssignment | None = None  # only jobs use it
+        self._failures: _Failures | None = None
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -114,8 +118,7 @@ class Precomputation:
         left = self._most
         numbers = 0
         for node, operations in self._plan(state):
-            missing = [operation for operation in operations if operation not in node.after]
-            if not missing:
+            if all(operation in node.after for operation in operations):
                 continue
             yield self._caught_up(state)  # the kinds of these operations
             if root is not state.precomputed.node:
@@ -135,11 +138,13 @@ class Precomputation:
         root = state.precomputed.node
         events = self._prediction.events(self._clock(), _EVENTS)
         operations = [_operation(state, event) for event in events]
-        if operations:
-            yield root, _without_repetitions(operations)
+        yield root, operations[:1]
+        yield root, _without_repetitions(operations)
         for operation in operations[1:]:
             yield root, [operation]
-        for cables in _failures(state):
+        if self._failures is None:
+            self._failures = _Failures(state.file)
+        for cables in self._failures.busiest_first(state):
             yield root, [state.dying(cables)]
 
     def _caught_up(self, state: RouteState) -> Job:
@@ -187,15 +192,23 @@ def _without_repetitions(operations: Sequence[Operation]) -> list[Operation]:
     return chain
 
 
-def _failures(state: RouteState) -> Iterator[list[frozenset[str]]]:
-    """The cables of each switch, and each cable; those over which no flow goes are left out."""
-    loads = state.cable_loads()
-    of_switch: dict[str, list[frozenset[str]]] = {}
-    for cable in loads:
-        for switch in cable:
-            of_switch.setdefault(switch, []).append(cable)
-    groups = [*of_switch.values(), *([cable] for cable in loads)]
-    flows = [sum(loads[cable] for cable in group) for group in groups]
-    for i in sorted(range(len(groups)), key=lambda i: -flows[i]):
-        if flows[i]:
-            yield groups[i]
+class _Failures:
+    """Single failures in a network: of all cables of a switch, and of one cable."""
+
+    def __init__(self, file: NetworkFile) -> None:
+        self._cables = sorted(file.cables, key=sorted)
+        of_switch: dict[str, list[int]] = {switch.name: [] for switch in file.switches}
+        for number, cable in enumerate(self._cables):
+            for switch in cable:
+                of_switch[switch].append(number)
+        self._groups = [*of_switch.values(), *([number] for number in range(len(self._cables)))]
+        self._switches = len(of_switch)
+
+    def busiest_first(self, state: RouteState) -> Iterator[list[frozenset[str]]]:
+        """Those that flows would notice."""
+        loads = state.cable_loads(self._cables)
+        of_switches = [loads[group].sum() for group in self._groups[: self._switches]]
+        flows = np.concatenate((np.array(of_switches, int), loads))
+        for i in np.argsort(-flows, kind="stable"):
+            if flows[i]:
+                yield [self._cables[number] for number in self._groups[i]]

@@ -13,6 +13,8 @@ import itertools
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from torch_topoopt import _core
 from torch_topoopt.plan.codec import DocumentError, brief
 from torch_topoopt.route_control.controller.precomputed import Operation, Precomputed
@@ -88,16 +90,17 @@ class RouteState:
             for name in cable:
                 self._cables_of.get(file.numbers[name], set()).add(cable)
         self._kind_cache: dict[Hosts, int] = {}
+        self._ends_of: tuple[Sequence[Cable], np.ndarray] | None = None  # links of cables
         self._threads = len(os.sched_getaffinity(0))
         self._begin()
 
     def _begin(self) -> None:
         """An assignment without flows and kinds."""
         self._assignment = self._empty()
-        self._ids: dict[int, str] = {}
+        self._ids: list[str] = []  # by the number of a flow; those of ended flows are stale
         self._kinds: dict[_Kind, int] = {}
         self._kind_at: list[_Kind] = []
-        self._kind_of: dict[int, int] = {}  # by the number of a flow
+        self._kind_of: list[int] = []
         self._paths: list[Path] = []  # by their numbers
         self._kind_cache.clear()
         self.numbers.clear()
@@ -154,8 +157,8 @@ class RouteState:
         if self.replays is not None:
             self.replays.append(restored)
         self.numbers.update(zip(crossing, found, strict=True))
-        self._ids.update(zip(found, crossing, strict=True))
-        self._kind_of.update(zip(found, kinds, strict=True))
+        assert found == list(range(len(crossing)))
+        self._ids, self._kind_of = crossing, list(kinds)
 
     def set_ports(self, host: str, ports: PortPaths) -> list[str]:
         """Which source port of `host` takes which path, to each target; replaces what was known.
@@ -197,7 +200,7 @@ class RouteState:
         operation = self.starting(new)
         result = self._decided(operation)
         epoch, flows, flows_of = self.epoch, self.flows, self.flows_of
-        tor_of, paths = self.file.tor_of, self._paths
+        tor_of, paths, ids, kind_of = self.file.tor_of, self._paths, self._ids, self._kind_of
         moved = result.moved  # the new ones are the first
         begun = zip(moved, operation.started, strict=False)
         for report in new:
@@ -209,8 +212,12 @@ class RouteState:
                 (number, at), kind = next(begun)
                 path = paths[at] if at >= 0 else None
                 self.numbers[name] = number
-                self._ids[number] = name
-                self._kind_of[number] = kind
+                if number == len(ids):
+                    ids.append(name)
+                    kind_of.append(kind)
+                else:
+                    ids[number] = name
+                    kind_of[number] = kind
             flows[name] = AssignedFlow._make((report, job, path, epoch, _NOTHING, None))
             if source in flows_of:
                 flows_of[source][name] = None
@@ -307,15 +314,16 @@ class RouteState:
     def dying(self, cables: Collection[Cable]) -> Operation:
         return self._linked(self.dead | set(cables))[0]
 
-    def cable_loads(self) -> Mapping[Cable, int]:
-        """Flows on each cable that lives, in both directions."""
-        loads: dict[Cable, int] = {}
-        names = self.file.numbered
-        for (a, b), count in zip(self._network.links, self._assignment.loads, strict=True):
-            cable = frozenset((names[a], names[b]))
-            if cable not in self.dead:
-                loads[cable] = loads.get(cable, 0) + count
-        return loads
+    def cable_loads(self, cables: Sequence[Cable]) -> np.ndarray:
+        """Flows on each of them, in both directions."""
+        if self._ends_of is None or self._ends_of[0] is not cables:
+            links, numbers = self._network.link_numbers, self.file.numbers
+            pairs = [[numbers[name] for name in cable] for cable in cables]
+            both = [(links[a, b], links[b, a]) for a, b in pairs]
+            self._ends_of = cables, np.array(both, int).reshape(-1, 2)
+        on_links = np.asarray(self._assignment.loads, int)[self._ends_of[1]]
+        found: np.ndarray = on_links.sum(axis=1)
+        return found
 
     def copied(self) -> _core.PathAssignment:
         """The assignment as it is. From now on `replays` has what is done to it."""
@@ -341,8 +349,7 @@ class RouteState:
         if record is None:
             return
         if flow in self.numbers:
-            number = self.numbers.pop(flow)
-            del self._ids[number], self._kind_of[number]
+            del self.numbers[flow]
             self._avoiding.discard(flow)
         of_host = self.flows_of[record.report.source]
         del of_host[flow]
@@ -501,7 +508,8 @@ class RouteState:
     def _settled(self, operation: Operation) -> list[str]:
         """Does it; the ids of flows whose path or rate is another one now."""
         result = self._decided(operation)
-        self._kind_of.update(operation.kinds)
+        for number, kind in operation.kinds:
+            self._kind_of[number] = kind
         return self._noted(result.moved, result)
 
     def _decided(self, operation: Operation) -> _core.AssignmentResult:
