@@ -14,19 +14,21 @@ processor time; `service` is by the wall clock, so let nothing else run.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import gc
 import itertools
 import json
 import random
+import subprocess
+import sys
 import tempfile
-import threading
 import time
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+import httpx
 
 from torch_topoopt.route_control.clos_network import leaf_spine
 from torch_topoopt.route_control.controller.client import ControllerClient
@@ -37,7 +39,6 @@ from torch_topoopt.route_control.controller.request_handler import (
     AssignmentOptions,
     RequestHandler,
 )
-from torch_topoopt.route_control.controller.service import RouteService
 from torch_topoopt.route_control.controller.store import RouteStore
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.network_file import (
@@ -124,6 +125,7 @@ def answers(counts: list[int], repeat: int, job_flows: int, scheme_names: list[s
         print(f"{count:7} {scheme:>10}{row}", flush=True)
 
 
+ASSIGNMENTS = ("precomputed", "computed")
 HOWS = ("computed", "predicted", "answer")
 
 
@@ -179,38 +181,35 @@ def _answers(
 
 
 @contextlib.contextmanager
-def serving(folder: Path, file: NetworkFile, scheme: str) -> Iterator[tuple[int, RouteService]]:
-    """A service in a thread; its port."""
-    found: list[Any] = []
-    ready = threading.Event()
+def serving(folder: Path, file: NetworkFile) -> Iterator[str]:
+    """`topoopt controller` as a process; its address."""
+    file.save(folder / "network.json")
+    (folder / "token").write_text(TOKEN + "\n")
+    (folder / "token").chmod(0o600)
+    command = [sys.executable, "-m", "torch_topoopt.launcher.main", "controller", "--json"]
+    command += ["--listen", "127.0.0.1:0", "--network", str(folder / "network.json")]
+    command += ["--token-file", str(folder / "token"), "--state-file", str(folder / "state")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            lines = itertools.takewhile(lambda line: line != "}\n", process.stdout)
+            yield json.loads("".join([*lines, "}"]))["url"]
+        finally:
+            process.terminate()
 
-    async def main() -> None:
-        store = RouteStore(folder / "state", file)
-        service = RouteService(store, TOKEN, scheme)
-        server = await service.serve("127.0.0.1", 0)
-        ended = asyncio.Event()
-        port = server.sockets[0].getsockname()[1]
-        found.extend((port, service, asyncio.get_running_loop(), ended))
-        ready.set()
-        await ended.wait()
-        server.close()
-        await service.close()
-        store.close()
 
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    ready.wait(60)
-    try:
-        yield found[0], found[1]
-    finally:
-        found[2].call_soon_threadsafe(found[3].set)
-        thread.join(60)
+def measured(url: str) -> dict[str, float]:
+    """The controller's own numbers, by their names and labels."""
+    answer = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+    lines = [line.rpartition(" ") for line in answer.text.splitlines() if line[0] != "#"]
+    return {name.removeprefix("topoopt_controller_"): float(value) for name, _, value in lines}
 
 
 def service(counts: list[int], repeat: int, job_flows: int, pause_s: float) -> None:
     """A job whose phases come every `pause_s`: half of it its flows are there."""
-    print(f"phases of a job of {job_flows} flows over loopback, milliseconds until the answer")
-    print(f"{'flows':>7}{'start':>10}{'end':>10}{'hits':>8}{'misses':>8}")
+    print(f"phases of a job of {job_flows} flows over loopback, milliseconds until the answer,")
+    print("and of these inside the controller, on average")
+    print(f"{'flows':>7}{'start':>10}{'end':>10}{'inside':>10}{'hits':>8}{'misses':>8}")
     file = network_file()
     for count in counts:
         random_ = random.Random(count)
@@ -218,29 +217,35 @@ def service(counts: list[int], repeat: int, job_flows: int, pause_s: float) -> N
         job = drawn("job", job_flows, 10**9, random_)
         ids = [flow.id for flow in job]
         starts, ends = [], []
+        before: dict[str, float] = {}
         with (
             tempfile.TemporaryDirectory() as folder,
-            serving(Path(folder), file, "ours") as (port, controller),
-            ControllerClient(f"http://127.0.0.1:{port}", TOKEN, limit_s=600) as client,
+            serving(Path(folder), file) as url,
+            ControllerClient(url, TOKEN, limit_s=600) as client,
         ):
             for first in range(0, count, 10_000):
                 client.start(f"others{first}", others[first : first + 10_000])
             gc.collect()
             gc.freeze()
-            for i in range(repeat + 2):
-                took = [milliseconds(partial(client.start, "job", job), time.perf_counter)]
+            for i in range(repeat + 2):  # a period is known from the second start on
+                if i == 2:
+                    before = measured(url)
+                starts.append(milliseconds(partial(client.start, "job", job), time.perf_counter))
                 time.sleep(pause_s / 2)
-                took.append(milliseconds(partial(client.end, ids), time.perf_counter))
+                ends.append(milliseconds(partial(client.end, ids), time.perf_counter))
                 time.sleep(pause_s / 2)
-                if i == 1:
-                    before = controller.handler.counts.hits, controller.handler.counts.misses
-                elif i > 1:
-                    starts.append(took[0])
-                    ends.append(took[1])
-            hits = controller.handler.counts.hits - before[0]
-            misses = controller.handler.counts.misses - before[1]
+            change = {name: value - before[name] for name, value in measured(url).items()}
         gc.unfreeze()
-        print(f"{count:7}{median(starts):10.2f}{median(ends):10.2f}{hits:8}{misses:8}", flush=True)
+        inside_s, answered = (
+            sum(change[f'answer_seconds_{what}{{assignment="{how}"}}'] for how in ASSIGNMENTS)
+            for what in ("sum", "count")
+        )
+        hits, misses = (int(change[f"precomputed_{what}_total"]) for what in ("hits", "misses"))
+        print(
+            f"{count:7}{median(starts[2:]):10.2f}{median(ends[2:]):10.2f}"
+            f"{inside_s / answered * 1e3:10.2f}{hits:8}{misses:8}",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
     frozenset({"plan", "topology", "routing", "sim/core"}),
     frozenset({"transport", "sim/flow", "sim/packet"}),
-    frozenset({"collectives", "sim/iteration"}),
+    frozenset({"collectives", "route_control", "sim/iteration"}),
     frozenset({"search", "backend"}),
     frozenset({"bind"}),
 )

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "route_control/path_assignment.h"
 #include "routing/annealing.h"
 #include "routing/balanced_colouring.h"
 #include "routing/greedy.h"
 #include "routing/improvement.h"
-#include "routing/path_assignment.h"
 
 namespace py = pybind11;
 

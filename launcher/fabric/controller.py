@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import sqlite3
 from typing import TYPE_CHECKING
@@ -109,6 +110,7 @@ def main(argv: list[str]) -> int:
     try:
         how = AssignmentOptions(arguments.lease, arguments.limit_rates, arguments.precompute)
         service = RouteService(store, token, arguments.scheme, how=how)
+        gc.freeze()  # thousands of flows, in no cycle: collections need not walk them
         received = asyncio.run(_serve(service, address[1], int(address[2]), arguments.json))
     finally:
         store.close()

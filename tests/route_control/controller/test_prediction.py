@@ -78,6 +78,19 @@ def test_flows_end_in_the_requests_in_which_they_ended_last_time() -> None:
     assert [event.ids for event in prediction.events(5, 9)] == [("c",)]
 
 
+def test_a_phase_whose_shares_are_not_known_lasts_as_long_as_the_last_time() -> None:
+    prediction = TrafficPrediction()
+    reports = [flow("a", 1000), flow("b", 1000)]
+    prediction.started(0, "j", reports, NUMBERS)
+    assert prediction.events(0, 9) == []
+    prediction.ended(3, ["a", "b"])
+    prediction.started(10, "j", reports, NUMBERS)
+    prediction.set_shares(10, shares(8000))  # those of b are not among them
+    assert prediction.events(10, 9) == [PredictedEvent(13, ("a", "b"))]
+    prediction.set_shares(11, shares(8000, 1000))
+    assert prediction.events(11, 9) == [PredictedEvent(19, ("a", "b"))]
+
+
 def test_events_are_in_order_and_as_many_as_wanted() -> None:
     prediction = TrafficPrediction()
     for i, name in enumerate("abc"):

@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -101,7 +101,7 @@ class ControllerClient:
     def start(self, job: str, flows: Sequence[FlowReport]) -> Assignments:
         """Reports flows that start; their paths, in the same order. Flows that are there already,
         with the same report, are none that is refused: a rank may report anew."""
-        body = {"job": job, "flows": [asdict(flow) for flow in flows]}
+        body = {"job": job, "flows": [vars(flow) for flow in flows]}
         return self._send("POST", "/v1/flows", body)
 
     def end(self, ids: Sequence[str]) -> Assignments:

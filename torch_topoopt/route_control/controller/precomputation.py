@@ -110,35 +110,40 @@ class Precomputation:
         root = state.precomputed.node
         yield self._caught_up(state)
         assert self._copy is not None
-        if self._prediction.wants_shares():
-            shares = yield self._copy.shares
-            if root is not state.precomputed.node:
-                return
-            self._prediction.set_shares(self._clock(), shares)
-        left = self._most
-        numbers = 0
-        for node, operations in self._plan(state):
-            if all(operation in node.after for operation in operations):
-                continue
-            yield self._caught_up(state)  # the kinds of these operations
-            if root is not state.precomputed.node:
-                return
-            results = yield lambda o=operations: self._computed(o)  # type: ignore[misc]
-            if root is not state.precomputed.node:
-                return
-            for operation, result in zip(operations, results, strict=False):
-                _, node = node.after.setdefault(operation, (result, StateNode()))
-                numbers += len(result)
-                left -= 1
-            if left <= 0 or numbers > _MOST_NUMBERS:
-                return
+        left, numbers = self._most, 0
+        for is_first in (True, False):  # shares take long: the next event is computed before them
+            if not is_first and self._prediction.wants_shares():
+                shares = yield self._copy.shares
+                if root is not state.precomputed.node:
+                    return
+                self._prediction.set_shares(self._clock(), shares)
+            for node, operations in self._plan(state, is_first):
+                if all(operation in node.after for operation in operations):
+                    continue
+                yield self._caught_up(state)  # the kinds of these operations
+                if root is not state.precomputed.node:
+                    return
+                results = yield lambda o=operations: self._computed(o)  # type: ignore[misc]
+                if root is not state.precomputed.node:
+                    return
+                for operation, result in zip(operations, results, strict=False):
+                    _, node = node.after.setdefault(operation, (result, StateNode()))
+                    numbers += len(result)
+                    left -= 1
+                if left <= 0 or numbers > _MOST_NUMBERS:
+                    return
 
-    def _plan(self, state: RouteState) -> Iterator[tuple[StateNode, list[Operation]]]:
-        """What to compute, the most likely first: changes, one after the other."""
+    def _plan(
+        self, state: RouteState, is_first: bool
+    ) -> Iterator[tuple[StateNode, list[Operation]]]:
+        """What to compute, the most likely first: changes, one after the other. At first only that
+        of the next event."""
         root = state.precomputed.node
         events = self._prediction.events(self._clock(), _EVENTS)
         operations = [_operation(state, event) for event in events]
         yield root, operations[:1]
+        if is_first:
+            return
         yield root, _without_repetitions(operations)
         for operation in operations[1:]:
             yield root, [operation]

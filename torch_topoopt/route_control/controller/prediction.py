@@ -1,9 +1,10 @@
 """Which flows will end and start next (paper, section 3.4.2). Pure: callers say what time it is.
 
 A flow ends once its bytes were sent at its max-min fair share, which is another one whenever paths
-change. The flows of one report are a phase of a job; it starts again a period after it started
-last: that of its reports, else the median of the last few. A phase with a period whose flows were
-never seen to end is one of persistent flows, which are always there.
+change; until shares are known, a phase lasts as long as the last time. The flows of one report are
+a phase of a job; it starts again a period after it started last: that of its reports, else the
+median of the last few. A phase with a period whose flows were never seen to end is one of
+persistent flows, which are always there.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class TrafficPrediction:
             self._bits_per_s = np.concatenate((self._bits_per_s, more))
         bits = [8.0 * report.bytes for report in reports if report.id in numbers]
         self._left_bits[own] = bits
-        self._bits_per_s[own] = 0.0
+        self._bits_per_s[own] = math.nan  # until shares are set
 
     def ended(self, now_s: float, ids: Sequence[str]) -> None:
         """Flows that one request ended."""
@@ -171,12 +172,14 @@ class TrafficPrediction:
             return []
         numbers = np.concatenate([phase.numbers for phase in phases])
         begins = np.cumsum([0, *(len(phase.numbers) for phase in phases[:-1])])
-        rates = self._bits_per_s[numbers]  # 0 where a flow has no path, or none is known yet
-        flow_s = np.full(len(numbers), math.inf)
-        np.divide(self._left_bits[numbers], rates, out=flow_s, where=rates > 0)
+        rates = self._bits_per_s[numbers]
+        flow_s = np.full(len(numbers), math.inf)  # of those without a path, whose share is 0
+        np.divide(self._left_bits[numbers], rates, out=flow_s, where=rates != 0)
         last_s = self._updated_s + np.maximum.reduceat(flow_s, begins)
         starts_s = np.array([phase.starts_s[-1] for phase in phases])
         lasted_s = np.array([phase.lasted_s for phase in phases])
+        as_last_time_s = np.where(lasted_s > 0, starts_s + lasted_s, math.inf)
+        last_s = np.where(np.isnan(last_s), as_last_time_s, last_s)  # shares are not known yet
         longest_s = np.maximum(last_s - starts_s, lasted_s)
         last_s[now_s - starts_s > _OVERDUE * longest_s] = math.inf
         found: dict[Ids, PredictedEvent] = {}
@@ -187,6 +190,6 @@ class TrafficPrediction:
         return list(found.values())
 
     def _send(self, now_s: float) -> None:
-        sent = self._bits_per_s * (now_s - self._updated_s)
+        sent = np.nan_to_num(self._bits_per_s) * (now_s - self._updated_s)
         self._left_bits -= sent  # below 0: it should have ended
         self._updated_s = now_s

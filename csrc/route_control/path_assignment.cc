@@ -1,4 +1,4 @@
-#include "routing/path_assignment.h"
+#include "route_control/path_assignment.h"
 
 #include <algorithm>
 #include <cmath>
