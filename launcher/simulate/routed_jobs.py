@@ -1,4 +1,4 @@
-"""`topoopt simulate --routed-jobs`: jobs on a leaf-spine network, under schemes of route control."""
+"""`topoopt simulate --routed-jobs`: jobs on a leaf-spine network whose paths a scheme chooses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
             )
             results[scheme] = _rows(document, found.jobs)
     if arguments.json:
-        console.print_json({"hosts": document.fabric().hosts, "seed": document.seed, "schemes": results})
+        console.print_json(
+            {"hosts": document.fabric().hosts, "seed": document.seed, "schemes": results}
+        )
     else:
         _show(terminal, document, results)
     return OK

@@ -10,7 +10,7 @@ import pytest
 
 from figures import cell, command, table
 from figures.cell import REPOSITORY, Cell
-from figures.figure import Quantity
+from figures.figure import NEAR, Quantity
 from figures.registry import all_figures, chosen
 from figures.store import CellStore
 from figures.workers import run_in_processes
@@ -149,7 +149,7 @@ def test_the_kept_table_gives_a_reason_for_every_difference() -> None:
     for row in rows:
         assert row["figure"] in FIGURES
         if row["paper"]:
-            assert row["within"] == (abs(row["ratio"] - 1) <= 0.15)
+            assert row["within"] == (abs(row["ratio"] - 1) <= NEAR)
         assert row["within"] is not False or row["reason"], row
     document = (REPOSITORY / "docs" / "figures.md").read_text(encoding="utf-8")
     assert table.as_markdown(rows) in document
