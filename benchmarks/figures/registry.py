@@ -19,6 +19,7 @@ _MODULES = (
     "paths",
     "shared",
     "testbed",
+    "today",
     "tree_rings",
 )
 
