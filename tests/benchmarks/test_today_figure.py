@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from figures.cells.today import on_every_network
 
+from figures.cells.today import on_every_network
 from torch_topoopt.architectures import ARCHITECTURES
 
 
 @pytest.mark.parametrize(
-    ("model", "micro_batches", "strategy"),
-    [("gpt:tiny", 4, "stages"), ("moe:tiny", 1, "experts")],
+    ("model", "micro_batches", "priced", "strategy"),
+    [("gpt:tiny", 4, 6, "stages"), ("moe:tiny", 1, 60, "experts")],
 )
 def test_every_architecture_gets_the_fastest_of_what_experts_try(
-    model: str, micro_batches: int, strategy: str
+    model: str, micro_batches: int, priced: int, strategy: str
 ) -> None:
     row = on_every_network(
         **{"model": model, "servers": 4, "degree": 2, "gbps": 100.0},
-        **{"micro_batches": micro_batches, "priced": 6, "seed": 0},
+        **{"micro_batches": micro_batches, "priced": priced, "seed": 0},
     )
     times, chosen = row["iteration_s"], row["strategy"]
     names = {"TopoOpt, paper", "TopoOpt, best", *ARCHITECTURES} - {"topoopt"}
