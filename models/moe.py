@@ -35,6 +35,7 @@ class MoESize(GPTSize):
 SIZES = {
     "gpt2-8e": MoESize(12, 768, 12, 1024, 50304, 8, experts=8),
     "gpt2-64e": MoESize(12, 768, 12, 1024, 50304, 8, experts=64),
+    "1.3b-128e": MoESize(24, 2048, 16, 2048, 50304, 1, experts=128),
     "13b-128e": MoESize(40, 5120, 40, 2048, 50304, 1, experts=128),
     "tiny": MoESize(2, 16, 4, 8, 64, 4, experts=4),
 }

@@ -21,6 +21,7 @@ _MODULES = (
     "routes",
     "shared",
     "testbed",
+    "today",
     "tree_rings",
 )
 

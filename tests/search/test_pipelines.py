@@ -8,9 +8,12 @@ import random
 import pytest
 from support.small_op_graphs import chain, graph, operator
 
-from torch_topoopt.plan import Cluster
+from torch_topoopt.op_graph import Split
+from torch_topoopt.plan import Cluster, Degrees
+from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
-from torch_topoopt.search.pipelines import pipeline, pipelines
+from torch_topoopt.search.pipelines import pipeline, pipelines, split_pipeline
+from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.sim import predict_ideal_switch
 
 
@@ -44,6 +47,29 @@ def test_stages_are_on_servers_of_their_own_in_order() -> None:
     assert pipeline(chain(2), Cluster(4, 2, 10.0), 4, 8) is None
     with pytest.raises(ValueError, match="stages: 3 does not divide 4 servers"):
         pipeline(chain(4), Cluster(4, 2, 10.0), 3, 8)
+
+
+def test_three_dimensions_split_the_servers_between_them() -> None:
+    """Two stages of four servers: two parts of the layers, in pairs, and two of the samples."""
+    splits = (Split("columns", 8, "whole"), Split("rows", 8, "part"))
+    layers = [
+        operator(f"layer{i}", *([(i - 1, 64, 64)] if i else []), flops=10**9, parameters=64,
+                 output=64, splits=splits)
+        for i in range(4)
+    ]  # fmt: skip
+    op_graph, cluster = graph(*layers), Cluster(8, 4, 10.0)
+    strategy = split_pipeline(op_graph, cluster, 2, 2, 4, ("columns", "rows"))
+    assert strategy is not None
+    assert [p.servers for p in strategy] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
+    assert [p.degrees for p in strategy] == [Degrees(2, "columns", 2), Degrees(2, "rows", 2)] * 2
+    assert split_pipeline(op_graph, cluster, 8, 2, 4, ("columns",)) is None
+    with pytest.raises(ValueError, match="stages: 3 does not divide 8 servers"):
+        split_pipeline(op_graph, cluster, 3, 2, 4, ("columns",))
+    starts = (strategy,)
+    problem = SearchProblem(
+        op_graph, cluster, None, starts, dimensions=("columns", "rows"), micro_batches=4
+    )
+    assert strategy in expert_strategies(problem).values()
 
 
 def test_a_stage_nearer_the_end_holds_fewer_micro_batches() -> None:

@@ -173,7 +173,7 @@ class Planning:
         starts = self._each(self._starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
-        networks = {count: default for count in starts}
+        networks = dict.fromkeys(starts, default)
         for count, begin in starts.items():
             first = self._first_pair(default, begin, count)
             if first is not None:

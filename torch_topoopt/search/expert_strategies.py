@@ -20,7 +20,7 @@ from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.accelerators import reads_all_parameters
 from torch_topoopt.search.branches import branches
 from torch_topoopt.search.lowering import degrees_of
-from torch_topoopt.search.pipelines import pipeline
+from torch_topoopt.search.pipelines import pipeline, split_pipeline
 from torch_topoopt.search.shards import may_split
 from torch_topoopt.search.split_starts import split_strategy
 from torch_topoopt.search.strategies import (
@@ -50,7 +50,8 @@ _MOST_STRIDES = 64  # that tables are spread with
 _MOST_RINGS = 1  # of a network, whose order groups follow
 _MOST_LARGEST = 8  # operators that are placed apart because they are large
 _FEW_LARGEST = 3  # as VGG has layers at its end that are split
-_STAGES = (2, 4, 8)
+_STAGES = (2, 4, 8, 16)
+_PARTS_OF_STAGES = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -284,13 +285,20 @@ def _layers_in_parts(case: _Case) -> _Named:
 
 
 def _pipelines(case: _Case) -> _Named:
-    """Cut at the narrowest tensors, with equal computing time."""
+    """Cut at the narrowest tensors, with equal computing time; with micro-batches also with all
+    layers in parts of their parameters (Narayanan et al., 2021: three dimensions)."""
     problem = case.problem
     for stages in _STAGES:
         if problem.cluster.servers % stages == 0:
-            made = pipeline(problem.op_graph, problem.cluster, stages, problem.micro_batches)
+            arguments = problem.op_graph, problem.cluster, stages
+            made = pipeline(*arguments, problem.micro_batches)
             if made is not None:
                 yield f"{stages} stages", made
+            for parts in _PARTS_OF_STAGES if made and problem.micro_batches > 1 else ():
+                count, dimensions = problem.micro_batches, problem.dimensions
+                split = split_pipeline(*arguments, parts, count, dimensions)
+                if split is not None:
+                    yield f"{stages} stages, layers in {parts} parts", split
 
 
 def _parameter_kinds(case: _Case) -> list[ParameterKind]:

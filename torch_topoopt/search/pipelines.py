@@ -63,6 +63,31 @@ def pipeline(
     return _by_samples(op_graph, cluster, _blocks(op_graph, made), micro_batches)
 
 
+# parameters: what is planned, and its three degrees
+def split_pipeline(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    stages: int,
+    parts: int,
+    micro_batches: int,
+    dimensions: Collection[SplitDimension],
+) -> Strategy | None:
+    """`pipeline` with all parameters in `parts`, in pairs of layers, along `dimensions`.
+
+    The three dimensions of Narayanan et al. 2021: the servers of a stage that are left share
+    samples. None if there are too few cut points, or `parts` does not divide a stage's servers.
+    Raises ValueError as `pipeline` does.
+    """
+    if stages < 1 or cluster.servers % stages:
+        raise ValueError(f"stages: {stages} does not divide {cluster.servers} servers")
+    made = _Cutting(op_graph, cluster, micro_batches).equal(stages)
+    if made is None or (cluster.servers // stages) % parts:
+        return None
+    chosen = {i for i, operator in enumerate(op_graph.operators) if operator.parameter_bytes}
+    samples = samples_of_servers(op_graph, cluster, micro_batches)
+    return split_strategy(op_graph, _blocks(op_graph, made), parts, chosen, samples, dimensions)
+
+
 class _Cutting:
     """Stages of `op_graph` by what they compute on so many servers."""
 

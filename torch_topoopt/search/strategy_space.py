@@ -120,7 +120,9 @@ def strategy_space(
     """
     counts = shard_counts(servers, op_graph.batch_size // micro_batches)
     made: dict[Degrees, SplitChoice] = {}
-    kinds: dict[tuple[SplitChoice, ...], int] = {}
+    filtered: dict[SplitChoice, SplitChoice] = {}
+    # Equal choices are one object, so that kinds need not be compared server by server.
+    kinds: dict[tuple[int, ...], tuple[SplitChoice, ...]] = {}
     of_operator = []
     for operator in op_graph.operators:
         moves = []
@@ -131,13 +133,17 @@ def strategy_space(
             if executable is not None:
                 name = operator.name
                 kept = (s for s in move.arrangements if executable(Placement.of(name, s, degrees)))
-                move = SplitChoice(degrees, tuple(kept))
+                fewer = SplitChoice(degrees, tuple(kept))
+                move = filtered.setdefault(fewer, fewer)
             if move.arrangements:
                 moves.append(move)
         if not moves:
             raise ValueError(f"executable: operator {operator.name!r} may run on no servers")
-        of_operator.append(kinds.setdefault(tuple(moves), len(kinds)))
-    return StrategySpace(tuple(kinds), tuple(of_operator))
+        key = tuple(map(id, moves))
+        kinds.setdefault(key, tuple(moves))
+        of_operator.append(key)
+    numbers = {key: number for number, key in enumerate(kinds)}
+    return StrategySpace(tuple(kinds.values()), tuple(numbers[key] for key in of_operator))
 
 
 def every_strategy(

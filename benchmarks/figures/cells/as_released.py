@@ -12,10 +12,12 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from figures.cells.released_costs import released_costs
 from figures.cells.workloads import cluster_of, graph_of, network_of
 from torch_topoopt.architectures import fat_tree, ideal_switch, topoopt
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import Placement
+from torch_topoopt.profile.cost_table import with_costs
 from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel
@@ -31,11 +33,22 @@ _PACKETS = {"transport": "dctcp", "ring_steps": "barrier"}  # as the released si
 
 # parameters: the model, its cluster, and how it is run
 def iteration(
-    *, model: str, servers: int, degree: int, gbps: float, strategy: str, level: str, seed: int
+    *,
+    model: str,
+    servers: int,
+    degree: int,
+    gbps: float,
+    strategy: str,
+    level: str,
+    seed: int,
+    costs: str = "estimated",
 ) -> Any:
     """Seconds of an iteration on TopoOpt's network, the ideal switch and a fat-tree of `gbps` to
-    every server (d B' = B). `strategy`: "data parallelism", "tables by lot" or "branches apart"."""
+    every server (d B' = B). `strategy`: "data parallelism", "tables by lot" or "branches apart".
+    `costs`: computing times, "estimated" or "released"."""
     graph = graph_of(model, servers)
+    if costs == "released":
+        graph = with_costs(graph, released_costs(graph))
     cluster = replace(cluster_of(servers, degree, gbps), memory_limited=False)
     placed = _STRATEGIES[strategy](graph, cluster, seed)
     asked = demand(graph, placed, servers)

@@ -1,0 +1,92 @@
+"""Beyond the paper: GPT with three dimensions of parallelism, and a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from figures import plots
+from figures.cell import Cell
+from figures.figure import Figure, Made, Quantity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from figures.figure import Results
+
+# Models and their micro-batches: a mixture's experts exchange tokens in every layer, in one batch.
+_JOBS = {"gpt:gpt3-13b": 8, "moe:1.3b-128e": 1}
+_QUICK_JOBS = {"gpt:gpt2": 8, "moe:gpt2-8e": 1}
+_SIZES = {"gpt:gpt3-13b": (128, 1024), "moe:1.3b-128e": (128,)}
+_GBPS = 100.0
+_MANY_SERVERS = 1024
+_BASE = "TopoOpt, paper"
+_PRICED, _FEW_PRICED = 4, 2  # strategies on every network
+
+
+def _cells(quick: bool) -> list[Cell]:
+    return [
+        Cell.of(
+            "figures.cells.today:on_every_network",
+            **{"model": model, "servers": servers, "degree": 4, "gbps": _GBPS},
+            **{"micro_batches": micro_batches, "seed": 0},
+            priced=_PRICED if servers < _MANY_SERVERS else _FEW_PRICED,
+            limit_s=3600.0,
+        )
+        for model, micro_batches in (_QUICK_JOBS if quick else _JOBS).items()
+        for servers in ((8,) if quick else _SIZES[model])
+    ]
+
+
+def _make(results: Results, quick: bool) -> Made:
+    def draw(canvas: Canvas) -> None:
+        panels = canvas.subplots(1, len(results), sharey=True, squeeze=False)[0]
+        names = list(dict.fromkeys(name for _, row in results for name in row["iteration_s"]))
+        for axes, (p, row) in zip(panels, results, strict=True):
+            times = row["iteration_s"]
+            ratios = [times.get(name, 0.0) / times[_BASE] for name in names]
+            axes.barh(range(len(names)), ratios, color=plots.colour(0))
+            for y, (name, ratio) in enumerate(zip(names, ratios, strict=True)):
+                text = f" {ratio:.2f}" if name in times else " not simulated"
+                axes.text(ratio, y, text, va="center", fontsize=7)
+            axes.axvline(1.0, color=plots.colour(1))
+            axes.set_yticks(range(len(names)), names)
+            axes.set_xlim(0, 1.25 * max(ratios))
+            axes.set_xlabel(f"iteration time over {_BASE}")
+            axes.set_title(f"{p['model']}, {p['servers']} servers", fontsize=9)
+        panels[0].invert_yaxis()
+
+    quantities = [
+        Quantity(
+            f"{name} / {_BASE}, {p['servers']} servers",
+            time_s / row["iteration_s"][_BASE],
+            model=p["model"],
+            mode=row["strategy"][name],
+        )
+        for p, row in results
+        for name, time_s in row["iteration_s"].items()
+        if name != _BASE
+    ]
+    csv = [
+        {
+            **{k: p[k] for k in ("model", "servers", "degree", "gbps", "micro_batches")},
+            **{"batch_size": row["batch_size"], "parameter_bytes": row["parameter_bytes"]},
+            **{"network": name, "iteration_s": time_s},
+            "strategy": row["strategy"][name],
+        }
+        for p, row in results
+        for name, time_s in row["iteration_s"].items()
+    ]
+    return Made(csv, draw, quantities, (3.4 * len(results) + 1.2, 4.4))
+
+
+FIGURES = (
+    Figure(
+        *("today", "GPT and a mixture of experts on every architecture, d = 4, B = 100 Gb/s"),
+        about="what users run today, with pipelines, layers in parts and experts (not in the "
+        "paper)",
+        cells=_cells,
+        make=_make,
+        full="128 servers, GPT also on 1024",
+        quick="8 servers",
+    ),
+)
