@@ -42,14 +42,15 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
   if (size < offsetof(tcp_info, tcpi_sndbuf_limited)) return std::nullopt;     // before Linux 4.10
   const bool counts_duplicates = size >= offsetof(tcp_info, tcpi_reord_seen);  // from Linux 4.19 on
   const uint32_t twice = counts_duplicates ? info.tcpi_dsack_dups : 0;
+  const bool waits = info.tcpi_rtt > std::max(kLongQueueUs, kManyTimes * info.tcpi_min_rtt);
   return SendProgressCounters{
       .acknowledged_bytes = info.tcpi_bytes_acked,
       .busy = std::chrono::microseconds(info.tcpi_busy_time),
       .blocked = std::chrono::microseconds(info.tcpi_rwnd_limited),
       .segments = info.tcpi_data_segs_out,
       .lost = info.tcpi_total_retrans - std::min(twice, info.tcpi_total_retrans),
-      .idle_lately = info.tcpi_delivery_rate_app_limited != 0,
-      .waits_in_network = info.tcpi_rtt > std::max(kLongQueueUs, kManyTimes * info.tcpi_min_rtt),
+      .idle_lately = info.tcpi_delivery_rate_app_limited != 0 && !waits,
+      .waits_in_network = waits,
   };
 }
 
