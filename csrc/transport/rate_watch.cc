@@ -22,7 +22,7 @@ constexpr double kUnblocked = 0.05;
 // Packets are lost where a network is congested, too, but few. By what is lost, a connection is
 // judged over the last looks, of which it must have been busy for a part.
 // A neighbour's system acknowledges what arrives, whether or not the neighbour reads it.
-constexpr uint32_t kLongQueueUs = 100'000;
+constexpr uint32_t kLongQueueUs = 20'000;
 constexpr uint32_t kManyTimes = 10;  // the time on an empty network
 constexpr double kLossyPart = 0.03;
 constexpr double kFewestLost = 3;
