@@ -257,9 +257,12 @@ CableGraph::Cut CableGraph::cut() const {
     const bool near_is_a = unreachable(cable.b);
     const int far = near_is_a ? cable.b : cable.a;
     const End& near_end = ends_[2 * i + (near_is_a ? 0 : 1)];
+    const End& far_end = ends_[2 * i + (near_is_a ? 1 : 0)];
     far_ranks.insert(far);
-    // What this side has not yet reported may be anything.
-    const bool closed = near_end.number % 2 == 1 && near_end.loss == Loss::kClosed;
+    // What this side has not yet reported may be anything. Where the other one found the cable
+    // silent and gave it up, the system there says that it is closed, and yet the rank is there.
+    const bool given_up = far_end.number % 2 == 1 && far_end.loss == Loss::kSilent;
+    const bool closed = near_end.number % 2 == 1 && near_end.loss == Loss::kClosed && !given_up;
     if (!closed) silent.insert(far);
     if (++names > kMostNames) continue;
     if (!cut.cables.empty()) cut.cables += ", ";

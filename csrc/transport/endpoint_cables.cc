@@ -96,6 +96,10 @@ std::string listOf(const std::vector<int>& ranks) {
   return text;
 }
 
+std::string lostText(const std::string& cables) {
+  return cables.empty() ? "links between other ranks" : "the link " + cables;
+}
+
 std::string shortOf(double number) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g", number);
@@ -336,7 +340,9 @@ void Endpoint::onCableSpeed(Link& link, const FrameHeader& header) {
 }
 
 // Ranks whose connections were all closed by their systems are gone, as soon as reports that are on
-// their way cannot say otherwise; others may come back.
+// their way cannot say otherwise; others may come back. Where no lost cable leads from the ranks on
+// this side to the others, as in a ring that sends one way, it is ranks nearer to the gap that
+// judge.
 void Endpoint::judgeReach() {
   if (cut_timer_) reactor_.cancel(*std::exchange(cut_timer_, std::nullopt));
   if (graph_->unreachable().empty() || !failure_.empty()) {
@@ -348,9 +354,10 @@ void Endpoint::judgeReach() {
   if (!cut_since_) {
     cut_since_ = now;
     logLine(LogLevel::kWarning,
-            listOf(graph_->unreachable()) + " cannot be reached: lost the link " + cut.cables);
+            listOf(graph_->unreachable()) + " cannot be reached: lost " + lostText(cut.cables));
   }
-  const auto limit = *cut_since_ + (cut.silent.empty() ? kReportTime : config_.silence_limit);
+  const bool gone = !cut.gone.empty() && cut.silent.empty();
+  const auto limit = *cut_since_ + (gone ? kReportTime : config_.silence_limit);
   if (now >= limit) return failUnreachable(cut);
   cut_timer_ = reactor_.at(limit, [this] {
     cut_timer_.reset();
@@ -360,12 +367,12 @@ void Endpoint::judgeReach() {
 
 void Endpoint::failUnreachable(const CableGraph::Cut& cut) {
   if (!cut.gone.empty()) {
-    return failAll(listOf(cut.gone) + (cut.gone.size() == 1 ? " is" : " are") +
-                       " gone: lost the link " + cut.cables,
+    return failAll(listOf(cut.gone) + (cut.gone.size() == 1 ? " is" : " are") + " gone: lost " +
+                       lostText(cut.cables),
                    true);
   }
   failAll(listOf(graph_->unreachable()) + (graph_->unreachable().size() == 1 ? " is" : " are") +
-              " unreachable: lost the link " + cut.cables,
+              " unreachable: lost " + lostText(cut.cables),
           true);
 }
 
@@ -403,6 +410,7 @@ bool Endpoint::beginMove(int cable) {
     const auto found = cables_.find(cable);
     if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) return;
     if (found->second.lost || !found->second.link->usable()) return;
+    found->second.link->leaveNothing(true);
     begun = found->second.moving = true;
   });
   return begun;
@@ -413,6 +421,7 @@ void Endpoint::endMove(int cable) {
     const auto found = cables_.find(cable);
     if (found == cables_.end() || !found->second.moving) return;
     found->second.moving = false;
+    found->second.link->leaveNothing(false);
     if (found->second.lost) {
       logLine(LogLevel::kWarning, "lost the link " + textOf(found->second.link->name()) +
                                       ": the connection that it was to move to has failed");

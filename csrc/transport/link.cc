@@ -100,6 +100,7 @@ void Link::lose(Loss loss, const std::string& why) {
 void Link::drop(Loss loss, const std::string& why) {
   if (dead_) return;
   endReading();
+  leaves_nothing_ = true;
   readable_ = true;
   readFrames(SIZE_MAX);
   lose(loss, why);
@@ -108,6 +109,7 @@ void Link::drop(Loss loss, const std::string& why) {
 void Link::reopen(const LinkSpec& spec) {
   dead_ = false;
   established_ = false;
+  leaves_nothing_ = false;
   readable_ = false;
   writable_ = true;
   write_ended_ = false;

@@ -130,6 +130,10 @@ class Link : public Reactor::Handler {
   void hurry(uint32_t channel);
   // Of a cable: loses the link; what has arrived is read to its end before.
   void drop(Loss loss, const std::string& why);
+  // Whether the connection, once it is lost, leaves nothing behind in the system, which would be in
+  // the way of another one from the same port. What it has not delivered is kept here. drop() does
+  // so in any case.
+  void leaveNothing(bool nothing) { leaves_nothing_ = nothing; }
   // What a lost link leaves behind, once: see FrameQueue.
   FrameQueue::Kept takeKept() { return queue_.takeKept(); }
   std::vector<OutFrame> takeUnwritten() { return queue_.takeUnwritten(); }
@@ -193,6 +197,7 @@ class Link : public Reactor::Handler {
   void lose(Loss loss, const std::string& why);
   Reactor& reactor() const { return context_.reactor; }
 
+  bool leaves_nothing_ = false;
   std::string error_;  // why a function returned kBroken
   Loss loss_ = Loss::kBroken;
 

@@ -21,6 +21,9 @@ constexpr double kAllTheTime = 0.9;
 constexpr double kUnblocked = 0.05;
 // Packets are lost where a network is congested, too, but few. By what is lost, a connection is
 // judged over the last looks, of which it must have been busy for a part.
+// A neighbour's system acknowledges what arrives, whether or not the neighbour reads it.
+constexpr uint32_t kLongQueueUs = 20'000;
+constexpr uint32_t kManyTimes = 10;  // the time on an empty network
 constexpr double kLossyPart = 0.03;
 constexpr double kFewestLost = 3;
 constexpr double kLossyBusy = 0.3;
@@ -39,20 +42,25 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
   if (size < offsetof(tcp_info, tcpi_sndbuf_limited)) return std::nullopt;     // before Linux 4.10
   const bool counts_duplicates = size >= offsetof(tcp_info, tcpi_reord_seen);  // from Linux 4.19 on
   const uint32_t twice = counts_duplicates ? info.tcpi_dsack_dups : 0;
+  const bool waits = info.tcpi_rtt > std::max(kLongQueueUs, kManyTimes * info.tcpi_min_rtt);
   return SendProgressCounters{
       .acknowledged_bytes = info.tcpi_bytes_acked,
       .busy = std::chrono::microseconds(info.tcpi_busy_time),
       .blocked = std::chrono::microseconds(info.tcpi_rwnd_limited),
       .segments = info.tcpi_data_segs_out,
       .lost = info.tcpi_total_retrans - std::min(twice, info.tcpi_total_retrans),
-      .idle_lately = info.tcpi_delivery_rate_app_limited != 0,
+      .idle_lately = info.tcpi_delivery_rate_app_limited != 0 && !waits,
+      .waits_in_network = waits,
   };
 }
 
 RateWatch::Progress::Progress(const Reading& from, const Reading& to)
     : elapsed_s(std::chrono::duration<double>(to.time - from.time).count()),
       busy_s(std::chrono::duration<double>(to.counters.busy - from.counters.busy).count()),
-      blocked_s(std::chrono::duration<double>(to.counters.blocked - from.counters.blocked).count()),
+      blocked_s(
+          to.counters.waits_in_network
+              ? 0.0
+              : std::chrono::duration<double>(to.counters.blocked - from.counters.blocked).count()),
       bytes(static_cast<double>(to.counters.acknowledged_bytes) -
             static_cast<double>(from.counters.acknowledged_bytes)),
       segments(static_cast<double>(to.counters.segments) -

@@ -23,6 +23,9 @@ struct SendProgressCounters {
   uint32_t segments = 0;                // with data, those sent again among them
   uint32_t lost = 0;                    // of them, sent again and not found to have come twice
   bool idle_lately = false;             // the application had nothing more to send
+  // Packets wait in the network now, and acknowledgements with them. A window of the neighbour that
+  // is full for that reason does not say that the neighbour reads nothing.
+  bool waits_in_network = false;
 };
 
 // Of a connected TCP socket; nullopt if the system does not count.

@@ -74,6 +74,10 @@ void SocketLink::expect(size_t bytes) {
 void SocketLink::closeBytes() {
   reactor().unwatch(socket_.get());
   shutdown(socket_.get(), SHUT_RDWR);
+  if (leaves_nothing_) {
+    const linger at_once{1, 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
   socket_.reset();
 }
 

@@ -280,6 +280,15 @@ TEST(CableGraph, ASimplexRingWithAGapIsInPieces) {
   EXPECT_EQ(graph.unreachable(), (std::vector<int>{1, 2}));
 }
 
+TEST(CableGraph, ARankThatGaveUpASilentCableIsNotGone) {
+  CableGraph graph(0, 3, {{{}, 0, 1, false}, {{}, 1, 2, false}, {{}, 2, 0, false}}, {});
+  ASSERT_TRUE(graph.take({0, 0, 1, false, Loss::kClosed}));
+  EXPECT_EQ(graph.cut().gone, std::vector<int>{1});
+  ASSERT_TRUE(graph.take({0, 1, 1, false, Loss::kSilent}));
+  EXPECT_EQ(graph.cut().silent, std::vector<int>{1});
+  EXPECT_TRUE(graph.cut().gone.empty());
+}
+
 TEST(CableGraph, WaysGoThroughTheRanksOfAServer) {
   // Ranks 0, 1 on one server, 2, 3 on another; the leaders 0 and 2 have the cable.
   CableGraph graph(1, 4, {{{}, 0, 2}}, {0, 0, 1, 1});

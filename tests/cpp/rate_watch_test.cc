@@ -29,6 +29,7 @@ class Connection {
     counters_.blocked += part(blocked);
     counters_.acknowledged_bytes += static_cast<uint64_t>(rate * busy * 0.2);
     counters_.idle_lately = idle_lately;
+    counters_.waits_in_network = waits_in_network;
     const double segments = rate * busy * 0.2 / 1000;
     counters_.segments += static_cast<uint32_t>(segments);
     counters_.lost += static_cast<uint32_t>(segments * lost_part);
@@ -58,6 +59,7 @@ class Connection {
   RateWatch::Change change{};
   double usual_elsewhere = 0;
   double lost_part = 0;
+  bool waits_in_network = false;
 
  private:
   SendProgressCounters counters_;
@@ -68,6 +70,16 @@ TEST(RateWatch, ATenthOfTheRateIsNoticedWithinASecond) {
   Connection connection;
   EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
   const auto speed = connection.lookOften(4, 1e5);
+  ASSERT_TRUE(speed);
+  EXPECT_NEAR(*speed, 0.1, 1e-6);
+}
+
+TEST(RateWatch, AWindowThatIsFullOfWhatWaitsInTheNetworkIsNoExcuse) {
+  Connection connection;
+  EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+  EXPECT_EQ(connection.lookOften(10, 1e5, 1.0, 0.4), std::nullopt);  // the neighbour reads little
+  connection.waits_in_network = true;
+  const auto speed = connection.lookOften(6, 1e5, 1.0, 0.4);
   ASSERT_TRUE(speed);
   EXPECT_NEAR(*speed, 0.1, 1e-6);
 }

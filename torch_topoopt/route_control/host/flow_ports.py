@@ -39,11 +39,15 @@ class FlowPorts:
         self._lock = threading.Lock()
 
     def ports_of(self, link: Link) -> tuple[int, ...]:
-        """See fabric.source_ports.SourcePorts, as the next two."""
+        """See fabric.source_ports.SourcePorts, as the next two.
+
+        The port of the connection before comes last: the system at its other end may not yet know
+        that it has ended.
+        """
         with self._lock:
             placed = self._placed.get(link, _Placed())
             placed.tried = placed.assigned
-            return placed.assigned
+            return tuple(sorted(placed.assigned, key=lambda port: port == placed.dialled))
 
     def limit_gbps(self, link: Link) -> float | None:
         with self._lock:
