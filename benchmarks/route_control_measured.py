@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from shared_clos.jobs import JobTimes, Progress, SharedClos
 
 MODES = ("collide", "cut", "kill")
+_RESTART = ("serves again", "all hosts follow it")  # after it was started anew
+_CUT = ("routes withdrawn", "ports probed", "controller notified")
 _USUAL = 1.25  # times the median: an AllReduce as before
 
 
@@ -148,9 +150,9 @@ def kill(shared: SharedClos, options: argparse.Namespace) -> tuple[list[Disturbe
             progress.wait_for(progress.least + options.steps)
             deeds.at["restart"] = time.monotonic()
             controller.start()
-            deeds.took_s["started again"] = time.monotonic() - deeds.at["restart"]
+            deeds.took_s["serves again"] = time.monotonic() - deeds.at["restart"]
             progress.wait(lambda: controller.connections() >= 2 * len(shared.hosts))
-            deeds.took_s["followed by all hosts"] = time.monotonic() - deeds.at["restart"]
+            deeds.took_s["all hosts follow it"] = time.monotonic() - deeds.at["restart"]
             progress.wait_for(progress.least + options.steps)
             _cut_spine(shared, controller, deeds)
             progress.wait_for(progress.least + 2 * options.steps)
@@ -196,12 +198,12 @@ def _cut_spine(shared: SharedClos, controller: ControllerProcess, deeds: Deeds) 
     deeds.spine = max(sorted(set(taken)), key=taken.count)
     cables = shared.clos.cables_of(deeds.spine)
     deeds.at["cut"] = time.monotonic()
-    deeds.took_s["withdrawn"] = shared.clos.cut(cables)
+    deeds.took_s["routes withdrawn"] = shared.clos.cut(cables)
     controller.report_ports(cables)
-    deeds.took_s["probed"] = time.monotonic() - deeds.at["cut"]
+    deeds.took_s["ports probed"] = time.monotonic() - deeds.at["cut"]
     with controller.client() as client:
         client.set_links(down=cables)
-    deeds.took_s["notified"] = time.monotonic() - deeds.at["cut"]
+    deeds.took_s["controller notified"] = time.monotonic() - deeds.at["cut"]
 
 
 def _disturbed(
@@ -249,8 +251,15 @@ def collided_table(rows: Sequence[Collided]) -> Iterator[str]:
 
 
 def disturbed_table(rows: Sequence[Disturbed], deeds: Deeds) -> Iterator[str]:
-    took = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in deeds.took_s.items())
-    yield f"# {deeds.spine} was cut; {took}"
+    for what, names in (
+        ("the controller was started again", _RESTART),
+        (f"{deeds.spine} was cut", _CUT),
+    ):
+        took = [
+            f"{name} after {deeds.took_s[name]:.3f} s" for name in names if name in deeds.took_s
+        ]
+        if took:
+            yield f"# {what}: {', '.join(took)}"
     yield (
         f"# at the end {deeds.on_path} of {deeds.flows} connections are on the path that the "
         "controller has assigned"

@@ -69,8 +69,8 @@ class Shape:
     @property
     def bound_s(self) -> float:
         """No AllReduce takes less: bytes over the rate of a link, less headers, and less the
-        acknowledgements of what comes in."""
-        return self.link_bytes / (self.gbps * BYTES_PER_GBPS * paced_share(MTU))
+        acknowledgements of as many connections as there are jobs, which may come over one link."""
+        return self.link_bytes / (self.gbps * BYTES_PER_GBPS * paced_share(MTU, self.jobs))
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def shared_clos(shape: Shape, seed: int) -> Iterator[SharedClos]:
 
 
 def _place(shape: Shape, clos: EmulatedClos, hosts: tuple[str, ...], folder: str) -> PlacedJob:
-    driver = JobOnClos(clos, hosts)
+    driver = JobOnClos(clos, hosts, ways_back=shape.jobs)
     cluster = Cluster(shape.leaves, 1, shape.gbps, ports="simplex")
     demand = Demand((GroupDemand(tuple(range(shape.leaves)), shape.size_bytes),), ())
     plan = Plan.of_network(cluster, find_network(cluster, demand), demand, model="benchmark")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.fabric import up_network
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     if arguments.network is not None:
-        from torch_topoopt.launcher.fabric import up_network
-
         return up_network.make(arguments)
     plan = _plan(arguments)
     gbps = arguments.bandwidth if arguments.plan is None else plan.cluster.link_gbps

@@ -150,7 +150,7 @@ ELSEWHERE = (
     Elsewhere(r"doctor --cluster", "tests/launcher/test_doctor.py"),
     Elsewhere(r"^topoopt inspect runs/", "tests/launcher/test_inspect.py"),
     Elsewhere(r"^topoopt controller --network", "tests/launcher/test_controller.py"),
-    Elsewhere(r"topoopt (probe|fabric (up|down) clos) ?", "tests/launcher/test_probe.py"),
+    Elsewhere(r"topoopt (probe|fabric (up|down) clos) ?", "tests/launcher/test_probe_verb.py"),
     Elsewhere(r"^topoopt status( |$)", "tests/launcher/test_status.py"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
     Elsewhere(

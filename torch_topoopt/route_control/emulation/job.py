@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from torch_topoopt.fabric import links, verify_link
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.route_control.emulation.build import MTU
 from torch_topoopt.route_control.emulation.names import UPLINK
 
 if TYPE_CHECKING:
@@ -37,11 +39,13 @@ class JobOnClos:
         hosts: Sequence[str],
         *,
         tcp_port: int = TCP_PORT,
+        ways_back: int | None = None,
         timeout_s: float = 5.0,
     ) -> None:
         self._clos = clos
         self._hosts = tuple(hosts)
         self._tcp_port = tcp_port
+        self._ways_back = ways_back
         self._timeout_s = timeout_s
         for host in self._hosts:
             if host not in clos.names.hosts:
@@ -60,11 +64,12 @@ class JobOnClos:
                 "path for both; use 'simplex'"
             )
         names, gbps = self._clos.names, self._clos.host_gbps
+        paced = None if self._ways_back is None else gbps * paced_share(MTU, self._ways_back)
         ends = {(link.source, link.source_port) for link in plan.network.links}
         ends |= {(link.target, link.target_port) for link in plan.network.links}
         ports = tuple(
             PortAddress(
-                *(server, port, names.host_address(self._hosts[server]), None),
+                *(server, port, names.host_address(self._hosts[server]), paced),
                 speed_gbps=gbps,
                 interface=UPLINK,
             )
