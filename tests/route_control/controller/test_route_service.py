@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import random
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,23 @@ def test_more_connections_than_the_limit_are_closed(tmp_path: Path) -> None:
             assert connection.getresponse().read()
         with pytest.raises(ConnectionError):
             asked(port, "GET", "/v1/health")
+
+
+def test_a_fault_is_an_answer_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path / "state") as port:
+        for error, status in ((sqlite3.OperationalError("full"), 503), (KeyError("x"), 500)):
+
+            def fail(*_: object, error: Exception = error) -> None:
+                raise error
+
+            with monkeypatch.context() as patched:
+                patched.setattr(RouteStore, "save", fail)
+                got, text = asked(port, "POST", "/v1/flows", flows_body())
+                assert (got, len(json.loads(text)["error"].splitlines())) == (status, 1)
+            assert json.loads(asked(port, "GET", "/v1/health")[1]) == {"epoch": 0, "flows": 0}
+        assert asked(port, "POST", "/v1/flows", flows_body())[0] == 200
 
 
 def test_rates_are_told_where_they_are_limited(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import h11
 
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.route_control.controller.metrics import prometheus_text
 from torch_topoopt.route_control.controller.precomputation import Precomputation
 from torch_topoopt.route_control.controller.request_handler import (
@@ -185,11 +186,16 @@ class RouteService:
             text = await self._answered(request.method.decode("ascii"), url.path, url.query, body)
         except ConflictError as error:
             return _problem(HTTPStatus.CONFLICT, str(error))
-        except ValueError as error:  # a scheme that finds no assignment in time, too
+        except DocumentError as error:
             return _problem(HTTPStatus.BAD_REQUEST, str(error))
         except sqlite3.Error as error:
             log.error("controller: the state cannot be stored: %s", error)
             return _problem(HTTPStatus.SERVICE_UNAVAILABLE, "the state cannot be stored")
+        except RefusedError:
+            raise
+        except Exception:
+            log.exception("controller: a fault of its own; nothing was changed")
+            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the controller")
         return HTTPStatus.OK, "application/json", text
 
     async def _answered(self, method: str, path: str, query: str, body: bytes) -> bytes:
@@ -235,6 +241,8 @@ class RouteService:
                 self.precomputation.wake()
             except sqlite3.Error as error:
                 log.error("controller: the state cannot be stored: %s", error)
+            except Exception:
+                log.exception("controller: a fault of its own; nothing was changed")
 
     def _metrics(self) -> str:
         state = self.handler.state
