@@ -6,9 +6,9 @@
 
 64 ToRs, 32 spines, 2048 hosts. Around a job whose flows start and end there are 100 to 100 000
 others (`--flows`). `answers` has, in milliseconds: the change of the state alone, without a right
-prediction and with one, and the whole answer (JSON is read, the state is stored, JSON is written),
-for the starts and the ends of the job's flows and for a cable that dies. Medians of `--repeat`, of
-processor time; `service` is by the wall clock, so let nothing else run.
+prediction and with one, and with one the whole answer (JSON is read, the state is stored, JSON is
+written), for the starts and the ends of the job's flows and for a cable that dies. Medians of
+`--repeat`, of processor time; `service` is by the wall clock, so let nothing else run.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _answers(
     for i in range(repeat + 1):  # the first finds the paths of pairs
         cable = cables[i % repeat]
         for how in HOWS:
-            ahead = how == "predicted"
+            ahead = how != "computed"
             told = how == "answer"
 
             def note(what: str, call: Callable[[], object], how: str = how, i: int = i) -> None:

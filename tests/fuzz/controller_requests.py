@@ -103,6 +103,9 @@ class _Client:
         self.sent += len(piece)
         return piece
 
+    def at_eof(self) -> bool:
+        return self._ends and not self._pieces and not self._endless
+
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.received += data

@@ -9,10 +9,12 @@ import json
 import random
 import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from route_control.controller.test_route_state import leaf_spine_file, report
+from support.limits import limit_s
 
 from torch_topoopt.route_control.controller.client import (
     ControllerClient,
@@ -167,6 +169,24 @@ def test_a_long_poll_is_answered_by_a_change(port: int) -> None:
             changed = client.degraded("f").flows[0]
             thread.join(20)
             assert heard == [changed]
+
+
+def test_a_long_poll_ends_with_its_client(tmp_path: Path) -> None:
+    limits = ServiceLimits(poll_s=1000, notice_s=0.05)
+    with serving(tmp_path / "state", limits) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/v1/assignments?host=h0&after=0", headers=AUTHORISED)
+
+        def count() -> int:
+            text = asked(port, "GET", "/metrics")[1].decode()
+            return int(text.partition("\ntopoopt_controller_connections ")[2].split()[0])
+
+        end = time.monotonic() + limit_s(20)
+        while count() < 2:
+            assert time.monotonic() < end
+        connection.close()
+        while count() > 1:
+            assert time.monotonic() < end
 
 
 def test_a_long_poll_may_last_longer_than_a_request_may_be_sent(tmp_path: Path) -> None:

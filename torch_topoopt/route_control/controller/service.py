@@ -31,6 +31,8 @@ from torch_topoopt.route_control.controller.request_handler import (
 from torch_topoopt.route_control.controller.state import ConflictError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.route_control.controller.store import RouteStore
 
 log = logging.getLogger("torch_topoopt")
@@ -40,13 +42,14 @@ _READ_BYTES = 65536
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Bytes of a request's head and body, seconds to send it, seconds of a long poll, and open
-    connections."""
+    """Bytes of a request's head and body, seconds to send it, seconds of a long poll, and until
+    it is noticed that its host is gone, and open connections."""
 
     head: int = 16384
     body: int = 16 * 2**20
     read_s: float = 10.0
     poll_s: float = 25.0
+    notice_s: float = 5.0
     connections: int = 1024
 
 
@@ -119,7 +122,9 @@ class RouteService:
                     request, body = await self._read(parser, reader, writer)
                 if request is None:
                     return
-                status, kind, text = await self._answer(request, body)  # may be a long poll
+                status, kind, text = await self._answer(
+                    request, body, reader.at_eof
+                )  # may be a long poll
             except h11.RemoteProtocolError as error:
                 status, kind, text = _problem(HTTPStatus(error.error_status_hint), "not HTTP/1.1")
             except RefusedError as refused:
@@ -175,7 +180,9 @@ class RouteService:
                 HTTPStatus.UNAUTHORIZED, "Authorization: Bearer with the controller's token, please"
             )
 
-    async def _answer(self, request: h11.Request, body: bytes) -> tuple[HTTPStatus, str, bytes]:
+    async def _answer(
+        self, request: h11.Request, body: bytes, is_gone: Callable[[], bool]
+    ) -> tuple[HTTPStatus, str, bytes]:
         try:
             url = urlsplit(request.target.decode("ascii"))
         except ValueError:
@@ -183,7 +190,12 @@ class RouteService:
         try:
             if request.method == b"GET" and url.path == "/metrics":
                 return HTTPStatus.OK, "text/plain; version=0.0.4", self._metrics().encode()
-            text = await self._answered(request.method.decode("ascii"), url.path, url.query, body)
+            if request.method == b"GET" and url.path == "/v1/assignments":
+                text = await self._poll(*self.handler.poll(url.query), is_gone)
+            elif request.method == b"GET":
+                text = self.handler.look(url.path)
+            else:
+                text = self._changed(request.method.decode("ascii"), url.path, body)
         except ConflictError as error:
             return _problem(HTTPStatus.CONFLICT, str(error))
         except DocumentError as error:
@@ -198,13 +210,6 @@ class RouteService:
             return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the controller")
         return HTTPStatus.OK, "application/json", text
 
-    async def _answered(self, method: str, path: str, query: str, body: bytes) -> bytes:
-        if method != "GET":
-            return self._changed(method, path, body)
-        if path == "/v1/assignments":
-            return await self._poll(*self.handler.poll(query))
-        return self.handler.look(path)
-
     def _changed(self, method: str, path: str, body: bytes) -> bytes:
         begin_s = time.perf_counter()
         counts = self.handler.counts
@@ -215,17 +220,21 @@ class RouteService:
         self.precomputation.wake()
         return text
 
-    async def _poll(self, host: str, after: int) -> bytes:
-        """Waits until a flow of `host` has a path that is newer than epoch `after`."""
-        self.handler.leases.begin_wait(host)
+    async def _poll(self, host: str, after: int, is_gone: Callable[[], bool]) -> bytes:
+        """Waits until a flow of `host` has a path that is newer than epoch `after`, or the host is
+        gone, which ends its lease."""
+        handler = self.handler
+        handler.leases.begin_wait(host)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.poll_s):
-                    while not self.handler.newer(host, after):
-                        await self._moved.setdefault(host, asyncio.Event()).wait()
+                    while not handler.newer(host, after) and not is_gone():
+                        moved = self._moved.setdefault(host, asyncio.Event())
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(moved.wait(), self._limits.notice_s)
         finally:
-            self.handler.leases.end_wait(host, self._clock())
-        return self.handler.assignments(self.handler.newer(host, after))
+            handler.leases.end_wait(host, self._clock())
+        return handler.assignments(handler.newer(host, after))
 
     def _publish(self, hosts: set[str]) -> None:
         for host in hosts:
