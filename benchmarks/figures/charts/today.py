@@ -19,6 +19,7 @@ _LARGE_JOBS = {"gpt:gpt3-13b": 8}
 _QUICK_JOBS = {"gpt:gpt2": 8, "moe:gpt2-8e": 1}
 _GBPS = 100.0
 _BASE = "TopoOpt, best"
+_BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
 _PRICED, _FEW_PRICED = 4, 2  # strategies on every network, and where there are many servers
 
 
@@ -53,8 +54,8 @@ def _make(results: Results, quick: bool) -> Made:
             axes.barh(range(len(names)), ratios, color=plots.colour(0))
             for y, (name, ratio) in enumerate(zip(names, ratios, strict=True)):
                 text = f" {ratio:.2f}" if name in times else " not simulated"
-                axes.text(ratio, y, text, va="center", fontsize=7)
-            axes.axvline(1.0, color=plots.colour(1))
+                axes.text(ratio, y, text, va="center", fontsize=7, bbox=_BEHIND_TEXT)
+            axes.axvline(1.0, color=plots.colour(1), linewidth=1.0)
             axes.set_yticks(range(len(names)), names)
             axes.set_xlim(0, 1.25 * max(ratios))
             axes.set_xlabel(f"iteration time over {_BASE}")
