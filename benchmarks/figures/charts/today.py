@@ -53,7 +53,7 @@ def _make(results: Results, quick: bool) -> Made:
             ratios = [times.get(name, 0.0) / times[_BASE] for name in names]
             axes.barh(range(len(names)), ratios, color=plots.colour(0))
             for y, (name, ratio) in enumerate(zip(names, ratios, strict=True)):
-                text = f" {ratio:.2f}" if name in times else " not simulated"
+                text = f"  {ratio:.2f}" if name in times else "  not simulated"
                 axes.text(ratio, y, text, va="center", fontsize=7, bbox=_BEHIND_TEXT)
             axes.axvline(1.0, color=plots.colour(1), linewidth=1.0)
             axes.set_yticks(range(len(names)), names)
@@ -83,7 +83,7 @@ def _make(results: Results, quick: bool) -> Made:
         for p, row in results
         for name, time_s in row["iteration_s"].items()
     ]
-    return Made(csv, draw, quantities, (3.4 * len(results) + 1.2, 4.4))
+    return Made(csv, draw, quantities, (max(6.5, 3.4 * len(results) + 1.2), 4.4))
 
 
 _ABOUT = "what users run today, with pipelines, layers in parts and experts (not in the paper)"
