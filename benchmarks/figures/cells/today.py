@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ADAM = 2.0  # bytes that the optimizer keeps for each byte of gradients
 _MAX_TRANSFERS = 100_000  # one way: a mixture's experts on groups of 16 or 32 of 128 servers
+_BEST_WIRED = 2  # strategies, by mode best
 _MOVING = ("ocs-reconfig", "ocs-reconfig-no-forwarding", "sip-ml")
 _MOST_MOVING = 128  # servers among which circuits may move here
 
@@ -46,7 +47,8 @@ def on_every_network(
 
     These are those that are fastest on an ideal switch of what an expert would try. Without a
     search: what it could still gain is not in the ratios. Circuits that move get the ideal
-    switch's, as in the paper (section 5.1). "TopoOpt, best" is wired for TopoOpt's fastest.
+    switch's, as in the paper (section 5.1). "TopoOpt, best" is wired for the two
+    that are fastest with mode paper.
     """
     graph = graph_of(model, servers)
     cluster = cluster_of(servers, degree, gbps)
@@ -95,9 +97,9 @@ def _on_topoopt(
         pair = pricing.wired(tried[label], mode, micro_batches)  # type: ignore[arg-type]
         return pair.estimate.iteration_s
 
-    paper = min((seconds(label, "paper"), label) for label in tried)
-    best = seconds(paper[1], "best"), paper[1]
-    return {"TopoOpt, paper": paper, "TopoOpt, best": min(paper, best)}
+    paper = sorted((seconds(label, "paper"), label) for label in tried)
+    best = [(seconds(label, "best"), label) for _, label in paper[:_BEST_WIRED]]
+    return {"TopoOpt, paper": paper[0], "TopoOpt, best": min(paper[0], *best)}
 
 
 def _strategies(

@@ -19,6 +19,7 @@ _LARGE_JOBS = {"gpt:gpt3-13b": 8}
 _QUICK_JOBS = {"gpt:gpt2": 8, "moe:gpt2-8e": 1}
 _GBPS = 100.0
 _BASE = "TopoOpt, best"
+_BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
 _PRICED, _FEW_PRICED = 4, 2  # strategies on every network, and where there are many servers
 
 
@@ -52,9 +53,9 @@ def _make(results: Results, quick: bool) -> Made:
             ratios = [times.get(name, 0.0) / times[_BASE] for name in names]
             axes.barh(range(len(names)), ratios, color=plots.colour(0))
             for y, (name, ratio) in enumerate(zip(names, ratios, strict=True)):
-                text = f" {ratio:.2f}" if name in times else " not simulated"
-                axes.text(ratio, y, text, va="center", fontsize=7)
-            axes.axvline(1.0, color=plots.colour(1))
+                text = f"  {ratio:.2f}" if name in times else "  not simulated"
+                axes.text(ratio, y, text, va="center", fontsize=7, bbox=_BEHIND_TEXT)
+            axes.axvline(1.0, color=plots.colour(1), linewidth=1.0)
             axes.set_yticks(range(len(names)), names)
             axes.set_xlim(0, 1.25 * max(ratios))
             axes.set_xlabel(f"iteration time over {_BASE}")
@@ -82,7 +83,7 @@ def _make(results: Results, quick: bool) -> Made:
         for p, row in results
         for name, time_s in row["iteration_s"].items()
     ]
-    return Made(csv, draw, quantities, (3.4 * len(results) + 1.2, 4.4))
+    return Made(csv, draw, quantities, (max(6.5, 3.4 * len(results) + 1.2), 4.4))
 
 
 _ABOUT = "what users run today, with pipelines, layers in parts and experts (not in the paper)"
