@@ -13,7 +13,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links, verify_link
+from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import build as netns_build
 from torch_topoopt.fabric.netns import filters as netns_filters
@@ -33,6 +33,7 @@ from torch_topoopt.fabric.netns.layout import (
 from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
 from torch_topoopt.fabric.netns.shaper import LOSSLESS_QUEUE_S, QUEUE_S, paced_share
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
+from torch_topoopt.fabric.netns.verify import verify_between
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.netns.options import NetnsOptions
     from torch_topoopt.fabric.netns.state import FabricRecord
-    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.plan import Plan
 
 _TCP_PORT = 20000
 
@@ -95,7 +96,8 @@ class NetnsFabric:
             wiring = self._wiring(plan)
             self._progress("verifying")
             for link in links.connections(plan):
-                self._verify(link, wiring)
+                ends = self.layout.namespace(link.source), self.layout.namespace(link.target)
+                verify_between(link, wiring, ends, self._options.timeout_s)
             netns_state.save(self._reserved.path, record, plan, wiring)
             self._reserved.release()
         except NetlinkError as error:
@@ -243,28 +245,6 @@ class NetnsFabric:
             .validate()
             .check(plan)
         )
-
-    def _verify(self, link: Link, wiring: Wiring) -> None:
-        ports = wiring.by_port()
-        near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
-        source, target = self.layout.namespace(link.source), self.layout.namespace(link.target)
-        try:
-            listener = netns_kernel.inside(
-                target, lambda: links.listen(far.address, wiring.tcp_port)
-            )
-        except OSError as error:
-            raise FabricError(f"{links.describe(link)}: {error.strerror or error}") from None
-        with contextlib.closing(listener):
-            verify_link.both_ways(
-                link,
-                wiring,
-                listener,
-                lambda: netns_kernel.inside(
-                    source,
-                    lambda: links.connect(near, far, wiring.tcp_port, self._options.timeout_s),
-                ),
-                self._options.timeout_s,
-            )
 
 
 def _check(plan: Plan) -> None:

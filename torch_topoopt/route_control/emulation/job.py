@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links, verify_link
+from torch_topoopt.fabric import links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.shaper import paced_share
+from torch_topoopt.fabric.netns.verify import verify_between
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.route_control.emulation.build import MTU
 from torch_topoopt.route_control.emulation.names import UPLINK
@@ -16,7 +16,7 @@ from torch_topoopt.route_control.emulation.names import UPLINK
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.plan import Plan
     from torch_topoopt.route_control.emulation.clos import EmulatedClos
 
 TCP_PORT = 20000
@@ -78,7 +78,9 @@ class JobOnClos:
         wiring = Wiring(Wiring.VERSION, self.name, plan.digest(), self._tcp_port, ports)
         wiring.validate().check(plan)
         for link in links.connections(plan):
-            self._verify(link, wiring)
+            near, far = (self._hosts[end] for end in (link.source, link.target))
+            namespaces = self._clos.names.namespace(near), self._clos.names.namespace(far)
+            verify_between(link, wiring, namespaces, self._timeout_s)
         return wiring
 
     def close(self) -> None:
@@ -92,26 +94,3 @@ class JobOnClos:
         """Where `server` is reached without the network."""
         names = self._clos.names
         return names.layout.management_address(names.hosts[self._hosts[server]])
-
-    def _verify(self, link: Link, wiring: Wiring) -> None:
-        ports = wiring.by_port()
-        near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
-        source, target = (
-            self._clos.names.namespace(self._hosts[end]) for end in (link.source, link.target)
-        )
-        try:
-            listener = netns_kernel.inside(
-                target, lambda: links.listen(far.address, wiring.tcp_port)
-            )
-        except OSError as error:
-            raise FabricError(f"{links.describe(link)}: {error.strerror or error}") from None
-        with contextlib.closing(listener):
-            verify_link.both_ways(
-                link,
-                wiring,
-                listener,
-                lambda: netns_kernel.inside(
-                    source, lambda: links.connect(near, far, wiring.tcp_port, self._timeout_s)
-                ),
-                self._timeout_s,
-            )
