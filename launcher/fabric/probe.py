@@ -29,8 +29,8 @@ With --controller it is reported to `topoopt controller`, which assigns paths by
 has died or come back, switches hash anew: probe again."""
 
 _EXAMPLES = """\
-  sudo topoopt probe --network network.json --target-port 20000
-  sudo topoopt probe --network network.json --target-port 20000 \\
+  topoopt probe --network network.json --target-port 20000
+  topoopt probe --network network.json --target-port 20000 \\
       --controller http://10.0.0.1:7411 --token-file token"""
 
 
