@@ -38,6 +38,12 @@ void Options::validate() const {
           "0 (no limit) or at least a full packet");
   }
   checkPositive("retransmission_timeout_s", retransmission_timeout_s);
+  if (path_choice == PathChoice::kAdaptive && transport != "constant") {
+    throw std::invalid_argument(
+        "path_choice: adaptive lets packets overtake each other, and needs "
+        "transport constant, not " +
+        transport);
+  }
   if (lossless) {
     check(transport != "ndp", "lossless", 1, "possible with ndp, which trims");
     check(pause_above_bytes >= full, "pause_above_bytes", static_cast<double>(pause_above_bytes),

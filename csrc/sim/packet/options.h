@@ -15,6 +15,10 @@ enum class ReturnPath { kLinks, kLatency, kInstant };
 // next.
 enum class Spread { kEcmp, kSpray };
 
+// Packets take the path of their flow, or at every node, of all links that lead to their target by
+// a shortest path (adaptive_routing.h), that with the shortest queue.
+enum class PathChoice { kPlanned, kAdaptive };
+
 // In which order flows of one instant begin: drawn from the seed by what they are, so that hosts
 // are not in step; or by source and target, as if every host went through the others by number.
 enum class StartOrder { kDrawn, kNumbered };
@@ -28,6 +32,7 @@ struct Options {
   int header_bytes = 64;     // of every packet; also the size of all others than data
   bool full_last_packet = false;
   Spread spread = Spread::kSpray;
+  PathChoice path_choice = PathChoice::kPlanned;
   StartOrder start_order = StartOrder::kDrawn;
   // Else acknowledgements and the like wait behind data, in the same queue.
   bool control_first = true;
