@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_other_choices() -> None:
 def test_unrestricted_choices_end_in_the_deadlock_that_the_rule_excludes() -> None:
     """The links that wait for each other are dependencies of the channel dependency graph."""
     topology = _hx((4, 4), (2, 2))
-    pattern = shifted_all_to_all(topology, 400_000, at_once=16)
+    pattern = shifted_all_to_all(topology, 400_000)
     assert _run(pattern, **TIGHT).complete
     unrestricted = adaptive_routing(topology, ANY_PATH)
     with pytest.raises(ValueError, match=r"lossless: deadlock at .* waits for link") as caught:
@@ -101,6 +101,22 @@ def test_a_packet_takes_the_shorter_of_two_queues() -> None:
     adaptive = run_flows(links, flows, level="packet", hosts=2, path_choice="adaptive", **PACKET)
     assert adaptive.completion_s == pytest.approx(planned.completion_s / 2, rel=0.01)
     assert adaptive.link_bytes[2] == pytest.approx(adaptive.link_bytes[3], rel=0.01)
+
+
+def test_flows_of_a_host_start_in_their_order_and_so_many_send_at_once() -> None:
+    links = [FlowLink(0, 1, RATE), FlowLink(0, 2, RATE)]
+    flows = [Flow(0, 1, 8192 * 100, (0,)) for _ in range(6)] + [Flow(0, 2, 8192 * 100, (1,))]
+    options = {**PACKET, "path_choice": "adaptive", "start_order": "given"}
+    packet_s = 8193 * 8 / RATE
+    alone = run_flows(links, flows, level="packet", sends_at_once=1, **options)
+    assert alone.finish_s == pytest.approx([100 * (i + 1) * packet_s for i in range(7)], rel=0.01)
+    two = run_flows(links, flows, level="packet", sends_at_once=2, **options)
+    assert two.finish_s[:6] == pytest.approx(
+        [packet_s * n for n in (199, 200, 399, 400, 599, 600)], rel=0.01
+    )
+    assert two.finish_s[6] == pytest.approx(500 * packet_s, rel=0.01)
+    every = run_flows(links, flows, level="packet", **options)
+    assert every.finish_s[6] == pytest.approx(100 * packet_s)
 
 
 def test_a_host_sends_over_all_ports_that_lead_nearer() -> None:
@@ -177,6 +193,8 @@ def test_rings_on_an_hxmesh_share_no_link_and_take_their_closed_form() -> None:
     [
         ({"path_choice": "best"}, "path_choice: 'best' is not one of adaptive, planned"),
         ({"path_choice": "adaptive", "transport": "roce"}, "needs transport constant, not roce"),
+        ({"path_choice": "adaptive", "sends_at_once": -1}, "sends_at_once: -1 is not at least 0"),
+        ({"sends_at_once": 4}, "sends_at_once: needs path_choice adaptive"),
         ({"path_choice": "adaptive", "paths": {0: [(0,)]}}, "paths: cannot change where"),
         (
             {"path_choice": "adaptive", "reroutes": [Reroute(0.0, 0, (0,))]},
@@ -221,8 +239,6 @@ def test_wrong_patterns_are_errors() -> None:
     topology = _hx()
     with pytest.raises(ValueError, match=r"shifts: 36 is not in 1..35"):
         shifted_all_to_all(topology, 1.0, shifts=[36])
-    with pytest.raises(ValueError, match=r"at_once: 0 is not at least 1"):
-        shifted_all_to_all(topology, 1.0, at_once=0)
     with pytest.raises(ValueError, match=r"rows, columns: 5 x 7 is not a torus of 36 servers"):
         torus_all_reduce(topology, 5, 7, 1.0)
     with pytest.raises(ValueError, match=r"steps: 71 is not in 1..70"):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TRANSPORTS = tuple(_core.packet_transports())
 ACKS = ("latency", "links", "instant")
+PATH_CHOICES = ("planned", "adaptive")
 
 
 @dataclass(frozen=True, slots=True)

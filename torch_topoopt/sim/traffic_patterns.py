@@ -64,29 +64,23 @@ class _Flows:
 
 
 def shifted_all_to_all(
-    topology: Topology,
-    size_bytes: float,
-    *,
-    shifts: Sequence[int] | None = None,
-    at_once: int = 4,
+    topology: Topology, size_bytes: float, *, shifts: Sequence[int] | None = None
 ) -> PatternProgram:
-    """Server j sends `size_bytes` to j + s mod p for every s of `shifts`, by default 1 to p - 1,
-    one after the other, of which `at_once` may be under way (Table III: four send machines).
+    """Server j sends `size_bytes` to j + s mod p for every s of `shifts`, by default 1 to p - 1.
 
-    Raises ValueError for a shift outside 1..p-1, or fewer than one at once.
+    All may start at once, as with an eager protocol; with `start_order="given"` and
+    `sends_at_once=4` (Table III: four send machines) a server sends them in this order. Raises
+    ValueError for a shift outside 1..p-1.
     """
     servers = topology.servers
     chosen = range(1, servers) if shifts is None else shifts
     for shift in chosen:
         if not 0 < shift < servers:
             raise ValueError(f"shifts: {shift} is not in 1..{servers - 1}")
-    if at_once < 1:
-        raise ValueError(f"at_once: {at_once} is not at least 1")
     flows = _Flows()
-    for i, shift in enumerate(chosen):
+    for shift in chosen:
         for server in range(servers):
-            after = ((i - at_once) * servers + server,) if i >= at_once else ()
-            flows.send(server, (server + shift) % servers, size_bytes, after)
+            flows.send(server, (server + shift) % servers, size_bytes)
     return flows.program(topology)
 
 

@@ -60,18 +60,26 @@ uint32_t PacketNetwork::steer(Packet& packet) {
   return best;
 }
 
-// Offers the flow to every port over which it may leave; that which is free takes a packet.
 void PacketNetwork::wakeAdaptive(uint32_t slot) {
   Flow& flow = flows_[slot];
-  if (flow.done) return;
+  Picoseconds from = now_;
+  if (flow.done || flow.listed || !transport_->ready(slot, from)) return;
+  flow.listed = true;
   const int host = sourceOf(static_cast<int>(flow.route));
-  if (!flow.listed) {
-    Picoseconds from = now_;
-    if (!transport_->ready(slot, from)) return;
-    flow.listed = true;
-    sending_flows_[host].push(slot);
+  const auto most = static_cast<uint32_t>(options_.sends_at_once);
+  if (most > 0 && sending_flows_[host].size() >= most) {
+    waiting_flows_[host].push(slot);
+    return;
   }
-  for (uint32_t link : routing_->candidates(static_cast<uint32_t>(host), flow.target)) {
+  sending_flows_[host].push(slot);
+  offer(slot);
+}
+
+// To every port over which the flow may leave; those that are free take a packet.
+void PacketNetwork::offer(uint32_t slot) {
+  const Flow& flow = flows_[slot];
+  const auto host = static_cast<uint32_t>(sourceOf(static_cast<int>(flow.route)));
+  for (uint32_t link : routing_->candidates(host, flow.target)) {
     Channel& channel = channelOf(link, routing_->raises(link));
     if (!channel.own_flows) {
       channel.own_flows = true;
@@ -81,25 +89,39 @@ void PacketNetwork::wakeAdaptive(uint32_t slot) {
   }
 }
 
-// A packet of the next flow of the port's node that may leave over it.
+void PacketNetwork::offerNext() {
+  while (!next_senders_.empty()) {
+    const uint32_t slot = next_senders_.back();
+    next_senders_.pop_back();
+    offer(slot);
+  }
+}
+
+// A packet of the next flow of the port's node that may leave over it. A flow that has sent all
+// makes room for one that waits; what has to be sent again waits anew.
 bool PacketNetwork::takeOwn(uint32_t number) {
   const auto host = static_cast<uint32_t>(links_[number].source);
   RingBuffer<uint32_t>& flows = sending_flows_[host];
   for (uint32_t i = flows.size(); i > 0; --i) {
-    const uint32_t slot = flows.pop();
-    Flow& flow = flows_[slot];
-    Picoseconds from = now_;
-    if (flow.done || !transport_->ready(slot, from)) {
-      flow.listed = false;
-      freeIfOver(slot);
+    const uint32_t slot = flows.front();
+    const auto links = routing_->candidates(host, flows_[slot].target);
+    flows.pop();
+    if (std::ranges::find(links, number) == links.end()) {
+      flows.push(slot);
       continue;
     }
-    flows.push(slot);
-    const auto links = routing_->candidates(host, flow.target);
-    if (std::ranges::find(links, number) == links.end()) continue;
-    Packet& packet = ports_[number].in_service;
-    fill(slot, packet);
-    packet.next_channel = routing_->raises(number);
+    fill(slot, ports_[number].in_service);
+    ports_[number].in_service.next_channel = routing_->raises(number);
+    Picoseconds from = now_;
+    if (transport_->ready(slot, from)) {
+      flows.push(slot);
+      return true;
+    }
+    flows_[slot].listed = false;
+    if (!waiting_flows_[host].empty()) {
+      flows.push(waiting_flows_[host].front());
+      next_senders_.push_back(waiting_flows_[host].pop());
+    }
     return true;
   }
   return false;

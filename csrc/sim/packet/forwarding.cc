@@ -169,6 +169,7 @@ void PacketNetwork::serve(uint32_t number, bool is_top) {
   if (!choose(number, again)) {
     port.busy = false;
     if (is_top) departures_.pop();
+    offerNext();
     return;
   }
   port.busy = true;
@@ -179,6 +180,7 @@ void PacketNetwork::serve(uint32_t number, bool is_top) {
     departures_.push(port.free_at, number);
   }
   if (again != kTransit) wake(again);
+  offerNext();
 }
 
 // Puts the next packet into service; false if there is none.

@@ -55,6 +55,10 @@ void Options::validate() const {
     check(!lossless && transport != "ndp", "control_first", 0,
           "possible where links are paused or packets trimmed");
   }
+  check(sends_at_once >= 0, "sends_at_once", sends_at_once, "at least 0");
+  if (sends_at_once > 0 && path_choice != PathChoice::kAdaptive) {
+    throw std::invalid_argument("sends_at_once: needs path_choice adaptive");
+  }
   check(dctcp.initial_window_packets >= 1, "dctcp_initial_window_packets",
         dctcp.initial_window_packets, "at least 1");
   checkPart("dctcp_gain", dctcp.gain);

@@ -118,6 +118,9 @@ void PacketNetwork::addPorts() {
   channels_.resize(links_.size() * channel_count_);
   sending_flows_.clear();
   sending_flows_.resize(adaptive() ? hosts_ : 0);
+  waiting_flows_.clear();
+  waiting_flows_.resize(sending_flows_.size());
+  next_senders_.clear();
   for (size_t i = 0; i < links_.size(); ++i) {
     const ProgramLink& link = links_[i];
     Port& port = ports_[i];
@@ -163,6 +166,8 @@ void PacketNetwork::start(int number, const Task& task, double now_s) {
   if (options_.start_order == StartOrder::kNumbered) {
     place = static_cast<uint64_t>(sourceOf(task.resource)) << 32 |
             static_cast<uint64_t>(targetOf(task.resource));
+  } else if (options_.start_order == StartOrder::kGiven) {
+    place = static_cast<uint64_t>(ids_[number]);
   }
   pending_.push_back({place, keys_[number], ids_[number], number, task.resource, size_bytes});
 }

@@ -117,6 +117,8 @@ class PacketNetwork final : public ReconfigurableNetwork {
   // Adaptive: the link over which a packet goes on, or kNoLink at its target.
   uint32_t steer(Packet& packet);
   void wakeAdaptive(uint32_t slot);
+  void offer(uint32_t slot);
+  void offerNext();
   bool takeOwn(uint32_t number);
   void serve(uint32_t number, bool is_top);
   void enqueue(uint32_t number, const Packet& packet);
@@ -156,10 +158,13 @@ class PacketNetwork final : public ReconfigurableNetwork {
   std::vector<std::vector<int>> planned_routes_;                   // as reset() restores them
   std::map<std::pair<int, int>, std::vector<int>> links_between_;  // per pair of nodes
   std::vector<Port> ports_;
-  uint32_t channel_count_ = 1;                       // of each port
-  std::vector<Channel> channels_;                    // of all ports
-  std::shared_ptr<AdaptiveRouting> routing_;         // or null: packets take planned routes
-  std::vector<RingBuffer<uint32_t>> sending_flows_;  // adaptive: per host, those with data, in turn
+  uint32_t channel_count_ = 1;                // of each port
+  std::vector<Channel> channels_;             // of all ports
+  std::shared_ptr<AdaptiveRouting> routing_;  // or null: packets take planned routes
+  // Adaptive: per host, flows that send in turn, and those that wait until they may; and flows that
+  // may send since the choice under way began.
+  std::vector<RingBuffer<uint32_t>> sending_flows_, waiting_flows_;
+  std::vector<uint32_t> next_senders_;
   std::vector<uint32_t> hops_;  // routes one after the other, each ended by kNoLink
   std::vector<uint32_t> route_begin_, back_begin_, last_port_, back_line_;
   struct Fan {
