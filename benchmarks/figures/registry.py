@@ -15,6 +15,7 @@ _MODULES = (
     "costs",
     "dedicated",
     "heatmaps",
+    "hx_table",
     "moving",
     "paths",
     "route_control",
@@ -38,9 +39,10 @@ def all_figures() -> dict[str, Figure]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Tables after figures, route control last; 2 before 11a before 11b."""
+    """Tables after figures, other papers last; 2 before 11a before 11b."""
     digits = "".join(c for c in name if c.isdigit())
-    group = 2 if name.startswith("route-") else int(not name[0].isdigit())
+    other = [i for i, paper in enumerate(("route-", "hx-")) if name.startswith(paper)]
+    group = 2 + other[0] if other else int(not name[0].isdigit())
     return group, int(digits or 99), name
 
 

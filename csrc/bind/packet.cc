@@ -229,19 +229,14 @@ int addRoutedFlows(AdaptiveRouting& routing, FlowProgram& program, const py::arr
   if (target.size() != source.size() || size_bytes.size() != source.size()) {
     throw std::invalid_argument("flows: source, target and size_bytes are of different lengths");
   }
-  const int nodes = program.nodes();
-  std::vector<int> path_of(static_cast<size_t>(nodes) * nodes, -1);
-  std::vector<std::vector<int>> paths;
+  std::map<std::pair<int, int>, std::vector<int>> paths;
   for (py::ssize_t i = 0; i < source.size(); ++i) {
     checkNode(routing, "source", source.at(i));
     checkNode(routing, "target", target.at(i));
-    int& path = path_of[static_cast<size_t>(source.at(i)) * nodes + target.at(i)];
-    if (path < 0) {
-      path = static_cast<int>(paths.size());
-      paths.push_back(routing.path(source.at(i), target.at(i)));
-    }
-    program.addFlow({program.graph().size(), source.at(i), target.at(i), size_bytes.at(i)},
-                    paths[path], [i] { return "flows[" + std::to_string(i) + "]"; });
+    std::vector<int>& path = paths[{source.at(i), target.at(i)}];
+    if (path.empty()) path = routing.path(source.at(i), target.at(i));
+    program.addFlow({program.graph().size(), source.at(i), target.at(i), size_bytes.at(i)}, path,
+                    [i] { return "flows[" + std::to_string(i) + "]"; });
   }
   return first;
 }

@@ -10,6 +10,13 @@ namespace {
 
 constexpr int kMostChannels = 255;  // a packet has a byte for its channel
 
+int checkedNodes(int nodes) {
+  if (nodes < 1) {
+    throw std::invalid_argument("nodes: " + std::to_string(nodes) + " is not at least 1");
+  }
+  return nodes;
+}
+
 std::vector<char> marked(const std::vector<int>& links, size_t count, const char* field) {
   std::vector<char> marks(count, 0);
   for (int link : links) {
@@ -26,7 +33,7 @@ std::vector<char> marked(const std::vector<int>& links, size_t count, const char
 }  // namespace
 
 AdaptiveRouting::AdaptiveRouting(int nodes, std::vector<LinkEnds> links, const ChannelRule& rule)
-    : nodes_(nodes),
+    : nodes_(checkedNodes(nodes)),
       channels_(rule.channels),
       links_(std::move(links)),
       raises_(marked(rule.raises, links_.size(), "raises")),
