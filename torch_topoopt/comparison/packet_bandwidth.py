@@ -45,7 +45,9 @@ OPTIONS: dict[str, Any] = {
     "resume_below_bytes": BUFFER_BYTES // 2,
 }
 SENDS_AT_ONCE = 4  # Table III: send machines
-RING_STEPS = (16, 32)  # simulated; the steps between them give the time of all others
+# Steps of a ring that are simulated, those of chunks of up to so many packets and of longer ones;
+# the steps between both numbers give the time of all others.
+RING_STEPS, FEW_RING_STEPS, FEW_ABOVE_PACKETS = (16, 32), (4, 8), 64
 # Shifts of a sampled all-to-all: so many runs of so many shifts that follow each other.
 SHIFT_RUNS, SHIFTS_PER_RUN = 8, 8
 
@@ -127,14 +129,16 @@ def ring_seconds(topology: Topology, size_bytes: float, *, seed: int = 0) -> All
     """
     orders = [ring.servers for ring in topology.rings]
     steps = 2 * (topology.servers - 1)
-    if steps <= RING_STEPS[-1]:
+    chunk_packets = size_bytes / len(orders) / topology.servers / PACKET_BYTES
+    simulated = RING_STEPS if chunk_packets <= FEW_ABOVE_PACKETS else FEW_RING_STEPS
+    if steps <= simulated[-1]:
         result = _run(ring_all_reduce(topology, orders, size_bytes), seed)
         return AllReduceTime(result.completion_s, steps, steps)
     first_s, second_s = (
         _run(ring_all_reduce(topology, orders, size_bytes, steps=count), seed).completion_s
-        for count in RING_STEPS
+        for count in simulated
     )
-    first, second = RING_STEPS
+    first, second = simulated
     seconds = second_s + (steps - second) * (second_s - first_s) / (second - first)
     return AllReduceTime(seconds, steps, second)
 

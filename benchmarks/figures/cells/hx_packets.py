@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,21 +51,3 @@ def permutation(*, network: str, message_bytes: int, permutations: int, seed: in
         ),
         "cost_dollars": cable_parts(found.topology, LINK_GBPS).cost(COLFAX_2022),
     }
-
-
-def all_reduce(*, network: str, algorithm: str, size_bytes: int, seed: int) -> Any:
-    """The share of half of the injection bandwidth, on `rings` or by the `torus` algorithm."""
-    plane = _plane(network)
-    if algorithm == "rings":
-        seconds = packet_bandwidth.ring_seconds(plane, size_bytes, seed=seed).seconds
-    else:
-        rows, columns = _grid(plane.servers)
-        seconds = packet_bandwidth.torus_seconds(plane, rows, columns, size_bytes, seed=seed)
-    share = packet_bandwidth.all_reduce_share(plane, size_bytes, seconds)
-    return {"share": share, "seconds": seconds}
-
-
-def _grid(servers: int) -> tuple[int, int]:
-    """The squarest rows x columns."""
-    rows = max(n for n in range(1, math.isqrt(servers) + 1) if servers % n == 0)
-    return rows, servers // rows
