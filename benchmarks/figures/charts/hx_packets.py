@@ -21,6 +21,16 @@ _NETWORKS = (
 )
 # Table II, small cluster, of messages of 1 MiB; the text has no number for other sizes.
 _PAPER = dict(zip(_NETWORKS, (99.9, 51.2, 25.7, 62.9, 91.6, 25.4, 11.3, 2.0), strict=True))
+_UNEVEN = (
+    "more cables to some spines than to others, which the shortest queue of a leaf does not see"
+)
+_REASONS = {
+    "50 % tapered fat tree": _UNEVEN,
+    "75 % tapered fat tree": _UNEVEN,
+    "Dragonfly": "paper: UGAL-L; here shortest paths, and shifts load few pairs of groups at a time",
+    "2D HyperX (Hx1Mesh)": "accelerators forward: 51.6 % is all that four ports leave",
+    "2D torus": "64 shifts far apart overlap here; one after the other leave 2.5 %",
+}
 _LARGEST = 1 << 18
 _SIZES = (1 << 13, 1 << 16, _LARGEST)
 _PERMUTATIONS = {"message_bytes": 1 << 20, "permutations": 2, "seed": 0}
@@ -54,6 +64,7 @@ def _make_all_to_all(results: Results, quick: bool) -> Made:
             percent,
             _PAPER[network] if size == _LARGEST else None,
             model=network,
+            reason=_REASONS.get(network, "") if size == _LARGEST else "",
         )
         for network, points in curves.items()
         for size, percent in ((int(size), percent) for size, percent in points)
