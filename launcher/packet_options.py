@@ -24,7 +24,7 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
     """Adds them; without `seed` where the verb has a --seed of its own, without `rings` where it
     simulates none."""
     from torch_topoopt.sim.iteration_program import RING_STEPS
-    from torch_topoopt.sim.packet import ACKS, TRANSPORTS
+    from torch_topoopt.sim.packet import ACKS, PATH_CHOICES, TRANSPORTS
 
     packet = options.add_argument_group("packet level")
     packet.add_argument(
@@ -42,6 +42,14 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
     packet.add_argument(
         "--lossless", action="store_true", default=None, help="full buffers pause links (PFC)"
     )
+    if rings:
+        packet.add_argument(
+            "--path-choice",
+            choices=PATH_CHOICES,
+            help="planned: packets take the path of their flow (default); adaptive: at every node, "
+            "of the links of all shortest paths, that with the shortest queue, on the virtual "
+            "channels of the architecture (transport constant)",
+        )
     if seed:
         packet.add_argument("--seed", type=int, metavar="N", help="of all that is drawn by chance")
     if rings:
@@ -68,6 +76,7 @@ def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[s
         "mtu_bytes": arguments.mtu,
         "acks": arguments.acks,
         "lossless": arguments.lossless,
+        "path_choice": getattr(arguments, "path_choice", None),
         "ring_steps": getattr(arguments, "ring_steps", None),
         "seed": arguments.seed if seed else None,
     }

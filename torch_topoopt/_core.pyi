@@ -497,6 +497,56 @@ class RingTransfers:
     @property
     def now_s(self) -> float: ...
 
+class AdaptiveRouting:
+    """
+    Which links a packet may take next, on which virtual channel. One object must not be used from
+    two threads.
+    """
+    def __init__(
+        self,
+        nodes: int,
+        links: collections.abc.Sequence[tuple[int, int]],
+        channels: int = 1,
+        raises: collections.abc.Sequence[int] = (),
+        last: collections.abc.Sequence[int] = (),
+        lifts: collections.abc.Sequence[int] = (),
+    ) -> None:
+        """
+        `raises`: links that a packet takes on the next channel; `last`: behind one of these only
+        such links, or those of `lifts`, may follow.
+        """
+    def add_flows(
+        self,
+        program: FlowProgram,
+        source: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        target: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        size_bytes: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+    ) -> int:
+        """
+        Adds flow i from source[i] to target[i] over the first path; the number of the first.
+        """
+    def candidates(self, source: int, target: int, over: int | None = None) -> list[int]:
+        """
+        Links from `source` that a packet for `target` may take, made there or come `over` a link.
+        """
+    def dependencies(
+        self, hosts: collections.abc.Sequence[int]
+    ) -> numpy.typing.NDArray[numpy.uint32]:
+        """
+        The channel dependency graph of packets between `hosts`: rows (a, b) where a packet that
+        holds channel a may wait for channel b. A channel is link * channels + number.
+        """
+    def hops(self, target: int) -> list[int]:
+        """
+        The fewest links from every node to `target`; -1 where there is no path.
+        """
+    def path(self, source: int, target: int) -> list[int]:
+        """
+        The first of the paths. Raises ValueError where there is none.
+        """
+    @property
+    def channels(self) -> int: ...
+
 class ShortestPathLoads:
     """
     What edges carry if nodes send over paths of the fewest hops.
@@ -561,6 +611,15 @@ class RingSearch:
         """
 
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
+def add_dependencies(
+    program: FlowProgram,
+    before: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    after: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+) -> None:
+    """
+    Task after[i] of the program waits for before[i].
+    """
+
 def balanced_colouring(
     vertices: int, edges: collections.abc.Sequence[tuple[int, int]], colours: int
 ) -> list[int]:
@@ -711,6 +770,7 @@ def run_packet_level(
     ],
     reroutes: collections.abc.Sequence[tuple[float, int, collections.abc.Sequence[int]]],
     control: CircuitControl | None = None,
+    routing: AdaptiveRouting | None = None,
 ) -> dict[str, typing.Any]: ...
 def simulate_iteration(
     job: Job,

@@ -15,6 +15,7 @@ _MODULES = (
     "costs",
     "dedicated",
     "heatmaps",
+    "hx_packets",
     "hx_table",
     "moving",
     "paths",

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bind/sim.h"
 #include "sim/core/flow_program.h"
+#include "sim/packet/adaptive_routing.h"
 #include "sim/packet/packet_network.h"
 #include "sim/packet/transport.h"
 
@@ -20,6 +22,7 @@ namespace py = pybind11;
 namespace topoopt {
 namespace {
 
+using packet::AdaptiveRouting;
 using packet::LinkCounts;
 using packet::Options;
 using packet::PacketNetwork;
@@ -59,7 +62,11 @@ const std::map<std::string, Setter>& setters() {
                                        {"latency", ReturnPath::kLatency},
                                        {"instant", ReturnPath::kInstant}})},
       {"spread", choice(&Options::spread, {{"ecmp", Spread::kEcmp}, {"spray", Spread::kSpray}})},
+      {"path_choice", choice(&Options::path_choice, {{"planned", packet::PathChoice::kPlanned},
+                                                     {"adaptive", packet::PathChoice::kAdaptive}})},
+      {"sends_at_once", TOPOOPT_FIELD(sends_at_once)},
       {"start_order", choice(&Options::start_order, {{"drawn", packet::StartOrder::kDrawn},
+                                                     {"given", packet::StartOrder::kGiven},
                                                      {"numbered", packet::StartOrder::kNumbered}})},
       {"control_first", TOPOOPT_FIELD(control_first)},
       {"mtu_bytes", TOPOOPT_FIELD(payload_bytes)},
@@ -157,8 +164,9 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
                         const py::dict& options,
                         const std::vector<std::pair<int, std::vector<Path>>>& paths,
                         const std::vector<std::tuple<double, int, Path>>& reroutes,
-                        const std::optional<CircuitControl>& control) {
-  PacketNetwork network(program, makeOptions(options));
+                        const std::optional<CircuitControl>& control,
+                        const std::optional<std::shared_ptr<AdaptiveRouting>>& routing) {
+  PacketNetwork network(program, makeOptions(options), routing.value_or(nullptr));
   for (const auto& [flow, alternatives] : paths) {
     network.spread(routeOf(program, flow, "paths"), alternatives);
   }
@@ -172,12 +180,140 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
   return result;
 }
 
+std::shared_ptr<AdaptiveRouting> makeRouting(int nodes,
+                                             const std::vector<std::pair<int, int>>& links,
+                                             int channels, std::vector<int> raises,
+                                             std::vector<int> last, std::vector<int> lifts) {
+  std::vector<packet::LinkEnds> ends;
+  for (const auto& [source, target] : links) ends.push_back({source, target});
+  return std::make_shared<AdaptiveRouting>(
+      nodes, std::move(ends),
+      packet::ChannelRule{channels, std::move(raises), std::move(last), std::move(lifts)});
+}
+
+void checkNode(const AdaptiveRouting& routing, const char* field, int node) {
+  if (node >= 0 && node < routing.nodes()) return;
+  throw std::invalid_argument(std::string(field) + ": node " + std::to_string(node) +
+                              " is not in 0.." + std::to_string(routing.nodes() - 1));
+}
+
+// The links that a packet at `source` may take; `over`: the link over which it came there, if any.
+std::vector<uint32_t> candidatesOf(AdaptiveRouting& routing, int source, int target,
+                                   std::optional<int> over) {
+  checkNode(routing, "source", source);
+  checkNode(routing, "target", target);
+  routing.prepare(target, {});
+  auto state = static_cast<uint32_t>(source);
+  if (over) {
+    if (*over < 0 || *over >= static_cast<int>(routing.links().size()) ||
+        routing.links()[*over].target != source) {
+      throw std::invalid_argument("over: " + std::to_string(*over) + " is no link to node " +
+                                  std::to_string(source));
+    }
+    state = routing.stateAfter(static_cast<uint32_t>(*over));
+  }
+  const auto links = routing.candidates(state, static_cast<uint32_t>(target));
+  return {links.begin(), links.end()};
+}
+
+std::vector<int> pathOf(AdaptiveRouting& routing, int source, int target) {
+  checkNode(routing, "source", source);
+  checkNode(routing, "target", target);
+  return routing.path(source, target);
+}
+
+// Flow i from source[i] to target[i], over the first path of `routing`; returns the first number.
+int addRoutedFlows(AdaptiveRouting& routing, FlowProgram& program, const py::array_t<int>& source,
+                   const py::array_t<int>& target, const py::array_t<double>& size_bytes) {
+  const int first = program.graph().size();
+  if (target.size() != source.size() || size_bytes.size() != source.size()) {
+    throw std::invalid_argument("flows: source, target and size_bytes are of different lengths");
+  }
+  std::map<std::pair<int, int>, std::vector<int>> paths;
+  for (py::ssize_t i = 0; i < source.size(); ++i) {
+    checkNode(routing, "source", source.at(i));
+    checkNode(routing, "target", target.at(i));
+    std::vector<int>& path = paths[{source.at(i), target.at(i)}];
+    if (path.empty()) path = routing.path(source.at(i), target.at(i));
+    program.addFlow({program.graph().size(), source.at(i), target.at(i), size_bytes.at(i)}, path,
+                    [i] { return "flows[" + std::to_string(i) + "]"; });
+  }
+  return first;
+}
+
+// Task after[i] waits for before[i].
+void addDependencies(FlowProgram& program, const py::array_t<int>& before,
+                     const py::array_t<int>& after) {
+  if (before.size() != after.size()) {
+    throw std::invalid_argument("after: not as many as before");
+  }
+  for (py::ssize_t i = 0; i < before.size(); ++i) {
+    for (int task : {before.at(i), after.at(i)}) {
+      if (task >= 0 && task < program.graph().size()) continue;
+      throw std::invalid_argument("after: task " + std::to_string(task) + " is not in 0.." +
+                                  std::to_string(program.graph().size() - 1));
+    }
+    program.addDependency(before.at(i), after.at(i));
+  }
+}
+
+std::vector<int> hopsTo(AdaptiveRouting& routing, int target) {
+  checkNode(routing, "target", target);
+  routing.prepare(target, {});
+  return routing.hops(target);
+}
+
+py::array_t<uint32_t> dependenciesOf(AdaptiveRouting& routing, const std::vector<int>& hosts) {
+  for (int host : hosts) checkNode(routing, "hosts", host);
+  std::vector<std::pair<uint32_t, uint32_t>> edges;
+  {
+    py::gil_scoped_release release;
+    edges = routing.dependencies(hosts);
+  }
+  py::array_t<uint32_t> array({static_cast<py::ssize_t>(edges.size()), py::ssize_t{2}});
+  for (size_t i = 0; i < edges.size(); ++i) {
+    array.mutable_at(i, 0) = edges[i].first;
+    array.mutable_at(i, 1) = edges[i].second;
+  }
+  return array;
+}
+
+void bindAdaptiveRouting(py::module_& module) {
+  py::class_<AdaptiveRouting, std::shared_ptr<AdaptiveRouting>>(
+      module, "AdaptiveRouting",
+      "Which links a packet may take next, on which virtual channel. One object must not be used "
+      "from two threads.")
+      .def(py::init(&makeRouting), py::arg("nodes"), py::arg("links"), py::arg("channels") = 1,
+           py::arg("raises") = py::tuple(), py::arg("last") = py::tuple(),
+           py::arg("lifts") = py::tuple(),
+           "`raises`: links that a packet takes on the next channel; `last`: behind one of these "
+           "only such links, or those of `lifts`, may follow.")
+      .def_property_readonly("channels", &AdaptiveRouting::channels)
+      .def("candidates", &candidatesOf, py::arg("source"), py::arg("target"),
+           py::arg("over") = py::none(),
+           "Links from `source` that a packet for `target` may take, made there or come `over` a "
+           "link.")
+      .def("path", &pathOf, py::arg("source"), py::arg("target"),
+           "The first of the paths. Raises ValueError where there is none.")
+      .def("add_flows", &addRoutedFlows, py::arg("program"), py::arg("source"), py::arg("target"),
+           py::arg("size_bytes"),
+           "Adds flow i from source[i] to target[i] over the first path; the number of the first.")
+      .def("hops", &hopsTo, py::arg("target"),
+           "The fewest links from every node to `target`; -1 where there is no path.")
+      .def("dependencies", &dependenciesOf, py::arg("hosts"),
+           "The channel dependency graph of packets between `hosts`: rows (a, b) where a packet "
+           "that holds channel a may wait for channel b. A channel is link * channels + number.");
+}
+
 }  // namespace
 
 void bindPacket(py::module_& module) {
+  bindAdaptiveRouting(module);
+  module.def("add_dependencies", &addDependencies, py::arg("program"), py::arg("before"),
+             py::arg("after"), "Task after[i] of the program waits for before[i].");
   module.def("run_packet_level", &runPacketLevel, py::arg("program"), py::arg("until_s"),
              py::arg("keep_going"), py::arg("options"), py::arg("paths"), py::arg("reroutes"),
-             py::arg("control") = py::none());
+             py::arg("control") = py::none(), py::arg("routing") = py::none());
   module.def("packet_transports", &packet::transports);
   module.def("packet_options", [] {
     std::vector<std::string> names;

@@ -65,6 +65,7 @@ _EXAMPLES = """\
   topoopt simulate runs/2026-01-31T12-00-00/plan.json
   topoopt simulate plan.json --model vgg --iterations 3
   topoopt simulate plan.json --architecture fat-tree
+  topoopt simulate plan.json --architecture hx2mesh --level packet --path-choice adaptive --lossless
   topoopt simulate --jobs jobs.json
   topoopt simulate --routed-jobs jobs.json"""
 
@@ -136,9 +137,8 @@ def main(argv: list[str]) -> int:
         terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress,
         input_errors(),
     ):
-        program, control, names = _program(arguments, terminal)
-        if control is not None:
-            options["control"] = control
+        program, more, names = _program(arguments, terminal)
+        options |= more
         with signals.noted() as stopped:
 
             def keep_going(now_s: float, finished: int) -> bool:
@@ -163,8 +163,9 @@ def main(argv: list[str]) -> int:
 
 def _program(
     arguments: argparse.Namespace, terminal: console.Terminal
-) -> tuple[FlowProgram, object, dict[int, FlowName]]:
-    """The program, the mover of its circuits if there is one, and the names of its flows.
+) -> tuple[FlowProgram, dict[str, Any], dict[int, FlowName]]:
+    """The program, what its level has to know besides (the mover of its circuits, the routing of
+    packets that choose their paths), and the names of its flows.
 
     Raises InputError, DocumentError or ValueError.
     """
@@ -179,7 +180,7 @@ def _program(
         for option in ("model", "iterations", "architecture", "batch_size", "ring_steps"):
             if getattr(arguments, option) is not None:
                 raise InputError(f"--{option.replace('_', '-')}: belongs to a PLAN, not to --flows")
-        return sim.read_flows(arguments.flows), None, {}
+        return sim.read_flows(arguments.flows), {}, {}
     from torch_topoopt.plan import Plan
 
     plan = documents.load(Plan, arguments.plan)
@@ -193,9 +194,9 @@ def _program(
     }
     if arguments.architecture is None:
         program, names = sim.named_plan_program(graph, plan, **how)
-        return program, None, names
+        return program, {}, names
     from torch_topoopt.architectures import architecture
-    from torch_topoopt.sim.architecture_program import architecture_program
+    from torch_topoopt.sim.architecture_program import architecture_program, routed
 
     topology = architecture(arguments.architecture)(plan.cluster, plan.demand, seed=plan.seed)
     what = (topology, graph, plan.cluster, plan.strategy)
@@ -206,8 +207,10 @@ def _program(
         moving = MovingCircuits(
             *what, level=arguments.level, micro_batches=parts, seed=plan.seed, **how
         )
-        return moving.program, moving.control, {}
-    return architecture_program(*what, micro_batches=parts, seed=plan.seed, **how), None, {}
+        return moving.program, {"control": moving.control}, {}
+    program = architecture_program(*what, micro_batches=parts, seed=plan.seed, **how)
+    choice = {} if arguments.path_choice is None else {"path_choice": arguments.path_choice}
+    return program, routed(choice, topology), {}
 
 
 def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:

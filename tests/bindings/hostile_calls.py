@@ -135,6 +135,14 @@ def _used_loads(*arguments: Any) -> Any:
     return loads.of_pairs([0], [1], [1.0])
 
 
+def _routing() -> _core.AdaptiveRouting:
+    return _core.AdaptiveRouting(3, [(0, 1), (1, 0), (1, 2), (2, 1)])
+
+
+def _used_routing(*arguments: Any) -> Any:
+    return _core.AdaptiveRouting(*arguments).path(0, 2)
+
+
 def _used_network(make: Callable[..., _core.RoutedNetwork]) -> Callable[..., Any]:
     """Makes a network and runs an iteration on it: what it took unchecked shows only then."""
 
@@ -279,6 +287,15 @@ def _programs() -> list[Call]:
     move = ({0: 1e8}, ints([0]), ints([2]), reals([1e-8]), ints([0, 1]), ints([2]), reals([1.0]))
     options = {"transport": "dctcp", "mtu_bytes": 1000, "seed": 1, "dctcp_gain": 0.1}
     return [
+        Call("AdaptiveRouting", _used_routing, (3, [(0, 1), (1, 2), (0, 2)], 2, [1], [0], [2])),
+        Call("AdaptiveRouting.candidates", _routing().candidates, (1, 2, 0)),
+        Call("AdaptiveRouting.path", _routing().path, (0, 2)),
+        Call("AdaptiveRouting.hops", _routing().hops, (2,)),
+        Call("AdaptiveRouting.dependencies", _routing().dependencies, ([0, 2],)),
+        Call("AdaptiveRouting.add_flows", lambda *arguments: _routing().add_flows(*arguments),
+             (_program(), ints([0]), ints([2]), reals([1e3]))),
+        Call("add_dependencies", lambda *pairs: _core.add_dependencies(_program(), *pairs),
+             (ints([0]), ints([1]))),
         Call("FlowProgram", _core.FlowProgram, (3, 3)),
         Call("FlowProgram, built", built,
              (links, [(0, 1e-3, 0)], [(1e-6,)], [(0, 2, 9e3, [0, 1])], [(0, 1), (1, 2)],

@@ -168,6 +168,27 @@ def test_a_plan_runs_packet_by_packet_on_another_architecture(
     assert "tube" in capsys.readouterr().err
 
 
+def test_packets_choose_their_paths_by_the_rule_of_the_architecture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = embeddings(4, table_bytes=10**7)
+    planner.plan(graph, Cluster(16, 4, 10.0), PlanningOptions(evaluations=10)).save(
+        tmp_path / "plan.json"
+    )
+    graph.save(tmp_path / "opgraph.json")
+    on_boards = ["simulate", str(tmp_path / "plan.json"), "--architecture", "hx2mesh", "--json"]
+    seconds = {}
+    for choice in ("planned", "adaptive"):
+        options = ["--level", "packet", "--path-choice", choice, "--lossless"]
+        assert main([*on_boards, *options]) == 0
+        figures = json.loads(capsys.readouterr().out)
+        assert figures["complete"]
+        seconds[choice] = figures["completion_s"]
+    assert seconds["adaptive"] < seconds["planned"]
+    assert main([*on_boards, "--path-choice", "adaptive"]) == 2
+    assert "path_choice needs --level packet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

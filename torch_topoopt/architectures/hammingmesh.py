@@ -17,11 +17,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.architectures.clos import RADIX, TwoLevels, check_switches
-from torch_topoopt.architectures.topology import Topology, Wires, rings_of
+from torch_topoopt.architectures.topology import ChannelRule, NodeLink, Topology, Wires, rings_of
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch_topoopt.plan import Cluster, Demand
 
@@ -323,7 +323,37 @@ def build(
         rings=rings_of(mesh.ring_orders(), both_ways=True),
         server_ports=PORTS_PER_PLANE,
         switch_ports=radix if mesh.switches else 0,
+        channel_rule=north_last_rule(mesh, wires.links),
     ).validate()
+
+
+def north_last_rule(mesh: HxMesh, links: Sequence[NodeLink]) -> ChannelRule:
+    """The routing of section IV-C on the `links` of `mesh`: north-last on boards, and a virtual
+    channel more with every link that leaves a board, for a switch or around a dimension of one
+    board.
+
+    A packet leaves boards at most once in each dimension, so three channels are enough; on its own
+    board too, where a path over switches is taken if it is as short as one on the board. Where the
+    ports of one board are on several leaves of a tree, a path over another board can be as short as
+    that over a spine: twice in that dimension.
+    """
+    dimensions: tuple[Dimension, ...] = ("row", "column")
+    channels = 3 + sum(_splits_boards(mesh, dimension) for dimension in dimensions)
+    raises: list[int] = []
+    last: list[int] = []
+    for i, link in enumerate(links):
+        if link.source >= mesh.accelerators:
+            continue
+        if link.medium != "trace":
+            raises.append(i)
+        elif mesh.place(link.target)[0] < mesh.place(link.source)[0]:
+            last.append(i)
+    return ChannelRule(channels, tuple(raises), tuple(last), lifts=tuple(raises))
+
+
+def _splits_boards(mesh: HxMesh, dimension: Dimension) -> bool:
+    shape = mesh.shape(dimension)
+    return not shape.single and shape.down % (2 * mesh.lines(dimension)) != 0
 
 
 def mesh_of(

@@ -53,6 +53,23 @@ class NodePath:
 
 
 @dataclass(frozen=True)
+class ChannelRule:
+    """What adaptive routing may do beside taking shortest paths; the fields beside `channels`
+    are indices of links.
+
+    A packet is made for virtual channel 0 of `channels`, goes to the next one with every link that
+    `raises`, and keeps its channel with every other. Behind a link of `last` it may take only links
+    of `last` or `lifts`. With the links to the north of a mesh as `last` that is north-last routing
+    (Glass and Ni, ISCA 1992).
+    """
+
+    channels: int = 1
+    raises: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    lifts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Reconfiguration:
     """Rules of circuits that follow the demand: measured every `window_s`, moved in
     `delay_s` without any traffic, chosen by Algorithm 5 of the TopoOpt paper with or without
@@ -81,7 +98,8 @@ class Topology:
     nodes: the servers themselves, or the switches of those with a single link. `server_ports` is
     how many ports a server may use, `switch_ports` how many a switch. Cables join the ports
     directly (`optics` "none") or run through patch panels or optical circuit switches. With a
-    `reconfiguration` the links are those of the beginning.
+    `reconfiguration` the links are those of the beginning. `channel_rule` keeps packets that choose
+    their paths themselves from deadlocks (deadlock.py).
     """
 
     architecture: str
@@ -96,6 +114,7 @@ class Topology:
     optics: Optics = "none"
     duplex: bool = True
     reconfiguration: Reconfiguration | None = None
+    channel_rule: ChannelRule | None = None
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError for the first of these rules that is broken.

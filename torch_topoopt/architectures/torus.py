@@ -11,6 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import (
+    ChannelRule,
     Medium,
     Topology,
     Wires,
@@ -22,6 +23,9 @@ from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.architectures.topology import NodeLink
     from torch_topoopt.plan import Cluster, Demand, Ring
 
 Dimensions = tuple[int, ...]
@@ -67,7 +71,33 @@ def build(
                 medium: Medium = "dac" if (x + 1) % side == 0 else "trace"
                 other = server + ((x + 1) % size - x) * stride
                 wires.cable(server, other, gbps, count, medium)
-    return direct("torus", cluster, wires, rings=_rings(dimensions, wires, twofold))
+    return direct(
+        "torus",
+        cluster,
+        wires,
+        rings=_rings(dimensions, wires, twofold),
+        channel_rule=_north_last_rule(dimensions, wires.links) if len(dimensions) == 2 else None,
+    )
+
+
+def _north_last_rule(dimensions: Dimensions, links: Sequence[NodeLink]) -> ChannelRule:
+    """A torus of two dimensions as a HammingMesh of one board: north-last between its edges, a
+    virtual channel more around each (HammingMesh paper, section IV-C).
+
+    Around the edge to the north nothing but north follows either: packets that might turn there
+    would all turn in the row behind it.
+    """
+    rows, columns = dimensions
+    raises: list[int] = []
+    last: list[int] = []
+    for i, link in enumerate(links):
+        row, column = divmod(link.source, columns)
+        to_row, to_column = divmod(link.target, columns)
+        if abs(row - to_row) > 1 or abs(column - to_column) > 1:
+            raises.append(i)
+        if to_row == row - 1 or (row == 0 and to_row == rows - 1 > 1):
+            last.append(i)
+    return ChannelRule(3, tuple(raises), tuple(last))
 
 
 def default_dimensions(servers: int, most: int) -> Dimensions:

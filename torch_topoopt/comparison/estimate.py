@@ -17,7 +17,7 @@ from torch_topoopt.search.lowering import degrees_of, lower_job
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import run_program
-from torch_topoopt.sim.architecture_program import architecture_program
+from torch_topoopt.sim.architecture_program import architecture_program, routed
 
 if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
@@ -122,7 +122,7 @@ def predict_architecture(
             topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed,
             ring_steps=ring_steps,
         )  # fmt: skip
-        result = run_program(program, level=level, **options)
+        result = run_program(program, level=level, **routed(options, topology))
         iteration_s = result.completion_s
         by_servers = [link.source < topology.servers for link in topology.links]
         sent_bytes = float(result.link_bytes[by_servers].sum())

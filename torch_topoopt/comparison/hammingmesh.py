@@ -18,6 +18,7 @@ from torch_topoopt.architectures.all_to_all import UniformTraffic
 from torch_topoopt.architectures.clos import RADIX
 from torch_topoopt.architectures.dragonfly import DragonflyShape
 from torch_topoopt.architectures.symmetry import mesh_permutations, torus_permutations
+from torch_topoopt.comparison import packet_bandwidth
 from torch_topoopt.comparison.cable_cost import COLFAX_2022, CableParts, CablePrices, cable_parts
 from torch_topoopt.plan import Cluster
 
@@ -38,6 +39,7 @@ PLANES = 4
 HOP_LATENCY_S = 20e-9 + 2 * 40e-9
 MOST_ORBITS = 10_000
 MOST_SHIFTED = 2048
+ALL_TO_ALL_BYTES = 1 << 20  # of a message, as in section V-A
 MESSAGE_BYTES = 16 << 30  # of an accelerator's AllReduce; the paper says "large"
 
 
@@ -309,7 +311,27 @@ def all_reduce_seconds(topology: Topology, traffic: UniformTraffic, message_byte
     return longest_s + float((load / traffic.routes.bytes_per_s).max())
 
 
-MEASURES: Mapping[str, Callable[..., Bandwidths]] = {"flow": flow_bandwidths}
+def packet_bandwidths(network: TableNetwork, *, message_bytes: float) -> Bandwidths:
+    """Packet by packet, one plane with the parameters of Table III: an all-to-all of
+    ALL_TO_ALL_BYTES a pair, of which a sample of the shifts is simulated, and the AllReduce on the
+    rings of the topology, of which the first steps are. Minutes for each of the small networks.
+
+    Raises ValueError for a network of more than MOST_SHIFTED accelerators."""
+    if network.topology.servers > MOST_SHIFTED:
+        raise ValueError(f"level: packet is for the small cluster, of up to {MOST_SHIFTED}")
+    plane = packet_bandwidth.one_plane(network.topology, PLANES)
+    shifts = packet_bandwidth.sampled_shifts(plane.servers)
+    seconds = packet_bandwidth.ring_seconds(plane, message_bytes).seconds
+    return Bandwidths(
+        packet_bandwidth.all_to_all_share(plane, ALL_TO_ALL_BYTES, shifts=shifts),
+        packet_bandwidth.all_reduce_share(plane, message_bytes, seconds),
+    )
+
+
+MEASURES: Mapping[str, Callable[..., Bandwidths]] = {
+    "flow": flow_bandwidths,
+    "packet": packet_bandwidths,
+}
 
 
 def diameter(network: TableNetwork) -> int:

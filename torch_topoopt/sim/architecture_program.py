@@ -8,17 +8,20 @@ the rates (or the weights of listed paths).
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torch_topoopt import _core
+from torch_topoopt.architectures.adaptive import adaptive_routing
 from torch_topoopt.architectures.path_picker import PathPicker
 from torch_topoopt.architectures.routing import Routes
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.sim.iteration_program import IterationTasks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -67,3 +70,12 @@ def architecture_program(
     ]
     paths = [[_core.WeightedPath(links)] for links in numbers]
     return tasks.add_to(program, paths, np.array(picked, dtype=np.int32), iterations).program
+
+
+def routed(options: Mapping[str, Any], topology: Topology) -> dict[str, Any]:
+    """Options of the packet level for a program on `topology`: where packets choose their paths,
+    they do so by its `channel_rule`. Raises ValueError as `adaptive_routing`."""
+    given = dict(options)
+    if given.get("path_choice") == "adaptive":
+        given.setdefault("routing", adaptive_routing(topology))
+    return given

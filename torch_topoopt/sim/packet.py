@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TRANSPORTS = tuple(_core.packet_transports())
 ACKS = ("latency", "links", "instant")
+PATH_CHOICES = ("planned", "adaptive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ def run_packet_level(
     paths: Mapping[int, Sequence[Sequence[int]]] | None = None,
     reroutes: Sequence[Reroute] = (),
     control: _core.CircuitControl | None = None,
+    routing: _core.AdaptiveRouting | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Runs a program packet by packet.
@@ -45,11 +47,13 @@ def run_packet_level(
     take in turn, or one of which each flow takes (`spread="ecmp"`). `control` moves
     circuits (csrc/sim/core/reconfigurer.h): every window its `choose` is called with the time and
     the bytes that wait, and if it gives a move, senders are held until the network has drained and
-    the delay is over.
+    the delay is over. With `path_choice="adaptive"` a packet goes on, at every node, over the link
+    with the shortest queue of those that `routing` gives it (architectures/adaptive.py), by default
+    of all shortest paths.
 
     Raises ValueError for an unknown option or one out of range, a path that does not lead from
-    source to target, `acks="links"` where a link has none in the other direction, and a deadlock of
-    paused links, which it names.
+    source to target, `acks="links"` where a link has none in the other direction, a deadlock of
+    paused links, which it names, and a `routing` of another network or with too few channels.
     """
     result: dict[str, Any] = _core.run_packet_level(
         program,
@@ -59,6 +63,7 @@ def run_packet_level(
         [(flow, [list(path) for path in choice]) for flow, choice in (paths or {}).items()],
         [(change.time_s, change.flow, list(change.path)) for change in reroutes],
         control,
+        routing,
     )
     return result
 

@@ -8,7 +8,7 @@ namespace topoopt::packet {
 
 void PacketNetwork::arrive(Packet packet) {
   if (packet.kind >= PacketKind::kPause) {
-    takePause(packet.link, packet.kind == PacketKind::kPause);
+    takePause(packet.link, packet.channel, packet.kind == PacketKind::kPause);
     return;
   }
   if (packet.link == kNoLink) {
@@ -18,6 +18,15 @@ void PacketNetwork::arrive(Packet packet) {
   const Port& from = ports_[packet.link];
   if (from.down_at >= now_ - from.latency) {  // it was in the fibre when the link failed
     drop(packet);
+    return;
+  }
+  if (adaptive() && packet.kind == PacketKind::kData) {
+    const uint32_t next = steer(packet);
+    if (next == kNoLink) {
+      arriveAtEnd(packet);
+    } else {
+      enqueue(next, packet);
+    }
     return;
   }
   const uint32_t next = hops_[packet.hop];
@@ -69,8 +78,9 @@ void PacketNetwork::enqueue(uint32_t number, const Packet& arrived) {
   if (transit) port.transit_bytes += packet.size_bytes;
   port.counts.most_queued_bytes = std::max(port.counts.most_queued_bytes, port.queued_bytes);
   if (!marks_on_departure_ && port.queued_bytes > port.mark_from_bytes) mark(port, packet);
-  if (port.data.empty()) port.turns.push(kTransit);
-  port.data.push(packet);
+  Channel& channel = channelOf(number, packet.next_channel);
+  if (channel.data.empty()) channel.turns.push(kTransit);
+  channel.data.push(packet);
   if (!port.busy) serve(number, false);
 }
 
@@ -84,8 +94,9 @@ void PacketNetwork::enqueueControl(uint32_t number, const Packet& packet) {
   if (options_.control_first) {
     port.control.push(packet);
   } else {
-    if (port.data.empty()) port.turns.push(kTransit);
-    port.data.push(packet);
+    Channel& channel = channelOf(number, 0);
+    if (channel.data.empty()) channel.turns.push(kTransit);
+    channel.data.push(packet);
   }
   if (!port.busy) serve(number, false);
 }
@@ -106,9 +117,10 @@ void PacketNetwork::mark(Port& port, Packet& packet) {
 void PacketNetwork::trim(uint32_t number, Packet packet) {
   Port& port = ports_[number];
   ++port.counts.trimmed;
-  if (!port.data.empty() && port.data.back().size_bytes >= packet.size_bytes && chance() < 0.5) {
-    std::swap(port.data.back(), packet);
-    const int64_t more = static_cast<int64_t>(port.data.back().size_bytes) - packet.size_bytes;
+  RingBuffer<Packet>& data = channelOf(number, 0).data;
+  if (!data.empty() && data.back().size_bytes >= packet.size_bytes && chance() < 0.5) {
+    std::swap(data.back(), packet);
+    const int64_t more = static_cast<int64_t>(data.back().size_bytes) - packet.size_bytes;
     port.queued_bytes += more;
     port.transit_bytes += more;
   }
@@ -133,6 +145,7 @@ void PacketNetwork::depart(uint32_t number) {
   }
   if (!port.cut) release(port, packet);
   packet.link = number;
+  packet.channel = packet.next_channel;
   if (port.cut) {
     port.cut = false;
     drop(packet);
@@ -156,6 +169,7 @@ void PacketNetwork::serve(uint32_t number, bool is_top) {
   if (!choose(number, again)) {
     port.busy = false;
     if (is_top) departures_.pop();
+    offerNext();
     return;
   }
   port.busy = true;
@@ -166,31 +180,24 @@ void PacketNetwork::serve(uint32_t number, bool is_top) {
     departures_.push(port.free_at, number);
   }
   if (again != kTransit) wake(again);
+  offerNext();
 }
 
 // Puts the next packet into service; false if there is none.
 bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
   Port& port = ports_[number];
   if (!port.up) return false;
-  const bool data_waits = !port.paused && !port.turns.empty();
   if (!port.control.empty() &&
-      !(trims_ && data_waits && port.control_turns >= options_.ndp.headers_per_packet)) {
+      !(trims_ && port.control_turns >= options_.ndp.headers_per_packet && dataWaits(number))) {
     port.in_service = port.control.pop();
     ++port.control_turns;
     return true;
   }
-  if (port.paused) return false;
-  if (held_) return chooseHeld(port);
-  while (!port.turns.empty()) {
-    const uint32_t turn = port.turns.pop();
-    if (turn == kTransit) {
-      port.in_service = port.data.pop();
-      if (!port.data.empty()) port.turns.push(kTransit);
-    } else if (takeFrom(turn, number)) {
-      again = turn;
-    } else {
-      continue;
-    }
+  for (uint32_t i = 0, at = port.first_channel; i < channel_count_; ++i) {
+    Channel& channel = channelOf(number, at);
+    at = at + 1 == channel_count_ ? 0 : at + 1;
+    if (channel.paused || !chooseFrom(number, channel, again)) continue;
+    port.first_channel = at;
     port.control_turns = 0;
     return true;
   }
@@ -200,15 +207,47 @@ bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
   return true;
 }
 
+bool PacketNetwork::dataWaits(uint32_t number) const {
+  for (uint32_t i = 0; i < channel_count_; ++i) {
+    const Channel& channel = channelOf(number, i);
+    if (!channel.paused && !channel.turns.empty()) return true;
+  }
+  return false;
+}
+
+// The next packet of a channel that may send.
+bool PacketNetwork::chooseFrom(uint32_t number, Channel& channel, uint32_t& again) {
+  Port& port = ports_[number];
+  if (held_) return chooseHeld(port, channel);
+  while (!channel.turns.empty()) {
+    const uint32_t turn = channel.turns.pop();
+    if (turn == kTransit) {
+      port.in_service = channel.data.pop();
+      if (!channel.data.empty()) channel.turns.push(kTransit);
+      return true;
+    }
+    if (turn == kOwnFlows) {
+      channel.own_flows = takeOwn(number);
+      if (!channel.own_flows) continue;
+      channel.turns.push(kOwnFlows);
+      return true;
+    }
+    if (takeFrom(turn, number)) {
+      again = turn;
+      return true;
+    }
+  }
+  return false;
+}
+
 // Only what other nodes have sent goes on; flows keep their turns.
-bool PacketNetwork::chooseHeld(Port& port) {
-  if (port.data.empty()) return false;
-  port.in_service = port.data.pop();
-  port.control_turns = 0;
-  if (!port.data.empty()) return true;
-  for (uint32_t i = port.turns.size(); i > 0; --i) {
-    const uint32_t turn = port.turns.pop();
-    if (turn != kTransit) port.turns.push(turn);
+bool PacketNetwork::chooseHeld(Port& port, Channel& channel) {
+  if (channel.data.empty()) return false;
+  port.in_service = channel.data.pop();
+  if (!channel.data.empty()) return true;
+  for (uint32_t i = channel.turns.size(); i > 0; --i) {
+    const uint32_t turn = channel.turns.pop();
+    if (turn != kTransit) channel.turns.push(turn);
   }
   return true;
 }
@@ -237,11 +276,12 @@ void PacketNetwork::fill(uint32_t slot, Packet& packet) {
   packet.flow = slot;
   packet.seq = transport_->take(slot);
   packet.value = 0;
-  packet.hop = route_begin_[flow.route] + 1;
+  packet.hop = adaptive() ? flow.target : route_begin_[flow.route] + 1;
   packet.size_bytes = packet.seq + 1 == flow.packets ? flow.last_bytes : full_bytes_;
   packet.link = kNoLink;
   packet.kind = PacketKind::kData;
   packet.marked = false;
+  packet.channel = packet.next_channel = 0;
   ++flow.refs;
   ++data_inside_;
   chooseRoute(flow);

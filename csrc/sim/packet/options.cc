@@ -38,6 +38,12 @@ void Options::validate() const {
           "0 (no limit) or at least a full packet");
   }
   checkPositive("retransmission_timeout_s", retransmission_timeout_s);
+  if (path_choice == PathChoice::kAdaptive && transport != "constant") {
+    throw std::invalid_argument(
+        "path_choice: adaptive lets packets overtake each other, and needs "
+        "transport constant, not " +
+        transport);
+  }
   if (lossless) {
     check(transport != "ndp", "lossless", 1, "possible with ndp, which trims");
     check(pause_above_bytes >= full, "pause_above_bytes", static_cast<double>(pause_above_bytes),
@@ -48,6 +54,10 @@ void Options::validate() const {
   if (!control_first) {
     check(!lossless && transport != "ndp", "control_first", 0,
           "possible where links are paused or packets trimmed");
+  }
+  check(sends_at_once >= 0, "sends_at_once", sends_at_once, "at least 0");
+  if (sends_at_once > 0 && path_choice != PathChoice::kAdaptive) {
+    throw std::invalid_argument("sends_at_once: needs path_choice adaptive");
   }
   check(dctcp.initial_window_packets >= 1, "dctcp_initial_window_packets",
         dctcp.initial_window_packets, "at least 1");

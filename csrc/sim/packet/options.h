@@ -15,9 +15,14 @@ enum class ReturnPath { kLinks, kLatency, kInstant };
 // next.
 enum class Spread { kEcmp, kSpray };
 
+// Packets take the path of their flow, or at every node, of all links that lead to their target by
+// a shortest path (adaptive_routing.h), that with the shortest queue.
+enum class PathChoice { kPlanned, kAdaptive };
+
 // In which order flows of one instant begin: drawn from the seed by what they are, so that hosts
-// are not in step; or by source and target, as if every host went through the others by number.
-enum class StartOrder { kDrawn, kNumbered };
+// are not in step; by source and target, as if every host went through the others by number; or in
+// the order in which they are given.
+enum class StartOrder { kDrawn, kNumbered, kGiven };
 
 // Sizes in bytes on the wire, headers included; 0 in a limit: no limit. Sources of the defaults are
 // in docs/simulators.md.
@@ -28,6 +33,10 @@ struct Options {
   int header_bytes = 64;     // of every packet; also the size of all others than data
   bool full_last_packet = false;
   Spread spread = Spread::kSpray;
+  PathChoice path_choice = PathChoice::kPlanned;
+  // Of the flows of a host, with an adaptive choice of paths: so many send in turn, and the others
+  // wait until one of those has sent all; 0: all send.
+  int sends_at_once = 0;
   StartOrder start_order = StartOrder::kDrawn;
   // Else acknowledgements and the like wait behind data, in the same queue.
   bool control_first = true;

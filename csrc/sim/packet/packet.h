@@ -42,11 +42,13 @@ struct Packet {
   uint32_t flow;   // slot of the flow
   uint32_t seq;    // number of the packet in its flow
   uint32_t value;  // what an acknowledgement has to say
-  uint32_t hop;    // index of the next link in the table of hops
+  uint32_t hop;    // index of the next link in the table of hops; with adaptive routing the target
   uint32_t size_bytes;
   uint32_t link;  // that it crosses or has crossed last, or kOwnHost, or kNoLink: none at all
   PacketKind kind;
-  bool marked;  // by a congested queue (ECN)
+  bool marked;               // by a congested queue (ECN)
+  uint8_t channel = 0;       // of `link`
+  uint8_t next_channel = 0;  // of the link for which it waits
 };
 
 }  // namespace topoopt::packet

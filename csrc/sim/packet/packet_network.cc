@@ -33,8 +33,9 @@ bool hostsRelay(const FlowProgram& program) {
 
 }  // namespace
 
-PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
-    : options_(options), links_(program.links()) {
+PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options,
+                             std::shared_ptr<AdaptiveRouting> routing)
+    : options_(options), links_(program.links()), routing_(std::move(routing)) {
   options_.validate();
   hosts_ = program.hosts();
   full_bytes_ = static_cast<uint32_t>(options_.payload_bytes + options_.header_bytes);
@@ -51,6 +52,7 @@ PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options)
     links_between_[{links_[i].source, links_[i].target}].push_back(static_cast<int>(i));
   }
   fan_of_route_.assign(planned_routes_.size(), kNoLink);
+  prepareRouting(program);
   keys_ = flowKeys(program, options_.seed);
   ids_.reserve(keys_.size());
   for (int task = 0; task < program.graph().size(); ++task) ids_.push_back(program.taskId(task));
@@ -112,6 +114,13 @@ void PacketNetwork::prepareLines() {
 void PacketNetwork::addPorts() {
   ports_.clear();
   ports_.resize(links_.size());
+  channels_.clear();
+  channels_.resize(links_.size() * channel_count_);
+  sending_flows_.clear();
+  sending_flows_.resize(adaptive() ? hosts_ : 0);
+  waiting_flows_.clear();
+  waiting_flows_.resize(sending_flows_.size());
+  next_senders_.clear();
   for (size_t i = 0; i < links_.size(); ++i) {
     const ProgramLink& link = links_[i];
     Port& port = ports_[i];
@@ -157,6 +166,8 @@ void PacketNetwork::start(int number, const Task& task, double now_s) {
   if (options_.start_order == StartOrder::kNumbered) {
     place = static_cast<uint64_t>(sourceOf(task.resource)) << 32 |
             static_cast<uint64_t>(targetOf(task.resource));
+  } else if (options_.start_order == StartOrder::kGiven) {
+    place = static_cast<uint64_t>(ids_[number]);
   }
   pending_.push_back({place, keys_[number], ids_[number], number, task.resource, size_bytes});
 }
@@ -185,6 +196,7 @@ void PacketNetwork::begin(int number, int route, double size_bytes) {
   flow = Flow{};
   flow.number = number;
   flow.route = static_cast<uint32_t>(route);
+  flow.target = static_cast<uint32_t>(targetOf(route));
   flow.packets = static_cast<uint32_t>(packets);
   flow.last_bytes =
       options_.full_last_packet
@@ -278,6 +290,10 @@ void PacketNetwork::scan() {
 
 void PacketNetwork::wake(uint32_t slot) {
   Flow& flow = flows_[slot];
+  if (adaptive()) {
+    wakeAdaptive(slot);
+    return;
+  }
   if (held_ || flow.done || flow.listed || flow.timed) return;
   if (queue_at_sender_) {
     if (!routeIsUp(flow)) return;  // a window would be lost in a queue without a link
@@ -303,7 +319,7 @@ void PacketNetwork::wake(uint32_t slot) {
     return;
   }
   flow.listed = true;
-  port.turns.push(slot);
+  channelOf(number, 0).turns.push(slot);
   if (!port.busy) serve(number, false);
 }
 

@@ -11,6 +11,7 @@
 
 #include "sim/core/flow_program.h"
 #include "sim/core/network.h"
+#include "sim/packet/adaptive_routing.h"
 #include "sim/packet/delay_lines.h"
 #include "sim/packet/event_heap.h"
 #include "sim/packet/options.h"
@@ -30,10 +31,13 @@ namespace topoopt::packet {
 // which flows are given.
 class PacketNetwork final : public ReconfigurableNetwork {
  public:
-  // Takes links, routes and keys of `program`, which may be gone afterwards. Throws
-  // std::invalid_argument for options that are wrong, and for acks over links where a route has no
-  // way back.
-  PacketNetwork(const FlowProgram& program, const Options& options);
+  // Takes links, routes and keys of `program`, which may be gone afterwards. With an adaptive
+  // choice of paths, `routing` says which links packets may take; without one, those of all
+  // shortest paths, on one channel. Throws std::invalid_argument for options that are wrong, for
+  // acks over links where a route has no way back, and for a routing of another network or without
+  // a path.
+  PacketNetwork(const FlowProgram& program, const Options& options,
+                std::shared_ptr<AdaptiveRouting> routing = nullptr);
   ~PacketNetwork() override;
 
   // Flows on `route` of the program use all of `paths` (links) instead, as Options::spread says;
@@ -95,10 +99,27 @@ class PacketNetwork final : public ReconfigurableNetwork {
   void arriveAtEnd(const Packet& packet);
   void depart(uint32_t number);
   void runTimer();
+  Channel& channelOf(uint32_t number, uint32_t channel) {
+    return channels_[number * channel_count_ + channel];
+  }
+  const Channel& channelOf(uint32_t number, uint32_t channel) const {
+    return channels_[number * channel_count_ + channel];
+  }
+  bool dataWaits(uint32_t number) const;
   bool choose(uint32_t number, uint32_t& again);
+  bool chooseFrom(uint32_t number, Channel& channel, uint32_t& again);
   void fill(uint32_t slot, Packet& packet);
-  bool chooseHeld(Port& port);
+  bool chooseHeld(Port& port, Channel& channel);
   bool takeFrom(uint32_t slot, uint32_t number);
+  void prepareRouting(const FlowProgram& program);
+  bool adaptive() const { return routing_ != nullptr; }
+  void failIfAdaptive(const char* field) const;
+  // Adaptive: the link over which a packet goes on, or kNoLink at its target.
+  uint32_t steer(Packet& packet);
+  void wakeAdaptive(uint32_t slot);
+  void offer(uint32_t slot);
+  void offerNext();
+  bool takeOwn(uint32_t number);
   void serve(uint32_t number, bool is_top);
   void enqueue(uint32_t number, const Packet& packet);
   void enqueueControl(uint32_t number, const Packet& packet);
@@ -124,9 +145,9 @@ class PacketNetwork final : public ReconfigurableNetwork {
   bool buffer(const Packet& packet);
   void unbuffer(const Packet& packet);
   void release(Port& port, const Packet& packet);
-  void signalPause(uint32_t number, PacketKind kind);
-  void takePause(uint32_t number, bool paused);
-  // Links that wait for each other for ever, in a cycle; empty if there are none.
+  void signalPause(uint32_t number, uint32_t channel, PacketKind kind);
+  void takePause(uint32_t number, uint32_t channel, bool paused);
+  // Channels that wait for each other for ever, in a cycle; empty if there are none.
   std::vector<uint32_t> findDeadlock() const;
   void failIfDeadlocked() const;
   void watch();
@@ -137,6 +158,13 @@ class PacketNetwork final : public ReconfigurableNetwork {
   std::vector<std::vector<int>> planned_routes_;                   // as reset() restores them
   std::map<std::pair<int, int>, std::vector<int>> links_between_;  // per pair of nodes
   std::vector<Port> ports_;
+  uint32_t channel_count_ = 1;                // of each port
+  std::vector<Channel> channels_;             // of all ports
+  std::shared_ptr<AdaptiveRouting> routing_;  // or null: packets take planned routes
+  // Adaptive: per host, flows that send in turn, and those that wait until they may; and flows that
+  // may send since the choice under way began.
+  std::vector<RingBuffer<uint32_t>> sending_flows_, waiting_flows_;
+  std::vector<uint32_t> next_senders_;
   std::vector<uint32_t> hops_;  // routes one after the other, each ended by kNoLink
   std::vector<uint32_t> route_begin_, back_begin_, last_port_, back_line_;
   struct Fan {

@@ -20,14 +20,28 @@ struct LinkCounts {
 };
 
 constexpr uint32_t kTransit = 0xffffffff;  // among `turns`: the queue of packets from other nodes
+constexpr uint32_t kOwnFlows =
+    0xfffffffe;  // with adaptive routing: all flows that begin at the node
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// A port serves control packets before data. Data comes from other nodes through a queue, or from
-// flows that begin here: those make a packet only when it can leave, as network cards do, so an
-// unsent byte takes no memory. The queue and each such flow have turns, a packet each.
-struct Port {
-  RingBuffer<Packet> data, control;
+// A virtual channel of a link: the queue that feeds it, and the buffer at its end. Data comes from
+// other nodes through the queue, or from flows that begin here: those make a packet only when it
+// can leave, as network cards do, so an unsent byte takes no memory. The queue and each such flow
+// have turns, a packet each.
+struct Channel {
+  RingBuffer<Packet> data;
   RingBuffer<uint32_t> turns;  // flows with something to send, kTransit while `data` holds some
+  bool own_flows = false;      // kOwnFlows is among them
+  bool paused = false;         // by the node at the end of the link
+
+  // The buffer at the end, with PFC: bytes that came over this channel and wait in that node.
+  int64_t buffered_bytes = 0;
+  bool pausing = false;  // the node wants it quiet
+};
+
+// A port serves control packets before data, and its channels in turn, a packet each.
+struct Port {
+  RingBuffer<Packet> control;
   Packet in_service;
   Picoseconds free_at = 0;  // end of the service under way
   Picoseconds full_packet_time = 0;
@@ -36,9 +50,9 @@ struct Port {
   uint32_t line = 0;      // delay line of its latency
   int control_turns = 0;  // control packets since the last of data
   bool busy = false;
-  bool cut = false;     // the packet in service was lost with the link
-  bool paused = false;  // by the node at its end
+  bool cut = false;  // the packet in service was lost with the link
   bool up = true;
+  uint32_t first_channel = 0;  // whose turn it is
 
   int64_t queued_bytes = 0;          // of data, that in service from the queue included
   int64_t transit_bytes = 0;         // those of them that came from other nodes
@@ -48,10 +62,7 @@ struct Port {
   Picoseconds latency = 0;
   Picoseconds down_at = -1;  // when it failed last
 
-  // The buffer at its end, with PFC: bytes that came over this link and wait in that node.
-  int64_t buffered_bytes = 0;
-  int64_t buffer_limit_bytes = kUnlimited;
-  bool pausing = false;  // the node wants it quiet
+  int64_t buffer_limit_bytes = kUnlimited;  // of each channel's buffer, with PFC
 
   LinkCounts counts;
 

@@ -41,6 +41,7 @@ void PacketNetwork::setRoute(int route, std::span<const int> links) {
 }
 
 void PacketNetwork::spread(int route, const std::vector<std::vector<int>>& paths) {
+  failIfAdaptive("paths");
   Fan fan;
   for (const std::vector<int>& path : paths) {
     checkEnds(route, path, "paths");
@@ -54,6 +55,7 @@ void PacketNetwork::spread(int route, const std::vector<std::vector<int>>& paths
 }
 
 void PacketNetwork::planReroute(double time_s, int route, std::vector<int> path) {
+  failIfAdaptive("reroutes");
   if (!std::isfinite(time_s) || time_s < 0) {
     throw std::invalid_argument("reroutes: time_s " + std::to_string(time_s) +
                                 " is not a finite number from 0 on");
@@ -114,6 +116,7 @@ void PacketNetwork::takeReroute(const Reroute& change) {
 }
 
 void PacketNetwork::reroute(const std::vector<std::pair<int, const PairPath*>>& paths) {
+  failIfAdaptive("paths");
   std::vector<int> links;
   for (const auto& [route, path] : paths) {
     links.clear();
@@ -133,7 +136,7 @@ void PacketNetwork::reroute(const std::vector<std::pair<int, const PairPath*>>& 
 
 // Takes the turns of all flows at a port away.
 void PacketNetwork::unlist(uint32_t number) {
-  RingBuffer<uint32_t>& turns = ports_[number].turns;
+  RingBuffer<uint32_t>& turns = channelOf(number, 0).turns;
   for (uint32_t i = turns.size(); i > 0; --i) {
     const uint32_t turn = turns.pop();
     if (turn == kTransit) {
@@ -147,6 +150,7 @@ void PacketNetwork::unlist(uint32_t number) {
 
 void PacketNetwork::hold(bool held) {
   if (held == held_) return;
+  failIfAdaptive("control");
   held_ = held;
   if (held) return;
   for (uint32_t slot = 0; slot < flows_.size(); ++slot) {

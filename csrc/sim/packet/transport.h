@@ -22,6 +22,7 @@ class PacketNetwork;
 struct Flow {
   int number;           // the caller's
   uint32_t route;       // of its next packet
+  uint32_t target;      // node
   uint32_t packets;     // in all
   uint32_t last_bytes;  // of the last packet, on the wire
   uint32_t next_new;  // the first packet that has never been sent, or is to be sent again with all

@@ -1,0 +1,130 @@
+// Packets that choose their links themselves, at every node the one with the shortest queue.
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "sim/packet/packet_network.h"
+
+namespace topoopt::packet {
+
+void PacketNetwork::prepareRouting(const FlowProgram& program) {
+  if (options_.path_choice == PathChoice::kPlanned) {
+    if (routing_) throw std::invalid_argument("routing: needs path_choice adaptive");
+    return;
+  }
+  std::vector<LinkEnds> ends;
+  for (const ProgramLink& link : links_) ends.push_back({link.source, link.target});
+  if (!routing_) routing_ = std::make_shared<AdaptiveRouting>(program.nodes(), ends, ChannelRule{});
+  const auto same = [](const LinkEnds& a, const LinkEnds& b) {
+    return a.source == b.source && a.target == b.target;
+  };
+  if (routing_->nodes() != program.nodes() || !std::ranges::equal(routing_->links(), ends, same)) {
+    throw std::invalid_argument(
+        "routing: is not of this network: nodes and links have to be those "
+        "of the program, in its order");
+  }
+  channel_count_ = static_cast<uint32_t>(routing_->channels());
+  for (size_t route = 0; route < planned_routes_.size(); ++route) {
+    const int source = sourceOf(static_cast<int>(route));
+    routing_->prepare(targetOf(static_cast<int>(route)), std::span(&source, 1));
+  }
+}
+
+void PacketNetwork::failIfAdaptive(const char* field) const {
+  if (!adaptive()) return;
+  throw std::invalid_argument(std::string(field) +
+                              ": cannot change where path_choice is adaptive: packets choose their "
+                              "links themselves");
+}
+
+// Of equally short queues the one that the seed draws.
+uint32_t PacketNetwork::steer(Packet& packet) {
+  const auto links = routing_->candidates(routing_->stateAfter(packet.link), packet.hop);
+  if (links.empty()) return kNoLink;
+  uint32_t best = links.front();
+  if (links.size() > 1) {
+    size_t at = static_cast<size_t>(chance() * static_cast<double>(links.size()));
+    int64_t least = kUnlimited;
+    for (size_t i = 0; i < links.size(); ++i) {
+      const Port& port = ports_[links[at]];
+      const int64_t waiting = port.queued_bytes + (port.busy ? 1 : 0);
+      if (waiting < least) {
+        least = waiting;
+        best = links[at];
+      }
+      at = at + 1 == links.size() ? 0 : at + 1;
+    }
+  }
+  packet.next_channel = static_cast<uint8_t>(packet.channel + routing_->raises(best));
+  return best;
+}
+
+void PacketNetwork::wakeAdaptive(uint32_t slot) {
+  Flow& flow = flows_[slot];
+  Picoseconds from = now_;
+  if (flow.done || flow.listed || !transport_->ready(slot, from)) return;
+  flow.listed = true;
+  const int host = sourceOf(static_cast<int>(flow.route));
+  const auto most = static_cast<uint32_t>(options_.sends_at_once);
+  if (most > 0 && sending_flows_[host].size() >= most) {
+    waiting_flows_[host].push(slot);
+    return;
+  }
+  sending_flows_[host].push(slot);
+  offer(slot);
+}
+
+// To every port over which the flow may leave; those that are free take a packet.
+void PacketNetwork::offer(uint32_t slot) {
+  const Flow& flow = flows_[slot];
+  const auto host = static_cast<uint32_t>(sourceOf(static_cast<int>(flow.route)));
+  for (uint32_t link : routing_->candidates(host, flow.target)) {
+    Channel& channel = channelOf(link, routing_->raises(link));
+    if (!channel.own_flows) {
+      channel.own_flows = true;
+      channel.turns.push(kOwnFlows);
+    }
+    if (!ports_[link].busy) serve(link, false);
+  }
+}
+
+void PacketNetwork::offerNext() {
+  while (!next_senders_.empty()) {
+    const uint32_t slot = next_senders_.back();
+    next_senders_.pop_back();
+    offer(slot);
+  }
+}
+
+// A packet of the next flow of the port's node that may leave over it. A flow that has sent all
+// makes room for one that waits; what has to be sent again waits anew.
+bool PacketNetwork::takeOwn(uint32_t number) {
+  const auto host = static_cast<uint32_t>(links_[number].source);
+  RingBuffer<uint32_t>& flows = sending_flows_[host];
+  for (uint32_t i = flows.size(); i > 0; --i) {
+    const uint32_t slot = flows.front();
+    const auto links = routing_->candidates(host, flows_[slot].target);
+    flows.pop();
+    if (std::ranges::find(links, number) == links.end()) {
+      flows.push(slot);
+      continue;
+    }
+    fill(slot, ports_[number].in_service);
+    ports_[number].in_service.next_channel = routing_->raises(number);
+    Picoseconds from = now_;
+    if (transport_->ready(slot, from)) {
+      flows.push(slot);
+      return true;
+    }
+    flows_[slot].listed = false;
+    if (!waiting_flows_[host].empty()) {
+      flows.push(waiting_flows_[host].front());
+      next_senders_.push_back(waiting_flows_[host].pop());
+    }
+    return true;
+  }
+  return false;
+}
+
+}  // namespace topoopt::packet
