@@ -50,6 +50,9 @@ VERBS = {
         "an all-to-all during which an optical switch moves circuits: when, and to what",
         "plan.alltoall",
     ),
+    "hamiltonian": Verb(
+        "two cycles over all servers of a torus that share no cable", "plan.hamiltonian"
+    ),
     "assign": Verb("paths for flows through a leaf-spine network", "plan.assign"),
     "controller": Verb(
         "tells the hosts of a switched network which path each flow takes", "fabric.controller"
@@ -122,7 +125,7 @@ def module_of(verb: str) -> ModuleType:
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments in (["-h"], ["--help"], ["help"]):
         every = {verb: about.does for verb, about in VERBS.items()} | TOOLS
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11}{does}" for verb, does in every.items())))
+        print(_HELP.format(verbs="\n".join(f"  {verb:<13}{does}" for verb, does in every.items())))
         return OK if arguments else BAD_INPUT
     verb, *rest = arguments
     if verb == "help":

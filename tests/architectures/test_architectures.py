@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -252,7 +253,9 @@ def test_a_torus_has_the_shape_with_the_least_diameter(
     assert len(topology.links) == 2 * servers * len(dimensions)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (8, 4), (9, 3), (16, 8)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(4, 4), (8, 4), (9, 3), (16, 8), (12, 4), (6, 3), (5, 3), (3, 5), (4, 8)]
+)
 def test_two_rings_of_a_torus_share_no_cable(rows: int, columns: int) -> None:
     cluster = cluster_of(rows * columns)
     topology = torus.build(cluster, dimensions=(rows, columns))
@@ -263,15 +266,23 @@ def test_two_rings_of_a_torus_share_no_cable(rows: int, columns: int) -> None:
     assert len(set(used)) == len(used)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(12, 4), (6, 3), (5, 3)])
-def test_a_torus_for_which_the_listing_fails_has_one_ring_on_cables(
-    rows: int, columns: int
+@pytest.mark.parametrize(("dimensions", "degree"), [((5, 2), 4), ((4, 2), 3), ((3, 3, 2), 5)])
+def test_a_torus_without_two_such_rings_has_one_on_cables(
+    dimensions: tuple[int, ...], degree: int
 ) -> None:
-    assert torus.disjoint_cycles(rows, columns) == []
-    topology = torus.build(cluster_of(rows * columns), dimensions=(rows, columns))
+    topology = torus.build(cluster_of(math.prod(dimensions), degree), dimensions=dimensions)
+    assert len(topology.rings) == 2  # both ways
     adjacent = {(link.source, link.target) for link in topology.links}
     for ring in topology.rings:
         assert set(pairwise((*ring.servers, ring.servers[0]))) <= adjacent
+
+
+def test_a_torus_of_two_rows_with_two_cables_each_has_two_rings() -> None:
+    topology = torus.build(cluster_of(8, 4), dimensions=(2, 4))
+    used = Counter(
+        hop for ring in topology.rings for hop in pairwise((*ring.servers, ring.servers[0]))
+    )
+    assert used == Counter((link.source, link.target) for link in topology.links)
 
 
 @pytest.mark.parametrize("name", ["jellyfish", "xpander"])

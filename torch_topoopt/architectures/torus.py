@@ -1,8 +1,7 @@
 """Torus: servers in a grid with wrap-around, degree/2 dimensions (HammingMesh paper, section 3).
 
-AllReduce runs on Hamiltonian cycles in both directions: two that share no cable in the sizes for
-which the HammingMesh paper's listing gives them (then all four links of a server carry it), one
-where only one is found.
+AllReduce runs on Hamiltonian cycles in both directions. In two dimensions these are two that share
+no cable, so all four links of a server carry it; in others one.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import Topology, Wires, direct, rank_order, rings_of
 from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
+from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Demand, Ring
@@ -46,7 +46,7 @@ def build(
                 wires.cable(
                     server, server + ((x + 1) % size - x) * stride, cluster.link_gbps, count
                 )
-    return direct("torus", cluster, wires, rings=_rings(dimensions, wires))
+    return direct("torus", cluster, wires, rings=_rings(dimensions, wires, twofold))
 
 
 def default_dimensions(servers: int, most: int) -> Dimensions:
@@ -78,39 +78,14 @@ def _cables_of_two(cluster: Cluster, dimensions: Dimensions) -> int:
     return 2 if longer + 2 * twos <= cluster.degree else 1
 
 
-def _rings(dimensions: Dimensions, wires: Wires) -> tuple[Ring, ...]:
+def _rings(dimensions: Dimensions, wires: Wires, twofold: int) -> tuple[Ring, ...]:
     sizes = [size for size in dimensions if size > 1]
     servers = math.prod(sizes)
-    if len(sizes) == 2:
-        cycles = disjoint_cycles(sizes[0], sizes[1])
-        if cycles:
-            return rings_of(cycles, both_ways=True)
+    if len(sizes) == 2 and (min(sizes) > 2 or twofold == 2) and has_disjoint_cycles(*sizes):
+        return rings_of(disjoint_cycles(*sizes), both_ways=True)
     pairs = {(min(w.source, w.target), max(w.source, w.target)): 1.0 for w in wires.links}
     if servers > 2:
         cycle = hamiltonian_cycle(servers, pairs)
         if cycle:
             return rings_of([cycle], both_ways=True)
     return rank_order(servers, both_ways=True)
-
-
-def disjoint_cycles(rows: int, columns: int) -> list[tuple[int, ...]]:
-    """Two Hamiltonian cycles of the rows x columns torus that share no cable, or none.
-
-    The HammingMesh paper's closed form; it holds if rows is a multiple of columns and prime to
-    columns - 1. Checked here, not trusted.
-    """
-    r, c = rows, columns
-    red = [(x // c % r, (x % c - x // c) % c) for x in range(r * c)]
-    green = [((x % c + (c - 1) * (x // c)) % r, x // c % c) for x in range(r * c)]
-    cables: set[frozenset[tuple[int, int]]] = set()
-    for cycle in (red, green):
-        if len(set(cycle)) != r * c:
-            return []
-        for (i, j), (k, m) in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-            steps = (min((i - k) % r, (k - i) % r), min((j - m) % c, (m - j) % c))
-            if sorted(steps) != [0, 1]:
-                return []
-            cables.add(frozenset(((i, j), (k, m))))
-    if len(cables) != 2 * r * c:
-        return []
-    return [tuple(i * c + j for i, j in cycle) for cycle in (red, green)]
