@@ -7,6 +7,7 @@ of MLPerf HPC's CosmoFlow, whose 8.9 M parameters the HammingMesh paper trains (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -47,7 +48,7 @@ class CosmoFlow(nn.Module):
         widths = [size.channels, *(size.filters * 2**i for i in range(size.convolutions))]
         self.convolutions = nn.ModuleList(
             nn.Conv3d(inputs, outputs, kernel_size=3, padding=1)
-            for inputs, outputs in zip(widths, widths[1:], strict=False)
+            for inputs, outputs in pairwise(widths)
         )
         self.pool = nn.MaxPool3d(2)
         features = widths[-1] * (size.side >> size.convolutions) ** 3
