@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair
+from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair, limits
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
@@ -243,7 +243,9 @@ class Folded:
 
 
 def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
-    """The network of the C++ core for those pairs of servers, equal links folded into one."""
+    """The network of the C++ core for those pairs of servers, equal links folded into one; raises
+    DocumentError for more servers than have tables over all pairs."""
+    limits.check_servers(routes.topology.servers)
     loads = routes.loads(pairs)
     relative = _rounded(loads.load / routes.bytes_per_s[loads.edge])
     rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))

@@ -25,16 +25,23 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster
 
 Optics = Literal["none", "patch-panel", "ocs"]
+Medium = Literal["usual", "trace", "dac", "aoc", "inside"]
 
 
 @dataclass(frozen=True)
 class NodeLink:
-    """A directed link between two nodes; several may join the same two."""
+    """A directed link between two nodes; several may join the same two.
+
+    `medium` is what it is made of: a "trace" of a board, a "dac" (copper cable), an "aoc" (optical
+    cable), or a connection "inside" the chassis that both switches are parts of. The "usual" one is
+    a dac from a server and an aoc between switches.
+    """
 
     source: int
     target: int
     gbps: float
     latency_s: float
+    medium: Medium = "usual"
 
 
 @dataclass(frozen=True)
@@ -121,16 +128,17 @@ class Wires:
     links: list[NodeLink] = field(default_factory=list)
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Wires:
-        """None yet, with the latency of `cluster`; raises DocumentError if that is invalid."""
-        cluster.validate(any_degree=True)
+    def of(cls, cluster: Cluster, *, pair_tables: bool = True) -> Wires:
+        """None yet, with the latency of `cluster`; raises DocumentError if that is invalid as in
+        `Cluster.validate`."""
+        cluster.validate(any_degree=True, pair_tables=pair_tables)
         return cls(cluster.link_latency_s)
 
-    def cable(self, a: int, b: int, gbps: float, count: int = 1) -> None:
+    def cable(self, a: int, b: int, gbps: float, count: int = 1, medium: Medium = "usual") -> None:
         """`count` duplex cables between two nodes."""
-        for _ in range(count):
-            self.links.append(NodeLink(a, b, gbps, self.latency_s))
-            self.links.append(NodeLink(b, a, gbps, self.latency_s))
+        there = NodeLink(a, b, gbps, self.latency_s, medium)
+        back = NodeLink(b, a, gbps, self.latency_s, medium)
+        self.links += (there, back) * count
 
 
 def link_gbps_of(cluster: Cluster, server_gbps: float | None) -> float:

@@ -53,14 +53,16 @@ class Cluster:
             rates = tuple(tuple(map(float, row)) for row in self.port_gbps)
             object.__setattr__(self, "port_gbps", rates)
 
-    def validate(self, *, any_degree: bool = False) -> Self:
+    def validate(self, *, any_degree: bool = False, pair_tables: bool = True) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right.
 
-        With `any_degree`, also a cluster that TopologyFinder could not wire.
+        With `any_degree`, also a cluster that TopologyFinder could not wire; without `pair_tables`,
+        also one of more servers than have tables over all of their pairs.
         """
         if self.servers < 1:
             raise DocumentError(f"servers: {self.servers} is not at least 1")
-        limits.check_servers(self.servers)
+        if pair_tables:
+            limits.check_servers(self.servers)
         if self.degree < 1:
             raise DocumentError(f"degree: {self.degree} is not at least 1")
         limits.check_items(self.servers * self.degree, "degree", self.degree, "ports")
