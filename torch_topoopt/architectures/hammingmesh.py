@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.architectures.clos import RADIX, TwoLevels, check_switches
-from torch_topoopt.architectures.topology import Topology, Wires, rings_of
-from torch_topoopt.architectures.torus import disjoint_cycles
+from torch_topoopt.architectures.topology import ServerGrid, Topology, Wires, rings_of
+from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -304,6 +304,7 @@ def build(
         rings=rings_of(mesh.ring_orders(), both_ways=True),
         server_ports=PORTS_PER_PLANE,
         switch_ports=radix if mesh.switches else 0,
+        grid=ServerGrid(mesh.rows, mesh.columns, mesh.b, mesh.a),
     ).validate()
 
 
@@ -387,8 +388,9 @@ def _wire_boards(wires: Wires, mesh: HxMesh, gbps: float) -> None:
 
 def _cycles(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
     """Hamiltonian cycles of the rows x columns torus, the only place that chooses them."""
-    found = disjoint_cycles(rows, columns) if min(rows, columns) > 1 else []
-    return tuple(found) or (_one_cycle(rows, columns),)
+    if min(rows, columns) > 1 and has_disjoint_cycles(rows, columns):
+        return disjoint_cycles(rows, columns)
+    return (_one_cycle(rows, columns),)
 
 
 def _one_cycle(rows: int, columns: int) -> tuple[int, ...]:

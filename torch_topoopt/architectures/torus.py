@@ -10,7 +10,14 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, direct, rank_order, rings_of
+from torch_topoopt.architectures.topology import (
+    ServerGrid,
+    Topology,
+    Wires,
+    direct,
+    rank_order,
+    rings_of,
+)
 from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
@@ -46,7 +53,9 @@ def build(
                 wires.cable(
                     server, server + ((x + 1) % size - x) * stride, cluster.link_gbps, count
                 )
-    return direct("torus", cluster, wires, rings=_rings(dimensions, wires, twofold))
+    grid = ServerGrid(*dimensions) if len(dimensions) == 2 else None
+    rings = _rings(dimensions, wires, twofold)
+    return direct("torus", cluster, wires, rings=rings, grid=grid)
 
 
 def default_dimensions(servers: int, most: int) -> Dimensions:
