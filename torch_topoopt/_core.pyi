@@ -497,6 +497,38 @@ class RingTransfers:
     @property
     def now_s(self) -> float: ...
 
+class ShortestPathLoads:
+    """
+    What edges carry if nodes send over paths of the fewest hops.
+    """
+    def __init__(
+        self,
+        nodes: int,
+        source: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        target: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        rate: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+    ) -> None: ...
+    def loads(
+        self,
+        targets: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+        sent: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+        lengths: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+    ) -> tuple[numpy.typing.NDArray[numpy.float64], float, int]:
+        """
+        (load by edge, length of all that is sent, most hops): node u sends sent[u] weights[i] to
+        targets[i], split by rates, or over the least `lengths` where these are not empty
+        """
+    def of_pairs(
+        self,
+        sources: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        targets: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        bytes: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+    ) -> tuple[numpy.typing.NDArray[numpy.float64], list[int]]:
+        """
+        (load by edge, hops of every pair) of single pairs of nodes, split by rates
+        """
+
 class RingSearch:
     """
     Annealing over unions of rings and links.

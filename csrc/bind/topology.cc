@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "bind/architectures.h"
 #include "topology/hop_counts.h"
 #include "topology/ring_search.h"
+#include "topology/shortest_path_loads.h"
 
 namespace py = pybind11;
 
@@ -46,6 +48,58 @@ py::array_t<int16_t> hopMatrix(int servers, const Links& links) {
   return py::array_t<int16_t>({servers, servers}, hops.data());
 }
 
+template <typename Value>
+std::vector<Value> listOf(const Array<Value>& values) {
+  return {values.data(), values.data() + values.size()};
+}
+
+ShortestPathLoads shortestPathLoads(int nodes, const Array<int32_t>& from, const Array<int32_t>& to,
+                                    const Array<double>& rate) {
+  if (from.ndim() != 1 || to.size() != from.size() || rate.size() != from.size()) {
+    throw std::invalid_argument("edges: arrays of different lengths");
+  }
+  std::vector<RatedEdge> edges;
+  edges.reserve(from.size());
+  for (py::ssize_t e = 0; e < from.size(); ++e) {
+    edges.push_back({from.data()[e], to.data()[e], rate.data()[e]});
+  }
+  return {nodes, std::move(edges)};
+}
+
+std::tuple<py::array_t<double>, double, int> loadsOf(const ShortestPathLoads& paths,
+                                                     const Array<int32_t>& targets,
+                                                     const Array<double>& weights,
+                                                     const Array<double>& sent,
+                                                     const Array<double>& lengths) {
+  PathLoads found;
+  {
+    const auto goals = listOf(targets);
+    const auto goal_weights = listOf(weights), from_nodes = listOf(sent), by = listOf(lengths);
+    py::gil_scoped_release release;
+    found = paths.loads(goals, goal_weights, from_nodes, by);
+  }
+  return {py::array_t<double>(found.load.size(), found.load.data()), found.length, found.farthest};
+}
+
+std::pair<py::array_t<double>, std::vector<int>> loadsOfPairs(const ShortestPathLoads& paths,
+                                                              const Array<int32_t>& sources,
+                                                              const Array<int32_t>& targets,
+                                                              const Array<double>& bytes) {
+  if (targets.size() != sources.size() || bytes.size() != sources.size()) {
+    throw std::invalid_argument("pairs: arrays of different lengths");
+  }
+  std::vector<PairBytes> pairs;
+  for (py::ssize_t i = 0; i < sources.size(); ++i) {
+    pairs.push_back({sources.data()[i], targets.data()[i], bytes.data()[i]});
+  }
+  std::pair<std::vector<double>, std::vector<int>> found;
+  {
+    py::gil_scoped_release release;
+    found = paths.ofPairs(pairs);
+  }
+  return {py::array_t<double>(found.first.size(), found.first.data()), std::move(found.second)};
+}
+
 std::pair<std::vector<std::vector<int>>, Links> best(const RingSearch& search) {
   RingUnion found = search.best();
   return {std::move(found.rings), std::move(found.links)};
@@ -58,6 +112,17 @@ void bindTopology(py::module_& module) {
              "(sum of least hops over all ordered pairs, diameter, pairs without a path)");
   module.def("hop_matrix", &hopMatrix, py::arg("servers"), py::arg("links"),
              "Least hops [source][target] as an int16 array; -1 without a path");
+  py::class_<ShortestPathLoads> loads(
+      module, "ShortestPathLoads", "What edges carry if nodes send over paths of the fewest hops.");
+  loads
+      .def(py::init(&shortestPathLoads), py::arg("nodes"), py::arg("source"), py::arg("target"),
+           py::arg("rate"))
+      .def("loads", &loadsOf, py::arg("targets"), py::arg("weights"), py::arg("sent"),
+           py::arg("lengths"),
+           "(load by edge, length of all that is sent, most hops): node u sends sent[u] weights[i] "
+           "to targets[i], split by rates, or over the least `lengths` where these are not empty");
+  loads.def("of_pairs", &loadsOfPairs, py::arg("sources"), py::arg("targets"), py::arg("bytes"),
+            "(load by edge, hops of every pair) of single pairs of nodes, split by rates");
   py::class_<RingSearch>(module, "RingSearch", "Annealing over unions of rings and links.")
       .def(py::init([](int servers, int symmetry, bool duplex, std::vector<std::vector<int>> rings,
                        Links links, std::vector<int64_t> weights, uint64_t seed) {

@@ -113,10 +113,26 @@ def _networks() -> list[Call]:
         Call("RoutedNetwork.rings", _network().rings, ([0, 1],)),
         Call("network_of_paths", _used_network(_core.network_of_paths), (*paths, ring)),
         Call("hop_summary", _core.hop_summary, (2, links)),
+        Call("ShortestPathLoads", _used_loads,
+             (3, array(0, 1, 1, 2), array(1, 0, 2, 1), array(1.0, 1.0, 2.0, 2.0))),
+        Call("ShortestPathLoads.loads", _loads().loads,
+             (array(0, 2), array(1.0, 2.0), array(1.0, 1.0, 1.0), array(1.0, 1.0, 2.0, 2.0))),
+        Call("ShortestPathLoads.of_pairs", _loads().of_pairs,
+             (array(0, 2), array(1, 0), array(1.0, 2.0))),
         Call("hop_matrix", _core.hop_matrix, (2, links)),
         Call("rerouted", _core.rerouted,
              (3, [(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], [(0, 2, 5.0)], 0.01, 10)),
     ]  # fmt: skip
+
+
+def _loads() -> _core.ShortestPathLoads:
+    ends = np.array([0, 1, 1, 2]), np.array([1, 0, 2, 1])
+    return _core.ShortestPathLoads(3, *ends, np.array([1.0, 1.0, 2.0, 2.0]))
+
+
+def _used_loads(*arguments: Any) -> Any:
+    loads = _core.ShortestPathLoads(*arguments)
+    return loads.of_pairs([0], [1], [1.0])
 
 
 def _used_network(make: Callable[..., _core.RoutedNetwork]) -> Callable[..., Any]:

@@ -35,6 +35,7 @@ ARCHITECTURES: Mapping[str, Build] = {
         "topoopt": "topoopt:build",
         "fat-tree": "fat_tree:build",
         "oversubscribed-fat-tree": "oversubscribed_fat_tree:build",
+        "tapered-fat-tree": "tapered_fat_tree:build",
         "leaf-spine": "leaf_spine:build",
         "rail-only": "rail_only:build",
         "jellyfish": "jellyfish:build",

@@ -1,22 +1,64 @@
 """Dragonfly (Kim et al., ISCA 2008): groups of switches, joined all to all inside and outside.
 
-Balanced: p servers on a switch, a = 2p switches in a group, h = p links of a switch to other
-groups, at most a h + 1 groups. With fewer groups the links between groups are dealt out evenly.
-Routes are minimal; the detour over a random group (Valiant) is not modelled.
+p servers on a switch, a switches in a group, h links of a switch to other groups; balanced, a = 2p
+and h = p. There are at most a h + 1 groups; with fewer the links between groups are dealt out
+evenly. Routes are minimal; the detour over a random group (Valiant) is not modelled. Several
+switches may be parts of one chassis (HammingMesh paper, Appendix C: two of 31 ports in one of 64).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
+from torch_topoopt.architectures.topology import (
+    Medium,
+    Topology,
+    Wires,
+    link_gbps_of,
+    switched,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch_topoopt.plan import Cluster, Demand
 
 
+@dataclass(frozen=True)
+class DragonflyShape:
+    """`groups` groups of `a` switches, each with `p` servers and `h` links to other groups."""
+
+    a: int
+    p: int
+    h: int
+    groups: int
+
+    def group_pairs(self, *, every_port: bool) -> Iterator[tuple[int, int]]:
+        """The groups at the ends of each link between groups: as many for every two as all can
+        have; then, with `every_port`, what is left joins each group to those 1, 2, ... further on,
+        and to the opposite one."""
+        if self.groups < 2:
+            return
+        ports = self.a * self.h
+        most = ports // (self.groups - 1)
+        for a, b in combinations(range(self.groups), 2):
+            for _ in range(most):
+                yield a, b
+        if not every_port:
+            return
+        left = ports - most * (self.groups - 1)
+        for further in range(1, left // 2 + 1):
+            for group in range(self.groups):
+                yield group, (group + further) % self.groups
+        if left % 2 and self.groups % 2 == 0:
+            for group in range(self.groups // 2):
+                yield group, group + self.groups // 2
+
+
+# parameters: each is one choice of the generator, with the name that the papers give it
 def build(
     cluster: Cluster,
     demand: Demand | None = None,
@@ -24,45 +66,73 @@ def build(
     seed: int = 0,
     server_gbps: float | None = None,
     p: int | None = None,
+    a: int | None = None,
+    h: int | None = None,
+    groups: int | None = None,
+    switches_per_chassis: int = 1,
+    every_port: bool = False,
 ) -> Topology:
-    """A Dragonfly with `p` servers on a switch (default: the smallest p that is enough).
+    """A Dragonfly with `p` servers on a switch (default: the smallest p that is enough, balanced).
 
-    Every link has `server_gbps` (default: degree x link rate). `demand` and `seed` change nothing.
-    Raises DocumentError for an invalid cluster and ValueError for a p that is too small.
+    `a` defaults to 2p, `h` to p, `groups` to as few as are enough. Every link has `server_gbps`
+    (default: degree x link rate). Where the ports of a group do not divide evenly among the other
+    groups, those that are left stay dark, or, with `every_port`, join some groups once more.
+    `switches_per_chassis` switches that follow each other in a group are one for cost and cables.
+    Links inside of a group are DACs. `demand` and `seed` change nothing. Raises DocumentError for
+    an invalid cluster and ValueError for a size that does not fit.
     """
-    wires = Wires.of(cluster)
-    p = smallest_p(cluster.servers) if p is None else p
-    if p < 1 or most_servers(p) < cluster.servers:
+    wires = Wires.of(cluster, pair_tables=False)
+    shape = _shape_of(cluster.servers, a, p, h, groups)
+    if switches_per_chassis < 1 or shape.a % switches_per_chassis:
         raise ValueError(
-            f"p: {p} is not enough for {cluster.servers} servers; use {smallest_p(cluster.servers)}"
+            f"switches_per_chassis: {switches_per_chassis} does not divide the {shape.a} switches "
+            "of a group"
         )
     gbps = link_gbps_of(cluster, server_gbps)
-    size = 2 * p  # switches in a group
-    groups = math.ceil(cluster.servers / (p * size))
     first = cluster.servers
     for server in range(cluster.servers):
-        wires.cable(server, first + server // p, gbps)
-    for group in range(groups):
-        for a, b in combinations(range(group * size, (group + 1) * size), 2):
-            wires.cable(first + a, first + b, gbps)
-    _join_groups(wires, first, groups, size, p, gbps)
+        wires.cable(server, first + server // shape.p, gbps)
+    for group in range(shape.groups):
+        for i, j in combinations(range(group * shape.a, (group + 1) * shape.a), 2):
+            one_chassis = i // switches_per_chassis == j // switches_per_chassis
+            medium: Medium = "inside" if one_chassis else "dac"
+            wires.cable(first + i, first + j, gbps, medium=medium)
+    used = [0] * shape.groups
+    for pair in shape.group_pairs(every_port=every_port):
+        ends = [first + group * shape.a + used[group] % shape.a for group in pair]
+        wires.cable(ends[0], ends[1], gbps)
+        for group in pair:
+            used[group] += 1
     return switched(
-        "dragonfly", cluster, wires, nodes=first + groups * size, switch_ports=p + size - 1 + p
+        "dragonfly",
+        cluster,
+        wires,
+        nodes=first + shape.groups * shape.a,
+        switch_ports=shape.p + shape.a - 1 + shape.h,
     )
 
 
-def _join_groups(wires: Wires, first: int, groups: int, size: int, h: int, gbps: float) -> None:
-    """As many cables between every two groups, dealt to the switches in turn."""
-    if groups < 2:
-        return
-    cables = size * h // (groups - 1)  # between every two groups
-    used = [0] * groups
-    for a, b in combinations(range(groups), 2):
-        for _ in range(cables):
-            ends = [first + group * size + used[group] % size for group in (a, b)]
-            wires.cable(ends[0], ends[1], gbps)
-            used[a] += 1
-            used[b] += 1
+def _shape_of(
+    servers: int, a: int | None, p: int | None, h: int | None, groups: int | None
+) -> DragonflyShape:
+    """The defaults filled in; ValueError for what is below 1 or not enough."""
+    least = smallest_p(servers)
+    if p is None:
+        p = least
+    elif a is None and h is None and (p < 1 or most_servers(p) < servers):
+        raise ValueError(f"p: {p} is not enough for {servers} servers; use {least}")
+    a = 2 * p if a is None else a
+    h = p if h is None else h
+    for name, size in (("a", a), ("p", p), ("h", h)):
+        if size < 1:
+            raise ValueError(f"{name}: {size} is not at least 1")
+    groups = math.ceil(servers / (a * p)) if groups is None else groups
+    if not servers <= groups * a * p or groups > a * h + 1:
+        raise ValueError(
+            f"groups: {groups} groups of {a} x {p} servers are not enough for {servers} servers, "
+            f"or more than the {a * h + 1} that {a} x {h} links reach"
+        )
+    return DragonflyShape(a, p, h, groups)
 
 
 def most_servers(p: int) -> int:

@@ -11,6 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import (
+    Medium,
     ServerGrid,
     Topology,
     Wires,
@@ -33,27 +34,41 @@ def build(
     *,
     seed: int = 0,
     dimensions: Dimensions | None = None,
+    board: Dimensions | None = None,
+    planes: int = 1,
 ) -> Topology:
     """A torus of `dimensions` (default: the one of at most degree/2 with the least diameter).
 
-    A dimension of two joins its servers by two cables, or by one if ports are short. `demand` and
-    `seed` change nothing. Raises DocumentError for an invalid cluster, and ValueError for
-    dimensions that do not multiply to the number of servers, or that need more ports than it has.
+    A dimension of two joins its servers by two cables, or by one if ports are short. `board` is how
+    many servers a board has along each dimension: they are joined by its traces, all others by
+    DACs. `planes` tori that are alike share the ports out; the one that is built has the rates of
+    all. `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster, and
+    ValueError for dimensions that do not multiply to the number of servers, or that need more ports
+    than it has, boards that do not divide them, or no plane.
     """
-    wires = Wires.of(cluster)
+    wires = Wires.of(cluster, pair_tables=False)
+    if planes < 1:
+        raise ValueError(f"planes: {planes} is not at least 1")
+    degree = cluster.degree // planes
     if dimensions is None:
-        dimensions = default_dimensions(cluster.servers, cluster.degree // 2)
-    twofold = _cables_of_two(cluster, dimensions)
+        dimensions = default_dimensions(cluster.servers, degree // 2)
+    twofold = _cables_of_two(cluster.servers, degree, dimensions)
+    sides = tuple(1 for _ in dimensions) if board is None else board
+    if len(sides) != len(dimensions) or any(
+        side < 1 or size % side for side, size in zip(sides, dimensions, strict=True)
+    ):
+        raise ValueError(f"board: {sides} does not divide the dimensions {dimensions}")
+    gbps = planes * cluster.link_gbps
     strides = [math.prod(dimensions[i + 1 :]) for i in range(len(dimensions))]
     for place in product(*(range(size) for size in dimensions)):
         server = sum(x * stride for x, stride in zip(place, strides, strict=True))
-        for x, size, stride in zip(place, dimensions, strides, strict=True):
+        for x, size, stride, side in zip(place, dimensions, strides, sides, strict=True):
             if size > 2 or (size == 2 and x == 0):
                 count = twofold if size == 2 else 1
-                wires.cable(
-                    server, server + ((x + 1) % size - x) * stride, cluster.link_gbps, count
-                )
-    grid = ServerGrid(*dimensions) if len(dimensions) == 2 else None
+                medium: Medium = "dac" if (x + 1) % side == 0 else "trace"
+                other = server + ((x + 1) % size - x) * stride
+                wires.cable(server, other, gbps, count, medium)
+    grid = ServerGrid(*dimensions, *sides) if len(dimensions) == 2 else None
     rings = _rings(dimensions, wires, twofold)
     return direct("torus", cluster, wires, rings=rings, grid=grid)
 
@@ -73,18 +88,18 @@ def _factorisations(servers: int, largest: int, count: int) -> list[Dimensions]:
     return found
 
 
-def _cables_of_two(cluster: Cluster, dimensions: Dimensions) -> int:
+def _cables_of_two(servers: int, degree: int, dimensions: Dimensions) -> int:
     """Cables of a dimension of two; raises ValueError where there are too few ports at all."""
     text = " x ".join(map(str, dimensions))
-    if min(dimensions, default=0) < 1 or math.prod(dimensions) != cluster.servers:
-        raise ValueError(f"dimensions: {text} is not {cluster.servers} servers")
+    if min(dimensions, default=0) < 1 or math.prod(dimensions) != servers:
+        raise ValueError(f"dimensions: {text} is not {servers} servers")
     twos = dimensions.count(2)
     longer = 2 * sum(1 for size in dimensions if size > 2)
-    if (needed := longer + twos) > cluster.degree:
+    if (needed := longer + twos) > degree:
         raise ValueError(
-            f"dimensions: {text} needs {needed} ports per server; the degree is {cluster.degree}"
+            f"dimensions: {text} needs {needed} ports per server; the degree is {degree}"
         )
-    return 2 if longer + 2 * twos <= cluster.degree else 1
+    return 2 if longer + 2 * twos <= degree else 1
 
 
 def _rings(dimensions: Dimensions, wires: Wires, twofold: int) -> tuple[Ring, ...]:
