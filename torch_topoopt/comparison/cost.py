@@ -126,7 +126,10 @@ def price_at(table: Table, gbps: float) -> float:
 
 def parts_of(topology: Topology) -> Parts:
     """The parts of `topology`. Cables between two servers, or two switches, run through the
-    optics of the topology if it has any; those between a server and a switch never do."""
+    optics of the topology if it has any; those between a server and a switch never do. Traces of
+    a board, and what is inside of a chassis, are no parts."""
+    cables = tuple(link for link in topology.links if link.medium not in ("trace", "inside"))
+    topology = replace(topology, links=cables)
     servers = topology.servers
     out: Counter[tuple[int, float, str]] = Counter()
     into: Counter[tuple[int, float, str]] = Counter()

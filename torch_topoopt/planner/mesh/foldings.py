@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -60,16 +62,12 @@ class Folding:
             )
         row_steps = _steps([axis.rows for axis in self.axes], self.down)
         column_steps = _steps([axis.columns for axis in self.axes], self.across)
-        sizes = [range(axis.rows * axis.columns) for axis in reversed(self.axes)]
-        order = []
-        for outer_first in itertools.product(*sizes):
-            row = column = 0
-            for i, index in enumerate(reversed(outer_first)):
-                there = self.axes[i].place(index)
-                row += there[0] * row_steps[i]
-                column += there[1] * column_steps[i]
-            order.append(grid.number(row, column))
-        return tuple(order)
+        servers = np.zeros(1, dtype=np.int64)
+        for axis, row_step, column_step in zip(self.axes, row_steps, column_steps, strict=True):
+            places = np.array([axis.place(i) for i in range(axis.rows * axis.columns)])
+            steps = np.array([row_step * grid.columns, column_step])
+            servers = ((places @ steps)[:, None] + servers[None, :]).ravel()
+        return tuple(servers.tolist())
 
     def __str__(self) -> str:
         """Such as "2 x 2; 8 x 12, turning": rows x columns of each axis, the inner one first."""

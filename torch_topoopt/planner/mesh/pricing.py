@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import FoldedPairs, Routes, ring_hops
@@ -60,9 +62,12 @@ class GridPricing:
     @cached_property
     def distances(self) -> NDArray[np.int64]:
         """Least hops between any two servers, [source, target]."""
-        count = self.topology.servers
-        into = [self._routes.distances_to(target)[:count] for target in range(count)]
-        return np.stack(into, axis=1)
+        count, nodes = self.topology.servers, self.topology.nodes
+        ends = np.array([(link.source, link.target) for link in self.topology.links]).T
+        links = csr_array((np.ones(ends.shape[1]), tuple(ends)), shape=(nodes, nodes))
+        hops = shortest_path(links, unweighted=True, indices=range(count))
+        found: NDArray[np.int64] = hops[:, :count].astype(np.int64)
+        return found
 
     def asked(self, strategy: Strategy) -> Demand:
         """The demand of `strategy`, in its own numbers; raises ValueError if it does not fit."""

@@ -110,7 +110,7 @@ def _ranked(pricing: GridPricing, strategy: Strategy) -> Iterator[tuple[str, Ord
         for i, (_, order) in enumerate(candidates)
         for places in (np.array(order),)
     )
-    first = [("in the order of numbers", row_major(grid).order(grid))]
+    first = [("as searched", row_major(grid).order(grid))]
     if grid.board_rows * grid.board_columns > 1:
         first.append(("board by board", by_boards(grid).order(grid)))
     for text, order in (*first, *(candidates[i] for _, i in ranked[:_PRICED])):
