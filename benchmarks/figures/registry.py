@@ -15,6 +15,7 @@ _MODULES = (
     "costs",
     "dedicated",
     "heatmaps",
+    "hx_workloads",
     "moving",
     "paths",
     "route_control",
@@ -38,9 +39,11 @@ def all_figures() -> dict[str, Figure]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Tables after figures, route control last; 2 before 11a before 11b."""
+    """Tables after figures, then other papers': route control, HammingMesh; 2 before 11a before
+    11b."""
     digits = "".join(c for c in name if c.isdigit())
-    group = 2 if name.startswith("route-") else int(not name[0].isdigit())
+    others = [i for i, start in enumerate(("route-", "hx-"), 2) if name.startswith(start)]
+    group = others[0] if others else int(not name[0].isdigit())
     return group, int(digits or 99), name
 
 
