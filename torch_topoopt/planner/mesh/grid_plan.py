@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 MOST_SEARCHED = 256  # servers whose pairs are all routed for a search
 _KEPT = 2  # strategies of each search
 _PLACED = 3  # strategies whose order of servers is searched
+_FEW = 64  # servers; on more, one strategy is placed, and starts are left to the search
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,22 @@ def plan_on_grid(
     Searches begin at `starts`, in logical numbers; without any, or on more than 256 servers, none
     is made. `known` strategies, on servers of `topology`, are considered, too. `options` say what
     may be split and for how long is searched, as in `planner.plan`. The plan is never slower than
-    any of these strategies without placement. The same arguments give the same plan.
+    what is known or found without placement. The same arguments give the same plan.
 
     Raises ValueError for a topology without a grid, or no strategy at all, and as `planner.plan`.
     """
     pricing = GridPricing(op_graph, cluster, topology, micro_batches)
-    candidates = dict.fromkeys((*known, *starts))
-    if starts and topology.servers <= MOST_SEARCHED and options.strategy is None:
+    few = topology.servers <= _FEW
+    searched = starts and topology.servers <= MOST_SEARCHED and options.strategy is None
+    candidates = dict.fromkeys((*known, *(() if searched and not few else starts)))
+    if searched:
         search = _NumberedSearch(pricing, options, tuple(starts))
         for order in _numberings(pricing.grid):
-            candidates.update(dict.fromkeys(search.found(order)))
+            candidates.update(dict.fromkeys(search.found(order, with_starts=few)))
     if not candidates:
         raise ValueError("strategy: none to begin at, and none that is known")
     without = min((naive(pricing, s) for s in candidates), key=lambda placed: placed.iteration_s)
-    fastest = sorted(candidates, key=pricing.seconds)[:_PLACED]
+    fastest = sorted(candidates, key=pricing.seconds)[: _PLACED if few else 1]
     tried = [best_order(pricing, strategy) for strategy in fastest]
     best = min((without, *tried), key=lambda placed: placed.iteration_s)
     wired = pricing.with_rings(best.strategy) if best.natural_rings else topology
@@ -141,8 +144,8 @@ class _NumberedSearch:
             optimizer_factor=options.optimizer_factor,
         )
 
-    def found(self, order: Order) -> list[Strategy]:
-        """The best strategies, on servers of the grid."""
+    def found(self, order: Order, *, with_starts: bool) -> list[Strategy]:
+        """The best strategies, on servers of the grid, and where the search began."""
         options, servers = self._options, self._pricing.cluster.servers
         problem = self._problem.changed(self._network(order), self._starts)
         starts = tuple(dict.fromkeys((*self._starts, *expert_starts(problem))))
@@ -154,7 +157,7 @@ class _NumberedSearch:
         )
         evaluations = options.evaluations_of(self._pricing.op_graph, servers)
         best = [c.strategy for c in chains.run(evaluations).candidates[:_KEPT]]
-        return [moved(strategy, order) for strategy in (*best, *starts)]
+        return [moved(strategy, order) for strategy in (*best, *(starts if with_starts else ()))]
 
     def _network(self, order: Order) -> _core.RoutedNetwork:
         """All pairs, and natural rings of the sets that a search proposes."""
