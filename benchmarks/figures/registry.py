@@ -15,6 +15,7 @@ _MODULES = (
     "costs",
     "dedicated",
     "heatmaps",
+    "hx_table",
     "hx_workloads",
     "moving",
     "paths",
@@ -39,11 +40,10 @@ def all_figures() -> dict[str, Figure]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Tables after figures, then other papers': route control, HammingMesh; 2 before 11a before
-    11b."""
+    """Tables after figures, other papers last; 2 before 11a before 11b."""
     digits = "".join(c for c in name if c.isdigit())
-    others = [i for i, start in enumerate(("route-", "hx-"), 2) if name.startswith(start)]
-    group = others[0] if others else int(not name[0].isdigit())
+    other = [i for i, paper in enumerate(("route-", "hx-")) if name.startswith(paper)]
+    group = 2 + other[0] if other else int(not name[0].isdigit())
     return group, int(digits or 99), name
 
 

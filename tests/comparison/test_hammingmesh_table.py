@@ -29,9 +29,11 @@ from torch_topoopt.comparison.cable_cost import CableParts, CablePrices, cable_p
 from torch_topoopt.comparison.hammingmesh import (
     SIZES,
     TABLE_II,
+    TableNetwork,
     TableRow,
     all_reduce_seconds,
     networks,
+    shifted_share,
     table,
 )
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
@@ -114,9 +116,18 @@ def test_bandwidths_are_parts_of_what_is_injected(size: Size) -> None:
         if row.best_global_percent is not None:
             assert row.ours.global_percent <= row.best_global_percent * (1 + 1e-9)
             assert row.best_global_percent <= 100 + 1e-6
+        if row.shifted_global_percent is not None:
+            assert 0 < row.shifted_global_percent <= 100 + 1e-6
     tree = rows(size)["nonblocking fat tree"]
     assert tree.ours.global_percent == pytest.approx(100)
     assert (tree.ours.global_saving, tree.ours.allreduce_saving) == (1.0, 1.0)
+
+
+def test_all_shifts_of_a_ring_alone_take_as_long_as_their_longest_ways() -> None:
+    """Shift k of a ring of 8 loads every link of one direction with k, of both with half of 4."""
+    ring = torus.build(Cluster(8, 2, 100.0), dimensions=(8,))
+    network = TableNetwork("ring", ring, TABLE_II["small"]["2D torus"])
+    assert shifted_share(network, shifts=7) == pytest.approx(7 / (1 + 2 + 3 + 2 + 3 + 2 + 1) / 2)
 
 
 def test_savings_are_bandwidth_over_cost_as_printed() -> None:

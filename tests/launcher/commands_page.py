@@ -52,8 +52,8 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--controller": {"probe": "it is reported to, not followed"},
     "--degree": {"alltoall": "circuits are directed, and one is enough"},
-    "--evaluations": {"compare": "two searches, and seventeen networks to price after them"},
-    "--rounds": {"compare": "two searches, and seventeen networks to price after them"},
+    "--evaluations": {"compare": "two searches, and all networks to price after them"},
+    "--rounds": {"compare": "two searches, and all networks to price after them"},
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
     "--flows": {"assign": "flows to route, and it needs them"},
     "--host": {
