@@ -9,6 +9,7 @@ from figures.cell import Cell
 from figures.figure import Figure, Made, Quantity
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     from figures.figure import Results
@@ -102,30 +103,12 @@ def _make(results: Results, quick: bool) -> Made:
         rows.setdefault(p["workload"], {})[p["network"]] = row
 
     def draw(canvas: Canvas) -> None:
-        panels = canvas.subplots(1, len(rows), squeeze=False)[0]
-        for axes, (workload, of_job) in zip(panels, rows.items(), strict=True):
-            names = list(of_job)
-            series = {
-                "ours": [1e3 * of_job[n]["iteration_s"] for n in names],
-                "ours, in order of numbers": [1e3 * of_job[n]["in_order_s"] for n in names],
-                "paper": [_PAPER_MS[workload].get(n) for n in names],
-            }
-            for i, (label, values) in enumerate(series.items()):
-                known = [(y, v) for y, v in enumerate(values) if v is not None]
-                axes.barh(
-                    [y + (i - 1) * 0.27 for y, _ in known],
-                    [v for _, v in known],
-                    height=0.25,
-                    color=plots.colour(i),
-                    label=label,
-                )
-            axes.set_yticks(range(len(names)), [_SHORT[n] for n in names])
-            axes.invert_yaxis()
-            compute_ms = 1e3 * of_job[names[0]]["compute_s"]
-            axes.axvline(compute_ms, color="black", linewidth=0.8, linestyle=":")
-            axes.set_xlabel("ms of an iteration")
-            axes.set_title(workload, fontsize=9)
-        plots.legend_below(canvas, panels[0])
+        above, below = canvas.subplots(2, len(rows), squeeze=False)
+        for times, savings, workload in zip(above, below, rows, strict=True):
+            _draw_times(times, workload, rows[workload])
+            _draw_savings(savings, rows[workload])
+        below[0].legend(fontsize=7, loc="lower right")
+        plots.legend_below(canvas, above[0])
 
     quantities = []
     csv = []
@@ -158,7 +141,47 @@ def _make(results: Results, quick: bool) -> Made:
             )
     if set(_NETWORKS) <= set(rows.get("ResNet-152", ())):
         quantities += _stated_savings(rows["ResNet-152"])
-    return Made(csv, draw, quantities, (max(4.0, 2.6 * len(rows)), 4.4))
+    return Made(csv, draw, quantities, (max(4.0, 2.6 * len(rows)), 7.4))
+
+
+def _draw_times(axes: Axes, workload: str, of_job: dict[str, dict[str, Any]]) -> None:
+    names = list(of_job)
+    series = {
+        "ours": [1e3 * of_job[n]["iteration_s"] for n in names],
+        "ours, in order of numbers": [1e3 * of_job[n]["in_order_s"] for n in names],
+        "paper": [_PAPER_MS[workload].get(n) for n in names],
+    }
+    for i, (label, values) in enumerate(series.items()):
+        known = [(y, v) for y, v in enumerate(values) if v is not None]
+        axes.barh(
+            [y + (i - 1) * 0.27 for y, _ in known],
+            [v for _, v in known],
+            height=0.25,
+            color=plots.colour(i),
+            label=label,
+        )
+    axes.set_yticks(range(len(names)), [_SHORT[n] for n in names])
+    axes.invert_yaxis()
+    axes.axvline(1e3 * of_job[names[0]]["compute_s"], color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("ms of an iteration")
+    axes.set_title(workload, fontsize=9)
+
+
+def _draw_savings(axes: Axes, of_job: dict[str, dict[str, Any]]) -> None:
+    """Of both meshes against all others, as figure 15."""
+    names = list(of_job)
+    for i, mesh in enumerate(name for name in _MESHES if name in of_job):
+        axes.barh(
+            [y + (i - 0.5) * 0.4 for y in range(len(names))],
+            [_saving(of_job, mesh, n) for n in names],
+            height=0.38,
+            color=plots.colour(3 + i),
+            label=_SHORT[mesh],
+        )
+    axes.set_yticks(range(len(names)), [_SHORT[n] for n in names])
+    axes.invert_yaxis()
+    axes.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("cost saving against it")
 
 
 def _overhead_ms(row: dict[str, Any]) -> float:
