@@ -144,6 +144,11 @@ def test_what_an_architecture_cannot_be_is_a_note(
     assert "degree: 2 is too small for a kautz" in capsys.readouterr().err
 
 
+def test_papers_have_no_iteration_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--paper", "hammingmesh", "--same-time", "torus"]) == 2
+    assert "same-time: belongs to a MODEL" in capsys.readouterr().err
+
+
 def test_the_cheaper_way_to_the_same_time_by_both_lists_of_prices(
     op_graph_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,6 +145,22 @@ def compare(
             impossible[name] = best
         else:
             found[name] = best
+    return _comparison(found, plan, tree_gbps, impossible)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The best of one architecture."""
+
+    row: Compared
+    strategy: Strategy
+    topology: Topology
+    grid_plan: GridPlan | None = None
+
+
+def _comparison(
+    found: Mapping[str, _Found], plan: Plan, tree_gbps: float | None, impossible: dict[str, str]
+) -> Comparison:
     if not found:
         raise ValueError(next(iter(impossible.values())))
     return Comparison(
@@ -156,16 +172,6 @@ def compare(
         {name: best.topology for name, best in found.items()},
         {name: best.grid_plan for name, best in found.items() if best.grid_plan is not None},
     )
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The best of one architecture."""
-
-    row: Compared
-    strategy: Strategy
-    topology: Topology
-    grid_plan: GridPlan | None = None
 
 
 @dataclass(frozen=True)
