@@ -19,12 +19,15 @@ from torch_topoopt.architectures import (
     hyperx,
     leaf_spine,
     oversubscribed_fat_tree,
+    tapered_fat_tree,
     topoopt_tors,
     torus,
     xpander,
 )
 from torch_topoopt.architectures.routing import PairLoads, Routes, lower_topology, ring_hops
 from torch_topoopt.architectures.topology import NodeLink, NodePath, Topology
+from torch_topoopt.comparison.cable_cost import cable_parts
+from torch_topoopt.comparison.cost import capital_cost, parts_of
 from torch_topoopt.plan import BYTES_PER_GBPS, Cluster, Demand, GroupDemand, PairDemand, Ring
 from torch_topoopt.plan.codec import DocumentError
 
@@ -148,6 +151,27 @@ class TestContract:
             assert sum(ring.share for ring in rings) == pytest.approx(1)
             assert len(ring_hops(network, group)) >= len(group)
 
+    def test_its_ports_are_enough_and_its_cost_is_that_of_its_parts(
+        self, name: str, servers: int, degree: int
+    ) -> None:
+        topology = built(name, servers, degree)
+        ports = Counter(link.source for link in topology.links)
+        for node, used in ports.items():
+            assert used <= (topology.server_ports if node < servers else topology.switch_ports)
+        price = capital_cost(topology, cluster_of(servers, degree))
+        if price is not None and name != "ideal-switch":  # which is priced as a fat-tree
+            assert price == parts_of(topology).cost()
+            assert price.total == pytest.approx(sum(vars(price).values()))
+        if topology.optics != "none" or not topology.duplex:
+            with pytest.raises(ValueError, match="without a price here"):
+                cable_parts(topology, GBPS)
+            return
+        parts = cable_parts(topology, GBPS)
+        lanes = sum(math.ceil(link.gbps / GBPS - 1e-9) for link in topology.links)
+        assert 2 * (parts.dacs + parts.aocs + parts.traces) == lanes
+        assert parts.switches >= topology.switches
+        assert parts.cost() == 14280 * parts.switches + 603 * parts.aocs + 272 * parts.dacs
+
 
 def bisection_gbps(topology: Topology) -> float:
     """The rate at which the lower half of the servers can send to the upper half at once."""
@@ -235,6 +259,52 @@ def test_core_tapering_keeps_the_bandwidth_inside_a_pod() -> None:
     tree = fat_tree.build(cluster_of(16), core_taper=0.5)
     assert bisection_gbps(tree) == 4 * 4 * GBPS
     assert tree.switches == 8 + 8 + 2
+
+
+@pytest.mark.parametrize(("servers", "radix", "taper"), [(15, 8, 0.5), (100, 8, 0.5), (90, 8, 1)])
+def test_leaves_of_a_tapered_fat_tree_share_their_ports_out(
+    servers: int, radix: int, taper: float
+) -> None:
+    tree = tapered_fat_tree.build(cluster_of(servers), radix=radix, taper=taper)
+    up = 4 if taper == 1 else 3  # of 8 ports: at least half of the others
+    ports = Counter(link.source for link in tree.links)
+    below = Counter(link.target for link in tree.links if link.source < servers)
+    assert max(below.values()) == radix - up
+    assert {ports[leaf] - count for leaf, count in below.items()} == {up}
+    if taper == 1:
+        assert bisection_gbps(tree) == servers // 2 * 4 * GBPS
+    assert hops(tree) == (4 if servers == 15 else 6)
+
+
+def test_a_tapered_fat_tree_has_the_smallest_radix_that_two_levels_need() -> None:
+    assert tapered_fat_tree.smallest_radix(32, 1.0) == 8
+    assert tapered_fat_tree.smallest_radix(33, 1.0) == 10
+    assert tapered_fat_tree.smallest_radix(16384, 1.0) == 64
+    assert tapered_fat_tree.build(cluster_of(33), taper=1.0).switch_ports == 10
+
+
+def test_a_dragonfly_of_any_size_uses_every_port_where_asked() -> None:
+    cluster = cluster_of(48)
+    shape = {"p": 2, "a": 4, "h": 3, "groups": 6}
+    dark = dragonfly.build(cluster, **shape)
+    lit = dragonfly.build(cluster, every_port=True, **shape)
+    for topology, between in ((dark, 2), (lit, 12 / 5)):
+        cables = Counter(
+            (link.source - 48) // 4
+            for link in topology.links
+            if min(link.source, link.target) >= 48
+            and (link.source - 48) // 4 != (link.target - 48) // 4
+        )
+        assert set(cables.values()) == {5 * between}
+    assert max(Counter(link.source for link in lit.links).values()) == lit.switch_ports == 8
+
+
+def test_tori_of_boards_have_traces_and_planes() -> None:
+    topology = torus.build(cluster_of(24, 8), dimensions=(6, 4), board=(3, 2), planes=2)
+    traces = [link for link in topology.links if link.medium == "trace"]
+    assert len(traces) == 2 * 4 * (2 * 2 + 3)  # of four boards
+    assert all(abs(link.source - link.target) in (1, 4) for link in traces)
+    assert {link.gbps for link in topology.links} == {2 * GBPS}
 
 
 @pytest.mark.parametrize(("radix", "servers"), [(4, 8), (8, 32), (16, 128)])
@@ -388,6 +458,14 @@ def test_tors_are_wired_like_servers_and_rings_stay_long_in_a_tor() -> None:
         (lambda: torus.build(cluster_of(27, 4), dimensions=(3, 3, 3)), "dimensions: 3 x 3 x 3"),
         (lambda: hyperx.build(cluster_of(4), shape=(0, 4)), "shape: "),
         (lambda: dragonfly.build(cluster_of(73), p=2), "p: 2"),
+        (lambda: dragonfly.build(cluster_of(72), p=2, a=4, h=1, groups=9), "groups: 9 groups of 4"),
+        (lambda: dragonfly.build(cluster_of(8), p=0, a=2, h=1), "p: 0 is not at least 1"),
+        (lambda: dragonfly.build(cluster_of(8), switches_per_chassis=3), "switches_per_chassis: 3"),
+        (lambda: tapered_fat_tree.build(cluster_of(80), radix=7), "radix: 7 is not even"),
+        (lambda: tapered_fat_tree.build(cluster_of(200), radix=8), "it takes 160"),
+        (lambda: tapered_fat_tree.build(cluster_of(8), taper=1.5), "taper: 1.5 is not above 0"),
+        (lambda: torus.build(cluster_of(12), planes=0), "planes: 0 is not at least 1"),
+        (lambda: torus.build(cluster_of(12), board=(5, 1)), "board: .5, 1. does not divide"),
         (lambda: topoopt_tors.build(cluster_of(8), servers_per_tor=0), "servers_per_tor: 0"),
         (lambda: ARCHITECTURES["jellyfish"](cluster_of(4, 4)), "degree: 4"),
         (lambda: ARCHITECTURES["xpander"](Cluster(11, 3, 1.0)), "servers: 11"),

@@ -50,6 +50,7 @@ TABLE_2 = Prices()
 FIBRE_M = 500.0
 _PORTS_PER_NIC = 2
 _LANE_GBPS = 100.0
+_PARTLESS = ("trace", "inside")
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,14 @@ def price_at(table: Table, gbps: float) -> float:
 
 def parts_of(topology: Topology) -> Parts:
     """The parts of `topology`. Cables between two servers, or two switches, run through the
-    optics of the topology if it has any; those between a server and a switch never do. Traces of
-    a board, and what is inside of a chassis, are no parts."""
-    cables = tuple(link for link in topology.links if link.medium not in ("trace", "inside"))
-    topology = replace(topology, links=cables)
+    optics of the topology if it has any; those between a server and a switch never do. Traces of a
+    board, and what is inside of a chassis, are no parts."""
     servers = topology.servers
     out: Counter[tuple[int, float, str]] = Counter()
     into: Counter[tuple[int, float, str]] = Counter()
     for link in topology.links:
+        if link.medium in _PARTLESS:
+            continue
         mixed = (link.source < servers) != (link.target < servers)
         way: str = "plain" if mixed or topology.optics == "none" else topology.optics
         out[link.source, link.gbps, way] += 1
@@ -172,6 +173,8 @@ def _plain_fibres(topology: Topology) -> tuple[Counter[float], int]:
     ends: Counter[float] = Counter()
     between_servers = 0
     for link in topology.links:
+        if link.medium in _PARTLESS:
+            continue
         at_switch = (link.source >= servers) + (link.target >= servers)
         if at_switch == 1 or (at_switch == 2 and topology.optics == "none"):
             ends[link.gbps] += 1
