@@ -91,6 +91,13 @@ class GroupConfig:
     @circuits.setter
     def circuits(self, arg0: CircuitClient) -> None: ...
     @property
+    def grid(self) -> list[list[int]]:
+        """
+        Rows of the same members, where their servers form a torus; empty: none.
+        """
+    @grid.setter
+    def grid(self, arg0: collections.abc.Sequence[collections.abc.Sequence[int]]) -> None: ...
+    @property
     def rank(self) -> int: ...
     @property
     def ranks(self) -> list[int]: ...

@@ -151,6 +151,8 @@ void bindConfigs(py::module_& module) {
       .def_readonly("ranks", &GroupConfig::ranks)
       .def_readonly("servers", &GroupConfig::servers)
       .def_readonly("rings", &GroupConfig::rings)
+      .def_readwrite("grid", &GroupConfig::grid,
+                     "Rows of the same members, where their servers form a torus; empty: none.")
       .def_readwrite("name", &GroupConfig::name)
       .def_readwrite("channel", &GroupConfig::channel)
       .def_readwrite("cost", &GroupConfig::cost)

@@ -305,10 +305,14 @@ void Group::addCounters(std::vector<RingCounters>& list, const GroupLayout& layo
       list.begin(), list.end(), [](const RingCounters& other) { return other.kind == "ring"; }));
   for (int part = 0; part < numbers.count; ++part) {
     RingCounters entry;
-    entry.kind = part < numbers.trees ? "ring" : part < numbers.direct ? "tree" : "direct";
+    entry.kind = part < numbers.trees    ? "ring"
+                 : part < numbers.direct ? "tree"
+                 : part < numbers.torus  ? "direct"
+                                         : "torus";
     entry.index = part < numbers.trees    ? rings
                   : part < numbers.direct ? part - numbers.trees
-                                          : part - numbers.direct;
+                  : part < numbers.torus  ? part - numbers.direct
+                                          : part - numbers.torus;
     if (part < numbers.trees) {
       for (const int member : layout.rings()[part].servers) {
         entry.ranks.push_back(config_.ranks[member]);

@@ -43,11 +43,13 @@ struct GroupConfig {
   int rank = 0;                   // of this process in the group
   std::vector<int> ranks;         // members, as ranks of the endpoint
   std::vector<plan::Ring> rings;  // over the first members of the servers, as 0..ranks.size()-1
+  plan::Grid grid{};              // of the same members, if they form a torus
   std::vector<int> servers{};     // of each member; empty if all are different
   int segment_fd = -1;            // memory that all members share; -1: collectives go over links
   std::shared_ptr<const HopTable> hops{};  // between servers; nullptr if all are neighbours
   CostModel cost{};                        // the same on all members
-  std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling
+  std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling,
+                                  // torus
   // Of a group whose member i is server i's only rank, over links: all-to-alls may move circuits.
   std::shared_ptr<CircuitClient> circuits{};
   std::chrono::milliseconds scratch_idle{5000};  // after which unused scratch memory is freed
@@ -70,7 +72,7 @@ struct ExchangeKind {
 
 // What a ring or a tree of a group has done, for the statistics.
 struct RingCounters : PartCounters {
-  std::string kind;        // "ring", "tree" or "direct"
+  std::string kind;        // "ring", "tree", "direct" or "torus"
   int index = 0;           // among those of its kind
   std::vector<int> ranks;  // of a ring: those of the endpoint that it visits, in its order
 };

@@ -37,8 +37,8 @@ LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
                  [this](std::exception_ptr error) { onOperationDone(error); }),
       scratch_(endpoint_->reactor(), config_.scratch_idle) {
   versions_[0].schedules = std::make_shared<ScheduleCache>(
-      GroupLayout(size(), config_.rings, config_.servers, config_.hops), config_.rank, config_.cost,
-      algorithmNamed(config_.algorithm));
+      GroupLayout(size(), config_.rings, config_.servers, config_.hops, config_.grid), config_.rank,
+      config_.cost, algorithmNamed(config_.algorithm));
 }
 
 uint64_t LinkGroup::sequenceNumber() const {

@@ -6,11 +6,13 @@
 #include <stdexcept>
 
 #include "plan/direct_schedules.h"
+#include "plan/torus_schedules.h"
 
 namespace topoopt {
 namespace {
 
-constexpr const char* kNames[] = {"direct", "ring", "multi_ring", "both_ways", "tree", "doubling"};
+constexpr const char* kNames[] = {"direct", "ring",     "multi_ring", "both_ways",
+                                  "tree",   "doubling", "torus"};
 constexpr size_t kStepBytes = 64 << 10;       // what a tree passes on at a time
 constexpr size_t kDoublingBytes = 256 << 10;  // more is no longer small, and scratch is per round
 
@@ -55,11 +57,12 @@ const char* nameOf(Collective collective) {
 std::optional<Algorithm> algorithmNamed(const std::string& name) {
   if (name == "auto") return std::nullopt;
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kMultiRing, Algorithm::kBothWays,
-                                    Algorithm::kTree, Algorithm::kDoubling}) {
+                                    Algorithm::kTree, Algorithm::kDoubling, Algorithm::kTorus}) {
     if (name == nameOf(algorithm)) return algorithm;
   }
-  throw std::invalid_argument("TOPOOPT_ALGORITHM: '" + name +
-                              "' is not one of auto, ring, multi_ring, both_ways, tree, doubling");
+  throw std::invalid_argument(
+      "TOPOOPT_ALGORITHM: '" + name +
+      "' is not one of auto, ring, multi_ring, both_ways, tree, doubling, torus");
 }
 
 CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
@@ -73,6 +76,15 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
   const std::vector<int>& order = layout.rings()[0].servers;
   for (size_t i = 0; i < order.size(); ++i) {
     ring_hops_ = std::max(ring_hops_, layout.hops(order[i], order[(i + 1) % order.size()]));
+  }
+  const plan::Grid& grid = layout.grid();
+  for (size_t i = 0; i < grid.size(); ++i) {
+    for (size_t j = 0; j < grid[i].size(); ++j) {
+      const int east = grid[i][(j + 1) % grid[i].size()];
+      const int south = grid[(i + 1) % grid.size()][j];
+      grid_hops_[0] = std::max(grid_hops_[0], layout.hops(grid[i][j], east));
+      grid_hops_[1] = std::max(grid_hops_[1], layout.hops(grid[i][j], south));
+    }
   }
 }
 
@@ -91,6 +103,7 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
         list.push_back(Algorithm::kDoubling);
       }
       list.push_back(Algorithm::kTree);
+      if (!layout_.grid().empty()) list.push_back(Algorithm::kTorus);
       break;
     case Collective::kBroadcast:
     case Collective::kReduce:
@@ -165,6 +178,30 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }
 
+// The parts that take rows first and those that take columns first are in the same phase at the
+// same time, on other links; where rows and columns differ in length, the slower ones decide. In
+// each step a server takes a message of every part.
+double CostEstimate::torusSeconds(size_t bytes) const {
+  const std::array<double, 2> size = {static_cast<double>(layout_.grid().front().size()),
+                                      static_cast<double>(layout_.grid().size())};
+  const double others = static_cast<double>(kTorusParts - 1) * model_.alpha_s;
+  const double quarter = static_cast<double>(bytes) / static_cast<double>(kTorusParts);
+  double latency = 0;
+  double first = 0;   // along the line that scatters and gathers
+  double second = 0;  // along the one that reduces between
+  for (size_t line = 0; line < 2; ++line) {
+    const int hops = grid_hops_[line];
+    const double steps = size[line] - 1;
+    latency += 2 * steps * (messageSeconds(hops, 0) + others);
+    const double link_s = 2 * steps / size[line] * quarter * hops * model_.beta_s_per_byte;
+    first = std::max(first, link_s);
+    second = std::max(second, link_s / size[1 - line]);
+  }
+  const double servers = size[0] * size[1];
+  const double reduced = 2 * (servers - 1) / servers * static_cast<double>(bytes);
+  return latency + first + second + reduced * model_.gamma_s_per_byte;
+}
+
 double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t bytes, int directions,
                                  bool reduces) const {
   double latency = 0;
@@ -232,6 +269,7 @@ double CostEstimate::seconds(const Request& request, Algorithm algorithm) const 
       return treeSeconds(trees(request, algorithm), 1, 2, false);
     case Collective::kAllReduce:
       if (algorithm == Algorithm::kDoubling) return doublingSeconds(bytes);
+      if (algorithm == Algorithm::kTorus) return torusSeconds(bytes);
       if (algorithm == Algorithm::kTree) {
         return treeSeconds(trees(request, algorithm), bytes, 2, true);
       }

@@ -31,7 +31,7 @@ namespace topoopt {
 
 using plan::CostModel;
 
-enum class Algorithm : uint8_t { kDirect, kRing, kMultiRing, kBothWays, kTree, kDoubling };
+enum class Algorithm : uint8_t { kDirect, kRing, kMultiRing, kBothWays, kTree, kDoubling, kTorus };
 const char* nameOf(Algorithm algorithm);
 
 // "auto" is no algorithm. Throws std::invalid_argument for a name that is not known.
@@ -75,16 +75,18 @@ class CostEstimate {
   double ringSteps(size_t steps, size_t bytes, double factor, bool reduces, size_t rings) const;
   double treeSeconds(const std::vector<TreeShare>& trees, size_t bytes, int directions,
                      bool reduces) const;
+  double torusSeconds(size_t bytes) const;
   double doublingSeconds(size_t bytes) const;
   double disseminationSeconds() const;
   double messageSeconds(double hops, size_t bytes) const;
 
   const GroupLayout& layout_;
   const CostModel model_;
-  const bool flat_;    // one member per server
-  const bool both_;    // every ring also runs the other way
-  double links_ = 1;   // how many links of one server the rings use together
-  int ring_hops_ = 0;  // the most links between neighbours on the first ring
+  const bool flat_;                 // one member per server
+  const bool both_;                 // every ring also runs the other way
+  double links_ = 1;                // how many links of one server the rings use together
+  int ring_hops_ = 0;               // the most links between neighbours on the first ring
+  std::array<int, 2> grid_hops_{};  // and in a row and a column of the grid
   mutable std::optional<std::array<Tree, 2>> binary_;  // found when it is first asked for
 };
 

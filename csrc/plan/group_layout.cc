@@ -10,8 +10,12 @@
 namespace topoopt {
 
 GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers,
-                         std::shared_ptr<const HopTable> hops)
-    : size_(size), rings_(std::move(rings)), servers_(std::move(servers)), hops_(std::move(hops)) {
+                         std::shared_ptr<const HopTable> hops, plan::Grid grid)
+    : size_(size),
+      rings_(std::move(rings)),
+      grid_(std::move(grid)),
+      servers_(std::move(servers)),
+      hops_(std::move(hops)) {
   const auto members = static_cast<size_t>(size);
   if (servers_.empty()) {
     servers_.resize(members);
@@ -33,12 +37,14 @@ GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<in
   for (const auto& others : others_of_) most_others_ = std::max(most_others_, others.size());
   if (rings_.empty() && leaders_.size() == 1) rings_.push_back({leaders_, 1.0});
   checkRings();
+  checkGrid();
   planned_ = rings_;
 }
 
 GroupLayout GroupLayout::over(std::vector<plan::Ring> rings) const {
   GroupLayout layout = *this;
   layout.rings_ = std::move(rings);
+  layout.grid_.clear();
   layout.checkRings();
   return layout;
 }
@@ -64,6 +70,27 @@ void GroupLayout::checkRings() const {
     if (order == leaders_) continue;
     throw std::invalid_argument("rings[" + std::to_string(r) +
                                 "]: must list the first member of each server once");
+  }
+}
+
+void GroupLayout::checkGrid() const {
+  if (grid_.empty()) return;
+  std::vector<int> order;
+  for (const std::vector<int>& row : grid_) {
+    if (row.size() != grid_.front().size()) {
+      throw std::invalid_argument("grid: rows of " + std::to_string(grid_.front().size()) +
+                                  " and of " + std::to_string(row.size()) +
+                                  " members; all must be equally long");
+    }
+    order.insert(order.end(), row.begin(), row.end());
+  }
+  if (grid_.size() < 2 || grid_.front().size() < 2) {
+    throw std::invalid_argument("grid: " + std::to_string(grid_.size()) + " x " +
+                                std::to_string(grid_.front().size()) + " is not at least 2 x 2");
+  }
+  std::sort(order.begin(), order.end());
+  if (order != leaders_) {
+    throw std::invalid_argument("grid: must list the first member of each server once");
   }
 }
 

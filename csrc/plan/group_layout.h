@@ -16,12 +16,13 @@ class GroupLayout {
  public:
   // `servers` names the server of each member; empty: member i is on server i. `hops` is of the
   // whole network; nullptr if all servers are neighbours. Rings list the leaders of all servers,
-  // each once. Without rings, a group on one server gets a ring of one. Throws
-  // std::invalid_argument, naming what is wrong.
+  // each once, and so does the grid, if there is one. Without rings, a group on one server gets a
+  // ring of one. Throws std::invalid_argument, naming what is wrong.
   GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers = {},
-              std::shared_ptr<const HopTable> hops = nullptr);
+              std::shared_ptr<const HopTable> hops = nullptr, plan::Grid grid = {});
 
-  // The same group over other rings. Throws as the constructor does.
+  // The same group over other rings, because links are lost or slow: it has no grid, whose links
+  // those are. Throws as the constructor does.
   GroupLayout over(std::vector<plan::Ring> rings) const;
 
   int size() const { return size_; }
@@ -29,6 +30,9 @@ class GroupLayout {
   // Those that the group was made with. The orders of what goes over no ring follow these, so that
   // its sums have the same bits whatever becomes of cables.
   const std::vector<plan::Ring>& plannedRings() const { return planned_; }
+
+  // The leaders of all servers by rows and columns of a torus; empty if the group is none.
+  const plan::Grid& grid() const { return grid_; }
 
   // The first member of each server, ascending.
   const std::vector<int>& leaders() const { return leaders_; }
@@ -48,10 +52,12 @@ class GroupLayout {
  private:
   void checkServers() const;
   void checkRings() const;
+  void checkGrid() const;
 
   const int size_;
   std::vector<plan::Ring> rings_;
   std::vector<plan::Ring> planned_;
+  plan::Grid grid_;
   std::vector<int> servers_;
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;
@@ -60,15 +66,17 @@ class GroupLayout {
   size_t most_others_ = 0;
 };
 
-// What the bytes of a group are counted as: each ring, the two trees, and what is sent directly.
+// What the bytes of a group are counted as: each ring, the two trees, what is sent directly, and,
+// where there is a grid, what begins along its rows and along its columns.
 struct Parts {
   int trees;
   int direct;
+  int torus;
   int count;
 };
 inline Parts partsOf(const GroupLayout& layout) {
   const int rings = static_cast<int>(layout.rings().size());
-  return {rings, rings + 2, rings + 3};
+  return {rings, rings + 2, rings + 3, rings + (layout.grid().empty() ? 3 : 5)};
 }
 
 }  // namespace topoopt

@@ -25,6 +25,9 @@ struct Ring {
   bool operator==(const Ring&) const = default;
 };
 
+// Rows of servers that form a two-dimensional torus; every row has as many. Empty: none.
+using Grid = std::vector<std::vector<int>>;
+
 // The servers of one AllReduce, and the rings that carry it. Shares sum to 1.
 struct Group {
   std::vector<int> servers;

@@ -5,6 +5,7 @@
 
 #include "plan/direct_schedules.h"
 #include "plan/ring_schedules.h"
+#include "plan/torus_schedules.h"
 #include "plan/tree_schedules.h"
 
 namespace topoopt {
@@ -94,6 +95,10 @@ Schedule ScheduleCache::scheduleFor(const ScheduleKey& key, Algorithm algorithm)
     case Collective::kAllReduce:
       if (algorithm == Algorithm::kDoubling) {
         return doublingAllReduceSchedule(order, rank_, key.counts[0], key.element_bytes, direct);
+      }
+      if (algorithm == Algorithm::kTorus) {
+        return torusAllReduceSchedule(layout_, rank_, key.counts[0], key.element_bytes,
+                                      partsOf(layout_).torus);
       }
       if (algorithm == Algorithm::kTree) {
         return treeAllReduceSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],

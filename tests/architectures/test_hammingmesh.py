@@ -117,6 +117,11 @@ def test_every_torus_has_a_cycle() -> None:
                         min(along % columns, -along % columns),
                     )
                     assert sorted(steps) == [0, 1]
+            assert len(topology.rings) == (
+                4
+                if min(rows, columns) > 2 or (min(rows, columns) == 2 and rows * columns % 4 == 0)
+                else 2
+            )
 
 
 @pytest.mark.parametrize(

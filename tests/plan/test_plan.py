@@ -135,6 +135,19 @@ EVERYONE = (0, 1, 2, 3)
         (Group(EVERYONE, (Ring(EVERYONE, 0.0), Ring(EVERYONE, 1.0))), "share: 0.0 is not above 0"),
         (Group(EVERYONE, (Ring(EVERYONE, float("nan")),)), "share: nan is not above 0"),
         (Group(EVERYONE, (Ring(EVERYONE, 0.9),)), r"groups\[0\].rings: shares sum to 0.9, not 1"),
+        (
+            Group(EVERYONE, (Ring(EVERYONE, 1.0),), ((0, 1, 2), (3,))),
+            r"groups\[0\].grid\[1\]: a row of 1 servers, where the first has 3",
+        ),
+        (Group(EVERYONE, (Ring(EVERYONE, 1.0),), (EVERYONE,)), "grid: 1 x 4 is not at least 2 x 2"),
+        (
+            Group(EVERYONE, (Ring(EVERYONE, 1.0),), ((0, 1), (2, 2))),
+            r"groups\[0\].grid: .* names a server twice",
+        ),
+        (
+            Group((0, 1, 2), (Ring((0, 1, 2), 1.0),), ((0, 1), (2, 3))),
+            r"groups\[0\].grid: must have each server of the group once",
+        ),
     ],
 )
 def test_each_rule_of_a_group_rejects(ring_plan: RingPlan, group: Group, message: str) -> None:
@@ -257,7 +270,7 @@ def test_a_cost_model_of_version_3_is_read_by_its_old_names(ring_plan: RingPlan)
         ("gamma_s_per_byte", "reduce_s_per_byte"),
     ):
         text = text.replace(new, old)
-    assert Plan.from_json(text.replace('"version": 4', '"version": 3')) == plan
+    assert Plan.from_json(text.replace('"version": 5', '"version": 3')) == plan
     with pytest.raises(DocumentError, match=r"cost_model.message_s: unknown field"):
         Plan.from_json(text)
 

@@ -406,27 +406,16 @@ def _wire_boards(wires: Wires, mesh: HxMesh, gbps: float) -> None:
 
 
 def _cycles(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
-    """Hamiltonian cycles of the rows x columns torus, the only place that chooses them."""
-    if min(rows, columns) > 1 and has_disjoint_cycles(rows, columns):
+    """Hamiltonian cycles of the torus, of which a dimension of two has two cables."""
+    if has_disjoint_cycles(rows, columns):
         return disjoint_cycles(rows, columns)
     return (_one_cycle(rows, columns),)
 
 
 def _one_cycle(rows: int, columns: int) -> tuple[int, ...]:
-    """One that goes around every row, east or west, and leaves it one step before its start.
-
-    With m of r rows to the west the column moves by 2m - r in all, a multiple of c if r is even
-    (m = r / 2), or if r and c are odd and r >= c (m = (r + c) / 2); else rows and columns change
-    places.
-    """
-    even = rows % 2 == 0
-    if rows > 1 and columns > 1 and not even and (columns % 2 == 0 or rows < columns):
-        return tuple(place % rows * columns + place // rows for place in _one_cycle(columns, rows))
-    west = 0 if min(rows, columns) == 1 else rows // 2 if even else (rows + columns) // 2
-    order: list[int] = []
-    column = 0
-    for row in range(rows):
-        step = -1 if row < west else 1
-        order += [row * columns + (column + step * i) % columns for i in range(columns)]
-        column = (column - step) % columns
-    return tuple(order)
+    """One where there are no two: of a single row or column, or of 2 x n or n x 2."""
+    if min(rows, columns) == 1:
+        return tuple(range(rows * columns))
+    if rows == 2:
+        return (*range(columns), *range(2 * columns - 1, columns - 1, -1))
+    return (*range(0, 2 * rows, 2), *range(2 * rows - 1, 0, -2))

@@ -131,12 +131,33 @@ def _links_between(routes: Sequence[Route], default: int) -> int:
     return min((len(route.servers) - 1 for route in routes), default=default)
 
 
+def grid_of(plan: Plan, servers: list[int]) -> list[list[int]]:
+    """The rows of the torus that `servers` form: those of the planned group of exactly these."""
+    members = sorted(set(servers))
+    for group in plan.network.groups:
+        if sorted(group.servers) == members:
+            return [list(row) for row in group.grid]
+    return []
+
+
+def leader_grid(grid: list[list[int]], layout: RankLayout, ranks: list[int]) -> list[list[int]]:
+    """A grid of the servers of a group -> of its members, as `leader_rings` has them."""
+    first = _first_members(layout, ranks)
+    return [[first[server] for server in row] for row in grid]
+
+
 def leader_rings(rings: list[Ring], layout: RankLayout, ranks: list[int]) -> list[Ring]:
     """Rings over the servers of a group -> rings over its members (indices into `ranks`).
 
     A server is stood for by its first member; the others reduce to it and copy from it.
     """
+    first = _first_members(layout, ranks)
+    return [Ring(tuple(first[server] for server in ring.servers), ring.share) for ring in rings]
+
+
+def _first_members(layout: RankLayout, ranks: list[int]) -> dict[int, int]:
+    """Server -> the first of a group's members on it."""
     first: dict[int, int] = {}
     for member, rank in enumerate(ranks):
         first.setdefault(layout.server_of[rank], member)
-    return [Ring(tuple(first[server] for server in ring.servers), ring.share) for ring in rings]
+    return first

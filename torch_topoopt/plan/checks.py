@@ -91,17 +91,36 @@ def _validate_groups(groups: tuple[Group, ...], count: int, without: int | None)
                 )
             if not ring.share > 0:
                 raise DocumentError(f"{where}.rings[{j}].share: {ring.share} is not above 0")
+        _validate_grid(where, group, count)
         total = sum(ring.share for ring in group.rings)
         if group.rings and abs(total - 1) > 1e-9:
             raise DocumentError(f"{where}.rings: shares sum to {total}, not 1")
+
+
+def _validate_grid(where: str, group: Group, count: int) -> None:
+    if not group.grid:
+        return
+    columns = len(group.grid[0])
+    for i, row in enumerate(group.grid):
+        if len(row) != columns:
+            raise DocumentError(
+                f"{where}.grid[{i}]: a row of {len(row)} servers, where the first has {columns}"
+            )
+    if min(len(group.grid), columns) < 2:
+        raise DocumentError(f"{where}.grid: {len(group.grid)} x {columns} is not at least 2 x 2")
+    listed = tuple(server for row in group.grid for server in row)
+    check_servers(f"{where}.grid", listed, count)
+    if set(listed) != set(group.servers):
+        raise DocumentError(f"{where}.grid: must have each server of the group once")
 
 
 def validate_network(cluster: Cluster, network: Network, *, without: int | None = None) -> Network:
     """Returns `network`, or raises DocumentError for the first of these rules that is broken.
 
     Ports exist and are used once; duplex links come in pairs; every server reaches every other;
-    every ring visits each server of its group exactly once and shares sum to 1; no two groups have
-    the same servers; routes use existing links, visit no server twice, cover every pair without a
+    every ring and every grid has each server of its group exactly once, and shares of rings sum to
+    1; rows of a grid are equally long, and it is at least 2 x 2; no two groups have the same
+    servers; routes use existing links, visit no server twice, cover every pair without a
     link, and weights sum to 1 per pair. Where server `without` is lost, it has no part in any of
     this.
     """

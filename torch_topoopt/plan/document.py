@@ -116,11 +116,12 @@ class Plan(Document):
     version 1 is read as having none of them. Version 3 added `micro_batches`, and to placements
     splits of parameters and positions; older ones are read as splitting samples only. Version 4 has
     the cost model in the terms of the alpha-beta-gamma model; older ones called alpha `message_s`,
-    the latency per hop `hop_s` and gamma `reduce_s_per_byte`.
+    the latency per hop `hop_s` and gamma `reduce_s_per_byte`. Version 5 added `grid` to groups; in
+    older ones no group has one.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing"})
 
     version: int
@@ -174,7 +175,7 @@ class Plan(Document):
     @classmethod
     def upgraded(cls, value: dict[str, Any]) -> dict[str, Any]:
         model = value.get("cost_model")
-        if not isinstance(model, dict):
+        if value["version"] >= 4 or not isinstance(model, dict):
             return value
         renamed = {_NAME_SINCE_4.get(name, name): number for name, number in model.items()}
         return {**value, "version": cls.VERSION, "cost_model": renamed}

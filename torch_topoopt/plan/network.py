@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.plan.routes import Pair, PairRoutes, Route, RouteTable, routes_by_ends
 
@@ -40,10 +40,18 @@ class Ring:
 
 @dataclass(frozen=True)
 class Group:
-    """The servers of one AllReduce, and the rings that carry it. Shares sum to 1."""
+    """The servers of one AllReduce, and the rings that carry it. Shares sum to 1.
+
+    `grid` is there where the servers are wired as a two-dimensional torus: the rows, of which every
+    server is next to two others in its row and to two in its column. An AllReduce may then go along
+    rows and columns instead of rings (HammingMesh paper, section V-A2).
+    """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"grid"})
 
     servers: tuple[int, ...]
     rings: tuple[Ring, ...]
+    grid: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

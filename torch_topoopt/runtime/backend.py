@@ -7,9 +7,9 @@ share these connections.
 
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (where the
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
-auto|ring|multi_ring|both_ways|tree|doubling (over links, for the collectives that can be served
-that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server), TOPOOPT_TAKE_OVER
-(see torch_topoopt.runtime.asked_backends).
+auto|ring|multi_ring|both_ways|tree|doubling|torus (over links, for the collectives that can be
+served that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server),
+TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends).
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
     from other ranks), received_bytes, overhead_bytes (headers and control frames), seconds (with
     something to send). One dict per ring, tree or kind of direct message of a group: group (its
-    name), kind ("ring", "tree" or "direct"), index, ranks (in a ring's order, else empty),
+    name), kind ("ring", "tree", "direct" or "torus"), index, ranks (in a ring's order, else empty),
     sent_bytes, seconds (in which an operation had something to do there). One dict per job of what
     this rank holds for others now and held at most: relay_bytes, relay_peak_bytes (payload on its
     way to other ranks), early_bytes, early_peak_bytes (messages that no receive is posted for yet),

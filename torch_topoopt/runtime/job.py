@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.discovery.discover import discover
 from torch_topoopt.fabric.cable_keeper import CableKeeper
 from torch_topoopt.fabric.rank_layout import (
+    grid_of,
+    leader_grid,
     leader_rings,
     rank_routes,
     rings_of,
@@ -104,6 +106,7 @@ class Job:
             rings=leader_rings(rings, self.layout, numbers),
             hops=self._hops,
         )
+        config.grid = leader_grid(grid_of(self.plan, servers), self.layout, numbers)
         if servers == list(range(self.plan.cluster.servers)):
             config.circuits = self._circuits
         return config

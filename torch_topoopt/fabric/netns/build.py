@@ -24,7 +24,7 @@ from torch_topoopt.fabric.netns.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch_topoopt.fabric.netns.state import FabricRecord
     from torch_topoopt.plan import Link, Plan
@@ -80,15 +80,21 @@ class HostBuilder:
 class Builder(HostBuilder):
     """Makes the namespaces of `record` for `plan`; the caller removes them if it fails.
 
-    What waits for a link with a rate has a queue of `queue_s`.
+    What waits for a link with a rate has a queue of `queue_s`. The cables of links in `switches`
+    run through the packet switch of that number, a bridge.
     """
 
     def __init__(
-        self, plan: Plan, record: FabricRecord, queue_s: float = netns_shaper.QUEUE_S
+        self,
+        plan: Plan,
+        record: FabricRecord,
+        queue_s: float = netns_shaper.QUEUE_S,
+        switches: Mapping[Link, int] | None = None,
     ) -> None:
         super().__init__(record)
         self._plan = plan
         self._queue_s = queue_s
+        self._switches = switches or {}
         self._addresses = record.layout.port_addresses(links.connections(plan))
         self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
 
@@ -99,7 +105,10 @@ class Builder(HostBuilder):
             progress("cables")
             if self._record.switch_delay_s is None:
                 for cable in links.connections(self._plan):
-                    self._cable(cable)
+                    if cable not in self._switches:
+                        self._cable(cable)
+                for switch in sorted(set(self._switches.values())):
+                    self._packet_switch(switch)
             else:
                 self._plug_into_switch()
             for server in self._servers:
@@ -123,6 +132,26 @@ class Builder(HostBuilder):
         far = self._end(cable.target, cable.target_port)
         far["net_ns_fd"] = self._layout.namespace(cable.target)
         self._routes[cable.source].link("add", kind="veth", peer=far, **near)
+
+    def _packet_switch(self, switch: int) -> None:
+        """A bridge, and a port of it for each cable of its links."""
+        namespace = self._layout.packet_switch_namespace(switch)
+        netns_kernel.create(namespace)
+        netns_kernel.inside(namespace, set_kernel_up)
+        with netns_kernel.open_route(namespace) as route:
+            route.link("add", ifname="bridge", kind="bridge")
+            (bridge,) = route.link_lookup(ifname="bridge")
+            route.link("set", index=bridge, state="up")
+            plugged = [link for link, number in self._switches.items() if number == switch]
+            for link in plugged:
+                host = self._layout.namespace(link.source)
+                netns_kernel.inside(host, _answer_for_own_port)
+                here = f"host{link.source}port{link.source_port}"
+                far = self._end(link.source, link.source_port)
+                far["net_ns_fd"] = host
+                route.link("add", ifname=here, kind="veth", mtu=self._record.mtu, peer=far)
+                (index,) = route.link_lookup(ifname=here)
+                route.link("set", index=index, master=bridge, state="up")
 
     def _plug_into_switch(self) -> None:
         namespace = self._layout.switch_namespace
@@ -222,6 +251,12 @@ def _up(route: Any, name: str, address: str | None = None, prefix: int = 32) -> 
     if address is not None:
         route.addr("add", index=index, address=address, prefixlen=prefix)
     route.link("set", index=index, state="up")
+
+
+def _answer_for_own_port() -> None:
+    """An address is asked for at all ports of a switch: only the interface that has it answers."""
+    for name, value in (("arp_ignore", "1"), ("arp_announce", "2")):
+        Path("/proc/sys/net/ipv4/conf/all", name).write_text(value)
 
 
 def set_kernel_up() -> None:

@@ -20,6 +20,7 @@ from torch_topoopt.fabric.netns import filters as netns_filters
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.fabric.netns.board_switches import board_switches
 from torch_topoopt.fabric.netns.circuit_mover import NetnsCircuitMover
 from torch_topoopt.fabric.netns.layout import (
     LAUNCHER,
@@ -54,6 +55,9 @@ class NetnsFabric:
 
     `fabric` is its name among those of this machine. Unless `options` say to keep it, the fabric
     belongs to this process, and `close()` removes it. `progress` receives the steps of `connect`.
+    With `boards`, columns and rows of one, a plan of a torus is wired as a HammingMesh: between
+    boards its cables run through switches that forward packets, one for each row and each column of
+    boards.
     Raises FabricError where this machine cannot do it.
     """
 
@@ -64,6 +68,7 @@ class NetnsFabric:
         fabric: str,
         options: NetnsOptions = DEFAULT_OPTIONS,
         *,
+        boards: tuple[int, int] | None = None,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         netns_kernel.require()
@@ -71,6 +76,9 @@ class NetnsFabric:
         options.validate()
         self._fabric = fabric
         self._options = options
+        if boards is not None and options.switch_delay_s is not None:
+            raise FabricError("boards: their cables cannot run through an optical switch as well")
+        self._boards = boards
         self._progress = progress
         self._reserved: netns_state.Reservation | None = None
         self._layout: NetnsLayout | None = None
@@ -85,13 +93,14 @@ class NetnsFabric:
         if self._reserved is not None:
             raise FabricError("netns: this driver has wired a plan already; close() it first")
         _check(plan)
+        switches = {} if self._boards is None else board_switches(plan, *self._boards)
         self._reserved = netns_state.reserve(self._fabric)
         try:
             record = self._record(plan)
             self._layout = record.layout
             lossless = self._options.lossless or self._moves
             queue_s = LOSSLESS_QUEUE_S if lossless else QUEUE_S
-            netns_build.Builder(plan, record, queue_s).build(self._progress)
+            netns_build.Builder(plan, record, queue_s, switches).build(self._progress)
             self._set_circuits(plan)
             wiring = self._wiring(plan)
             self._progress("verifying")
