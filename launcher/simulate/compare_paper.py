@@ -144,6 +144,10 @@ def _show(terminal: Terminal, rows: list[TableRow], size: str, level: str) -> No
         "global: all to all at once, split evenly over shortest paths; best: split as well as was "
         "found; shifts: one shift of all accelerators after the other"
     )
+    _show_notes(terminal, rows)
+
+
+def _show_notes(terminal: Terminal, rows: list[TableRow]) -> None:
     for row in rows:
         if row.other_cost_mdollar is not None:
             terminal.line(

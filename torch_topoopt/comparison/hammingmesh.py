@@ -42,7 +42,7 @@ MESSAGE_BYTES = 16 << 30  # of an accelerator's AllReduce; the paper says "large
 
 
 @dataclass(frozen=True)
-class Figures:
+class TableFigures:
     """A row of the table: millions of dollars, percent of the injection bandwidth, percent of half
     of it, and cables. Savings are bandwidth over cost, that of the nonblocking fat tree being 1."""
 
@@ -73,7 +73,7 @@ class TableNetwork:
 
     name: str
     topology: Topology
-    printed: Figures
+    printed: TableFigures
     permutations: tuple[NDArray[np.int64], ...] = ()
     mesh: HxMesh | None = None
 
@@ -94,8 +94,8 @@ class TableRow:
     switches: int
     dacs: int
     aocs: int
-    ours: Figures
-    paper: Figures
+    ours: TableFigures
+    paper: TableFigures
     best_global_percent: float | None = None
     shifted_global_percent: float | None = None
     other_cost_mdollar: float | None = None
@@ -116,26 +116,26 @@ def cluster_of(accelerators: int) -> Cluster:
 
 # Table II as printed.
 _SMALL = {
-    "nonblocking fat tree": Figures(25.3, 99.9, 1.0, 98.9, 1.0, 4),
-    "50 % tapered fat tree": Figures(17.6, 51.2, 0.7, 98.9, 1.4, 4),
-    "75 % tapered fat tree": Figures(13.2, 25.7, 0.5, 98.9, 1.9, 4),
-    "Dragonfly": Figures(27.9, 62.9, 0.6, 98.8, 0.9, 3),
-    "2D HyperX (Hx1Mesh)": Figures(10.8, 91.6, 2.1, 98.1, 2.3, 4),
-    "Hx2Mesh": Figures(5.4, 25.4, 1.2, 98.3, 4.7, 4),
-    "Hx4Mesh": Figures(2.7, 11.3, 1.0, 98.4, 9.3, 8),
-    "2D torus": Figures(2.5, 2.0, 0.2, 98.1, 10.1, 32),
+    "nonblocking fat tree": TableFigures(25.3, 99.9, 1.0, 98.9, 1.0, 4),
+    "50 % tapered fat tree": TableFigures(17.6, 51.2, 0.7, 98.9, 1.4, 4),
+    "75 % tapered fat tree": TableFigures(13.2, 25.7, 0.5, 98.9, 1.9, 4),
+    "Dragonfly": TableFigures(27.9, 62.9, 0.6, 98.8, 0.9, 3),
+    "2D HyperX (Hx1Mesh)": TableFigures(10.8, 91.6, 2.1, 98.1, 2.3, 4),
+    "Hx2Mesh": TableFigures(5.4, 25.4, 1.2, 98.3, 4.7, 4),
+    "Hx4Mesh": TableFigures(2.7, 11.3, 1.0, 98.4, 9.3, 8),
+    "2D torus": TableFigures(2.5, 2.0, 0.2, 98.1, 10.1, 32),
 }
 _LARGE = {
-    "nonblocking fat tree": Figures(680, 98.9, 1.0, 99.8, 1.0, 6),
-    "50 % tapered fat tree": Figures(419, 47.6, 0.8, 99.8, 1.6, 6),
-    "75 % tapered fat tree": Figures(271, 24.0, 0.6, 99.8, 2.5, 6),
-    "Dragonfly": Figures(429, 71.5, 1.2, 98.6, 1.6, 5),
-    "2D HyperX (Hx1Mesh)": Figures(448, 95.8, 1.5, 91.4, 1.4, 8),
-    "Hx2Mesh": Figures(224, 25.0, 0.8, 92.3, 2.8, 8),
-    "Hx4Mesh": Figures(43.3, 10.5, 1.7, 92.2, 14.5, 8),
-    "2D torus": Figures(39.5, 1.1, 0.2, 91.4, 15.7, 128),
+    "nonblocking fat tree": TableFigures(680, 98.9, 1.0, 99.8, 1.0, 6),
+    "50 % tapered fat tree": TableFigures(419, 47.6, 0.8, 99.8, 1.6, 6),
+    "75 % tapered fat tree": TableFigures(271, 24.0, 0.6, 99.8, 2.5, 6),
+    "Dragonfly": TableFigures(429, 71.5, 1.2, 98.6, 1.6, 5),
+    "2D HyperX (Hx1Mesh)": TableFigures(448, 95.8, 1.5, 91.4, 1.4, 8),
+    "Hx2Mesh": TableFigures(224, 25.0, 0.8, 92.3, 2.8, 8),
+    "Hx4Mesh": TableFigures(43.3, 10.5, 1.7, 92.2, 14.5, 8),
+    "2D torus": TableFigures(39.5, 1.1, 0.2, 91.4, 15.7, 128),
 }
-TABLE_II: Mapping[Size, Mapping[str, Figures]] = {"small": _SMALL, "large": _LARGE}
+TABLE_II: Mapping[Size, Mapping[str, TableFigures]] = {"small": _SMALL, "large": _LARGE}
 
 # Appendix C: accelerators of the three fat trees, the Dragonfly, and the side of meshes and torus.
 _TREES: Mapping[Size, tuple[int, int, int]] = {
@@ -228,7 +228,7 @@ def _row(
 ) -> TableRow:
     tree_cost, tree = reference
     cheaper = tree_cost / cost
-    ours = Figures(
+    ours = TableFigures(
         cost_mdollar=cost / 1e6,
         global_percent=100 * found.global_share,
         global_saving=cheaper * found.global_share / tree.global_share,
