@@ -1,4 +1,4 @@
-"""The paper's six workloads (List 1, Appendix D), a GPT and a mixture of experts, one file each.
+"""The paper's six workloads (List 1, Appendix D) and four of today, one file each.
 
 Every module has `SIZES`, `DEFAULT_SIZE`, `build(size)` and `example_batch(batch_size, size=...)`,
 which gives what the model is called with. List 1 has one value for each evaluation: sizes
@@ -13,7 +13,9 @@ import importlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-_NAMES = ("bert", "candle", "dlrm", "gpt", "moe", "ncf", "resnet50", "vgg")
+_NAMES = (
+    *("bert", "candle", "cosmoflow", "dlrm", "gpt", "moe", "ncf", "resnet152", "resnet50", "vgg"),
+)
 
 
 class _Models(Mapping[str, ModuleType]):

@@ -17,6 +17,7 @@ _MODULES = (
     "heatmaps",
     "hx_packets",
     "hx_table",
+    "hx_workloads",
     "moving",
     "paths",
     "route_control",

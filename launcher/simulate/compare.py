@@ -13,8 +13,10 @@ from torch_topoopt.plan.units import format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from torch_topoopt.comparison.compare import Comparison
+    from torch_topoopt.comparison.same_time import SameTimes
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -28,12 +30,20 @@ opgraph.json. With --paper, the networks of a paper beside what it prints, witho
 
 columns: rate, what a server can send; tax, bytes that servers send (forwarded ones included) over
 those that they have to send; cost, of all network parts (TopoOpt paper, Table 2); value, iterations
-per second that a million dollars buys; strategy, where it was found: own, on this architecture or
-an ideal switch of its rate; topoopt, by the planner; ideal-switch; start."""
+per second that a million dollars of it buys; cables, the cost by HammingMesh's prices (section
+III-C); strategy, where it was found: own, on this architecture or an ideal switch of its rate;
+topoopt, by the planner; ideal-switch; start; placed, planned together with the order of servers on
+the rows and columns of a HammingMesh.
+
+--same-time NAME says which is the cheaper way to the same iteration time: the least bandwidth with
+which each architecture is as fast as NAME is at --bandwidth, and what it costs then, by both lists
+of prices."""
 
 _EXAMPLES = """\
   topoopt compare dlrm --servers 128 --degree 4 --bandwidth 100Gbps
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --architectures topoopt,fat-tree
+  topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --architectures topoopt,hx2mesh \\
+      --same-time topoopt
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --level packet --transport dctcp
   topoopt compare --paper hammingmesh --size small
   topoopt compare opgraph.json --servers 64 --degree 6 --bandwidth 100Gbps --plot compare.png"""
@@ -47,6 +57,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--architectures", metavar="NAME,...", help="which, in this order (default: all)"
+    )
+    options.add_argument(
+        "--same-time",
+        metavar="NAME",
+        help="also what each costs at the bandwidth with which it is as fast as NAME is here",
     )
     searched = ("rounds", "evaluations")
     shared_options.add(options, *(n for n in shared_options.PLANNING if n not in searched))
@@ -78,9 +93,9 @@ def main(argv: list[str]) -> int:
 
         compare_plot.check_name(arguments.plot)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
-    from torch_topoopt.comparison.compare import compare
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
+    _check_same_time(arguments, names)
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress(f"comparing {arguments.model}") as progress:
         progress(None, "profiling")
@@ -93,24 +108,60 @@ def main(argv: list[str]) -> int:
             )
             for line in planning.whole_model_lines(graph):
                 terminal.line(line)
-            plan = choice.plan(graph, cluster, progress)
-            comparison = compare(
-                graph,
-                cluster,
-                names,
-                options=choice.options_from(plan),
-                plan=plan,
-                level=arguments.level,
-                packet_options=packet,
-                on_progress=progress,
-            )
+            comparison, same = _compared(arguments, choice, graph, cluster, packet, progress)
     if arguments.plot is not None:
         compare_plot.draw(comparison, arguments.plot)
     if arguments.json:
-        console.print_json(figures(comparison, graph, cluster, arguments.level))
+        console.print_json(figures(comparison, graph, cluster, arguments.level, same))
     else:
         _show(terminal, comparison, arguments.level)
+        if same is not None:
+            _show_same_time(terminal, same)
     return OK
+
+
+# parameters: the parsed options, and what was made of them
+def _compared(
+    arguments: argparse.Namespace,
+    choice: planning.PlanningChoice,
+    graph: OpGraph,
+    cluster: Cluster,
+    packet: dict[str, Any],
+    progress: Callable[[float | None, str], None],
+) -> tuple[Comparison, SameTimes | None]:
+    from torch_topoopt.architectures import ARCHITECTURES
+    from torch_topoopt.comparison.compare import compare
+    from torch_topoopt.comparison.same_time import same_times
+
+    plan = choice.plan(graph, cluster, progress)
+    options = choice.options_from(plan)
+    comparison = compare(
+        graph,
+        cluster,
+        _names(arguments.architectures, tuple(ARCHITECTURES)),
+        options=options,
+        plan=plan,
+        level=arguments.level,
+        packet_options=packet,
+        on_progress=progress,
+    )
+    if arguments.same_time is None:
+        return comparison, None
+    same = same_times(
+        *(comparison, graph, cluster, arguments.same_time), seed=options.seed, on_progress=progress
+    )
+    return comparison, same
+
+
+def _check_same_time(arguments: argparse.Namespace, names: tuple[str, ...]) -> None:
+    if arguments.same_time is None:
+        return
+    if arguments.same_time not in names:
+        raise InputError(
+            f"same-time: {arguments.same_time!r} is not compared; it is one of {', '.join(names)}"
+        )
+    if arguments.level != "flow":
+        raise InputError("same-time: --same-time is for --level flow")
 
 
 def _names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,9 +173,15 @@ def _names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster, level: str) -> dict[str, Any]:
+def figures(
+    comparison: Comparison,
+    graph: OpGraph,
+    cluster: Cluster,
+    level: str,
+    same: SameTimes | None = None,
+) -> dict[str, Any]:
     """The JSON output."""
-    return {
+    shown = {
         "model": graph.model,
         "level": level,
         "batch_size": graph.batch_size,
@@ -137,11 +194,60 @@ def figures(comparison: Comparison, graph: OpGraph, cluster: Cluster, level: str
         "equal_cost_fat_tree_gbps": comparison.equal_cost_gbps,
         "architectures": [asdict(row) for row in comparison.rows],
         "impossible": comparison.impossible,
+        "placements": {
+            name: {
+                "how": found.placed.how,
+                "natural_rings": found.placed.natural_rings,
+                "order": found.placed.order,
+                "without_placement_s": found.naive.iteration_s,
+            }
+            for name, found in comparison.grid_plans.items()
+        },
     }
+    if same is not None:
+        shown["same_time"] = {
+            "reference": same.reference,
+            "target_s": same.target_s,
+            "architectures": [asdict(row) for row in same.rows],
+            "cheapest": {name: same.cheapest(name) for name in _PRICE_LISTS},
+        }
+    return shown
+
+
+# The lists of prices by the field that holds a cost.
+_PRICE_LISTS = {
+    "cost": "TopoOpt's prices (Table 2)",
+    "cable_cost": "HammingMesh's prices (III-C)",
+}
+
+
+def _dollars(cost: float | None) -> str:
+    return "-" if cost is None else f"${cost / 1000:,.1f}k"
+
+
+def _show_same_time(terminal: Terminal, same: SameTimes) -> None:
+    time = format_seconds(same.target_s)
+    rows = [
+        [
+            row.architecture,
+            "-" if row.server_gbps is None else format_gbps(round(row.server_gbps, 1)),
+            "not reached" if row.iteration_s is None else format_seconds(row.iteration_s),
+            _dollars(row.cost),
+            _dollars(row.cable_cost),
+        ]
+        for row in same.rows
+    ]
+    title = f"The least bandwidth for an iteration of {time}, as {same.reference} takes"
+    terminal.table(title, ["architecture", "rate", "iteration", "cost", "cables"], rows)
+    for name, prices in _PRICE_LISTS.items():
+        if (cheapest := same.cheapest(name)) is not None:
+            cost = next(getattr(r, name) for r in same.rows if r.architecture == cheapest)
+            terminal.line(f"cheapest for {time} by {prices}: {cheapest}, {_dollars(cost)}")
 
 
 def _show(terminal: Terminal, comparison: Comparison, level: str) -> None:
-    columns = ["architecture", "rate", "iteration", "compute", "tax", "cost", "value", "strategy"]
+    columns = ["architecture", "rate", "iteration", "compute", "tax", "cost", "value", "cables"]
+    columns.append("strategy")
     rows = [
         [
             row.architecture,
@@ -149,10 +255,11 @@ def _show(terminal: Terminal, comparison: Comparison, level: str) -> None:
             format_seconds(row.iteration_s),
             format_seconds(row.compute_s),
             f"{row.bandwidth_tax:.2f}",
-            "-" if row.cost is None else f"${row.cost / 1000:,.1f}k",
+            _dollars(row.cost),
             "-"
             if row.iterations_per_s_per_mdollar is None
             else f"{row.iterations_per_s_per_mdollar:.4g}",
+            _dollars(row.cable_cost),
             row.strategy,
         ]
         for row in comparison.rows
@@ -161,5 +268,8 @@ def _show(terminal: Terminal, comparison: Comparison, level: str) -> None:
     terminal.table(title, columns, rows)
     for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):
         terminal.line(f"note: topoopt: {line}")
+    for name, found in comparison.grid_plans.items():
+        without = format_seconds(found.naive.iteration_s)
+        terminal.line(f"note: {name}: {found.placed.how} (without placement {without})")
     for name, why in comparison.impossible.items():
         terminal.line(f"note: not {name}: {why}")

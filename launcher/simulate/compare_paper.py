@@ -51,6 +51,8 @@ def check(arguments: argparse.Namespace) -> None:
                 raise InputError(f"{name}: belongs to --paper")
     elif arguments.model is not None:
         raise InputError(f"MODEL: {arguments.model!r} is given, and --paper compares no model")
+    elif arguments.same_time is not None:
+        raise InputError("same-time: belongs to a MODEL, and --paper compares none")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -57,6 +57,14 @@ def test_json_is_one_object(op_graph_file: Path, capsys: pytest.CaptureFixture[s
         (("--plot", "picture.bmp"), "plot: picture.bmp does not end in .png"),
         (("--plot", "/nowhere/at/all.png"), "there is no such folder"),
         (("--accelerator", "abacus"), "accelerator: 'abacus' is not known"),
+        (
+            ("--architectures", "topoopt,torus", "--same-time", "hx2mesh"),
+            "same-time: 'hx2mesh' is not compared; it is one of topoopt, torus",
+        ),
+        (
+            ("--same-time", "topoopt", "--level", "packet"),
+            "same-time: --same-time is for --level flow",
+        ),
     ],
 )
 def test_bad_input_is_one_line(
@@ -134,6 +142,34 @@ def test_what_an_architecture_cannot_be_is_a_note(
     assert found["impossible"].keys() == {"kautz"}
     assert main([*command, "kautz"]) == 2, "nothing is left to show"
     assert "degree: 2 is too small for a kautz" in capsys.readouterr().err
+
+
+def test_papers_have_no_iteration_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--paper", "hammingmesh", "--same-time", "torus"]) == 2
+    assert "same-time: belongs to a MODEL" in capsys.readouterr().err
+
+
+def test_the_cheaper_way_to_the_same_time_by_both_lists_of_prices(
+    op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = ("--servers", "16", "--degree", "4", "--bandwidth", "25Gbps", *QUICK)
+    command = ["compare", str(op_graph_file), *cluster, "--architectures", "topoopt,hx2mesh"]
+    command += ["--same-time", "topoopt"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "by TopoOpt's prices (Table 2): " in out
+    assert "by HammingMesh's prices (III-C): " in out
+    assert "note: hx2mesh: " in out
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    same, placement = found["same_time"], found["placements"]["hx2mesh"]
+    assert same["target_s"] == pytest.approx(found["architectures"][0]["iteration_s"])
+    for row in same["architectures"]:
+        assert row["iteration_s"] <= same["target_s"] * 1.001
+    assert same["cheapest"].keys() == {"cost", "cable_cost"}
+    mesh = found["architectures"][1]
+    assert mesh["iteration_s"] <= placement["without_placement_s"]
+    assert sorted(placement["order"]) == list(range(16))
 
 
 def test_plan_and_compare_price_the_same_job(

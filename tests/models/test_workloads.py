@@ -68,8 +68,9 @@ def test_an_unknown_size_is_refused_with_the_known_ones(name: str) -> None:
 
 
 def test_the_catalogue_knows_its_names_only() -> None:
-    assert list(MODELS) == ["bert", "candle", "dlrm", "gpt", "moe", "ncf", "resnet50", "vgg"]
-    assert len(MODELS) == 8
+    today = ["cosmoflow", "gpt", "moe", "resnet152"]
+    assert list(MODELS) == sorted(["bert", "candle", "dlrm", "ncf", "resnet50", "vgg", *today])
+    assert len(MODELS) == 10
     assert "alexnet" not in MODELS
     with pytest.raises(KeyError):
         MODELS["alexnet"]
@@ -79,6 +80,14 @@ def test_vgg16_and_resnet50_have_their_published_parameters() -> None:
     assert parameters("vgg") == 138_357_544
     assert parameters("vgg", "vgg19") == 143_667_240
     assert parameters("resnet50") == 25_557_032
+
+
+def test_the_models_of_the_hammingmesh_paper_have_its_parameters() -> None:
+    """Section V-B: 60.2 M and 8.9 M. The layers of CosmoFlow are those of MLPerf HPC."""
+    assert parameters("resnet152") == 60_192_808
+    convolutions = [27 * 4 * 32 + 32, *(27 * 2 * f * f + 2 * f for f in (32, 64, 128, 256))]
+    assert parameters("cosmoflow") == sum(convolutions) + _dense(4**3 * 512, 128, 64, 4)
+    assert parameters("cosmoflow") == pytest.approx(8.9e6, rel=2e-3)
 
 
 def test_released_sizes_have_the_gradients_of_the_released_simulations() -> None:

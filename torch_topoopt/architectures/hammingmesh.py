@@ -17,7 +17,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.architectures.clos import RADIX, TwoLevels, check_switches
-from torch_topoopt.architectures.topology import ChannelRule, NodeLink, Topology, Wires, rings_of
+from torch_topoopt.architectures.topology import (
+    ChannelRule,
+    NodeLink,
+    ServerGrid,
+    Topology,
+    Wires,
+    rings_of,
+)
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:
@@ -324,6 +331,7 @@ def build(
         server_ports=PORTS_PER_PLANE,
         switch_ports=radix if mesh.switches else 0,
         channel_rule=north_last_rule(mesh, wires.links),
+        grid=ServerGrid(mesh.rows, mesh.columns, mesh.b, mesh.a),
     ).validate()
 
 

@@ -8,6 +8,7 @@ a tree.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair, limits
+from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ class Routes:
             single = len(others) == 1 and switch >= self.topology.servers
             routers.append(switch if single else server)
         return routers
+
+    def with_rings(self, topology: Topology) -> Routes:
+        """The same routing of a `topology` that differs in its rings alone."""
+        same = copy.copy(self)
+        same.__dict__.pop("rings", None)
+        same.topology = topology
+        return same
 
     @cached_property
     def rings(self) -> _core.RoutedNetwork:
@@ -242,50 +250,59 @@ class Folded:
         ]
 
 
+class FoldedPairs:
+    """The loads of some pairs of servers, equal links folded into one: for networks that differ in
+    their rings alone."""
+
+    def __init__(self, routes: Routes, pairs: Iterable[Pair]) -> None:
+        """Raises ValueError for a pair that has no path."""
+        loads = routes.loads(pairs)
+        relative = _rounded(loads.load / routes.bytes_per_s[loads.edge])
+        rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))
+        order = np.argsort(loads.edge, kind="stable")
+        used, first = np.unique(loads.edge[order], return_index=True)
+        bounds = [*first.tolist(), len(order)]
+        known: dict[tuple[bytes, bytes], int] = {}
+        representative = [-1] * len(routes.bytes_per_s)
+        ratio = [0.0] * len(representative)
+        kept: list[int] = []
+        for i, edge in enumerate(used.tolist()):
+            at = order[bounds[i] : bounds[i + 1]]
+            link = known.setdefault((rows[at].tobytes(), relative[at].tobytes()), len(kept))
+            if link == len(kept):
+                kept.append(edge)
+            representative[edge] = link
+            ratio[edge] = float(routes.bytes_per_s[edge] / routes.bytes_per_s[kept[link]])
+        is_kept = np.zeros(len(representative), dtype=bool)
+        is_kept[kept] = True
+        keep = is_kept[loads.edge]
+        count = np.bincount(rows[keep], minlength=len(loads.source))
+        number = np.array(representative, dtype=np.int64)
+        self._representative, self._ratio = tuple(representative), tuple(ratio)
+        self._arguments: dict[str, Any] = {
+            "bytes_per_s": routes.bytes_per_s[kept].tolist(),
+            "source": loads.source,
+            "target": loads.target,
+            "latency_s": loads.latency_s,
+            "begin": np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+            "link": number[loads.edge[keep]],
+            "load": loads.load[keep],
+        }
+
+    def network(self, topology: Topology) -> Folded:
+        """With the rings of `topology`, whose links and routes are those of the pairs."""
+        groups = [
+            Group(tuple(sorted(rings[0].servers)), tuple(rings))
+            for rings in (topology.rings, *topology.group_rings)
+            if rings
+        ]
+        network = _core.network_of_paths(servers=topology.servers, groups=groups, **self._arguments)
+        return Folded(network, self._representative, self._ratio)
+
+
 def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
-    """The network of the C++ core for those pairs of servers, equal links folded into one; raises
-    DocumentError for more servers than have tables over all pairs."""
-    limits.check_servers(routes.topology.servers)
-    loads = routes.loads(pairs)
-    relative = _rounded(loads.load / routes.bytes_per_s[loads.edge])
-    rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))
-    order = np.argsort(loads.edge, kind="stable")
-    used, first = np.unique(loads.edge[order], return_index=True)
-    bounds = [*first.tolist(), len(order)]
-    known: dict[tuple[bytes, bytes], int] = {}
-    representative = [-1] * len(routes.bytes_per_s)
-    ratio = [0.0] * len(representative)
-    kept: list[int] = []
-    for i, edge in enumerate(used.tolist()):
-        at = order[bounds[i] : bounds[i + 1]]
-        link = known.setdefault((rows[at].tobytes(), relative[at].tobytes()), len(kept))
-        if link == len(kept):
-            kept.append(edge)
-        representative[edge] = link
-        ratio[edge] = float(routes.bytes_per_s[edge] / routes.bytes_per_s[kept[link]])
-    is_kept = np.zeros(len(representative), dtype=bool)
-    is_kept[kept] = True
-    keep = is_kept[loads.edge]
-    count = np.bincount(rows[keep], minlength=len(loads.source))
-    number = np.array(representative, dtype=np.int64)
-    topology = routes.topology
-    groups = [
-        Group(tuple(sorted(rings[0].servers)), tuple(rings))
-        for rings in (topology.rings, *topology.group_rings)
-        if rings
-    ]
-    network = _core.network_of_paths(
-        servers=topology.servers,
-        bytes_per_s=routes.bytes_per_s[kept].tolist(),
-        source=loads.source,
-        target=loads.target,
-        latency_s=loads.latency_s,
-        begin=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
-        link=number[loads.edge[keep]],
-        load=loads.load[keep],
-        groups=groups,
-    )
-    return Folded(network, tuple(representative), tuple(ratio))
+    """The network of the C++ core for those pairs of servers, equal links folded into one."""
+    return FoldedPairs(routes, pairs).network(routes.topology)
 
 
 def _rounded(values: Floats) -> Floats:

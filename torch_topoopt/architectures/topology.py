@@ -70,6 +70,25 @@ class ChannelRule:
 
 
 @dataclass(frozen=True)
+class ServerGrid:
+    """Servers in rows and columns, each of which is a cycle: server i is in row i // `columns` and
+    column i % `columns`. Boards of `board_rows` x `board_columns` neighbours divide the grid."""
+
+    rows: int
+    columns: int
+    board_rows: int = 1
+    board_columns: int = 1
+
+    @property
+    def servers(self) -> int:
+        return self.rows * self.columns
+
+    def number(self, row: int, column: int) -> int:
+        """The server in `row` and `column`."""
+        return row * self.columns + column
+
+
+@dataclass(frozen=True)
 class Reconfiguration:
     """Rules of circuits that follow the demand: measured every `window_s`, moved in
     `delay_s` without any traffic, chosen by Algorithm 5 of the TopoOpt paper with or without
@@ -99,7 +118,8 @@ class Topology:
     how many ports a server may use, `switch_ports` how many a switch. Cables join the ports
     directly (`optics` "none") or run through patch panels or optical circuit switches. With a
     `reconfiguration` the links are those of the beginning. `channel_rule` keeps packets that choose
-    their paths themselves from deadlocks (deadlock.py).
+    their paths themselves from deadlocks (deadlock.py). `grid` is how servers lie in networks of
+    rows and columns.
     """
 
     architecture: str
@@ -115,6 +135,7 @@ class Topology:
     duplex: bool = True
     reconfiguration: Reconfiguration | None = None
     channel_rule: ChannelRule | None = None
+    grid: ServerGrid | None = None
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError for the first of these rules that is broken.

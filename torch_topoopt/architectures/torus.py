@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.architectures.topology import (
     ChannelRule,
     Medium,
+    ServerGrid,
     Topology,
     Wires,
     direct,
@@ -71,12 +72,14 @@ def build(
                 medium: Medium = "dac" if (x + 1) % side == 0 else "trace"
                 other = server + ((x + 1) % size - x) * stride
                 wires.cable(server, other, gbps, count, medium)
+    flat = len(dimensions) == 2
     return direct(
         "torus",
         cluster,
         wires,
         rings=_rings(dimensions, wires, twofold),
-        channel_rule=_north_last_rule(dimensions, wires.links) if len(dimensions) == 2 else None,
+        channel_rule=_north_last_rule(dimensions, wires.links) if flat else None,
+        grid=ServerGrid(*dimensions, *sides) if flat else None,
     )
 
 

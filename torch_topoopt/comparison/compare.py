@@ -2,7 +2,9 @@
 
 Every architecture that stands still gets the best of what searches on it and on the ideal switch
 find (`own_search`), what those begin at, and the strategy that `planner.plan` finds together with
-TopoOpt's network. Networks that are wired for a job are wired for a few of them.
+TopoOpt's network. Networks that are wired for a job are wired for a few of them. Where servers lie
+in rows and columns that switches join (HammingMesh), strategy and placement are planned together
+(`planner.mesh`).
 Where circuits move during the job, it is the ideal switch's strategy, which the search found
 without knowing the network, as in the paper (section 5.1).
 """
@@ -21,10 +23,12 @@ from torch_topoopt.architectures import (
     ideal_switch,
     topoopt,
 )
+from torch_topoopt.comparison.cable_prices import cable_cost
 from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
 from torch_topoopt.comparison.estimate import ArchitectureEstimate, predict_architecture
 from torch_topoopt.comparison.own_search import MOST_SERVERS, OwnSearches, sent_gbps
 from torch_topoopt.planner import alternation as planner
+from torch_topoopt.planner.mesh.grid_plan import plan_on_grid
 from torch_topoopt.planner.options import DEFAULT_OPTIONS
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.traffic import demand
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.planner.mesh.grid_plan import GridPlan
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
@@ -48,8 +53,9 @@ _WIRED_FOR_DEMAND = ("topoopt", "topoopt-tors")
 
 @dataclass(frozen=True)
 class Compared:
-    """One architecture. `server_gbps` is the most that a server can send; `cost` is in dollars
-    (None: parts without a price), `iterations_per_s_per_mdollar` what a million of them buys."""
+    """One architecture. `server_gbps` is the most that a server can send; `cost` is in dollars by
+    TopoOpt's prices (None: parts without a price), `iterations_per_s_per_mdollar` what a million of
+    them buys; `cable_cost` by HammingMesh's (`cable_prices`)."""
 
     architecture: str
     server_gbps: float
@@ -58,6 +64,7 @@ class Compared:
     bandwidth_tax: float
     cost: float | None
     iterations_per_s_per_mdollar: float | None
+    cable_cost: float | None
     strategy: str
 
 
@@ -67,13 +74,16 @@ class Comparison:
     fat-tree that costs as much as TopoOpt (degree x rate where the fat-tree is cheaper still; None
     where every fat-tree costs more).
     `impossible`: why there is no row for an architecture, where the cluster cannot be wired so.
-    `strategies`: those of the rows, by architecture."""
+    `strategies` and `topologies`: those of the rows, by architecture; `grid_plans`: of those whose
+    servers lie in rows and columns."""
 
     rows: tuple[Compared, ...]
     plan: Plan
     equal_cost_gbps: float | None
     impossible: Mapping[str, str]
     strategies: Mapping[str, Strategy]
+    topologies: Mapping[str, Topology]
+    grid_plans: Mapping[str, GridPlan]
 
     def row(self, name: str) -> Compared:
         return next(row for row in self.rows if row.architecture == name)
@@ -127,18 +137,41 @@ def compare(
             impossible["fat-tree"] = str(error)
             names = [name for name in names if name != "fat-tree"]
     builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
-    rows, strategies = [], {}
+    found: dict[str, _Found] = {}
     for i, name in enumerate(names):
         report(2 + i, name)
         best = _best_row(name, builder, candidates, price)
         if isinstance(best, str):
             impossible[name] = best
         else:
-            rows.append(best[0])
-            strategies[name] = best[1]
-    if not rows:
+            found[name] = best
+    return _comparison(found, plan, tree_gbps, impossible)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The best of one architecture."""
+
+    row: Compared
+    strategy: Strategy
+    topology: Topology
+    grid_plan: GridPlan | None = None
+
+
+def _comparison(
+    found: Mapping[str, _Found], plan: Plan, tree_gbps: float | None, impossible: dict[str, str]
+) -> Comparison:
+    if not found:
         raise ValueError(next(iter(impossible.values())))
-    return Comparison(tuple(rows), plan, tree_gbps, impossible, strategies)
+    return Comparison(
+        tuple(best.row for best in found.values()),
+        plan,
+        tree_gbps,
+        impossible,
+        {name: best.strategy for name, best in found.items()},
+        {name: best.topology for name, best in found.items()},
+        {name: best.grid_plan for name, best in found.items() if best.grid_plan is not None},
+    )
 
 
 @dataclass(frozen=True)
@@ -149,6 +182,7 @@ class _Candidates:
     origins: Mapping[Strategy, str]
     of_switch: Strategy
     searches: OwnSearches
+    starts: tuple[Strategy, ...]
 
     def on(self, topology: Topology) -> Mapping[Strategy, str]:
         """Those to price on `topology`, which stands still: the fastest at flow level."""
@@ -235,7 +269,7 @@ def _candidates(
         origins.setdefault(start, "start")
     for strategy in known:
         origins.setdefault(strategy, "known")
-    return _Candidates(origins, best, searches)
+    return _Candidates(origins, best, searches, starts)
 
 
 def _best_row(
@@ -243,11 +277,11 @@ def _best_row(
     builder: _ArchitectureBuilder,
     candidates: _Candidates,
     price: Callable[..., ArchitectureEstimate],
-) -> tuple[Compared, Strategy] | str:
+) -> _Found | str:
     """The fastest of all candidates; or why the cluster cannot be wired for any."""
     op_graph, cluster = builder.op_graph, builder.cluster
     parts, seed = builder.plan.micro_batches, builder.options.seed
-    best: tuple[Compared, Strategy] | None = None
+    best: _Found | None = None
     problem = ""
     topology: Topology | None = None
     origins = candidates.origins
@@ -260,6 +294,8 @@ def _best_row(
             origins = {candidates.of_switch: origins[candidates.of_switch]}
         else:
             origins = candidates.on(topology)
+        if topology.grid is not None and topology.switches:
+            return _placed_row(name, topology, builder, candidates, origins, price)
     for strategy, origin in origins.items():
         try:
             wired = topology or builder.build(name, strategy)
@@ -267,9 +303,31 @@ def _best_row(
             problem = str(error)
             continue
         estimate = price(wired, op_graph, cluster, strategy, micro_batches=parts, seed=seed)
-        if best is None or estimate.iteration_s < best[0].iteration_s:
-            best = _row(name, wired, cluster, estimate, origin), strategy
+        if best is None or estimate.iteration_s < best.row.iteration_s:
+            best = _Found(_row(name, wired, cluster, estimate, origin), strategy, wired)
     return best or problem
+
+
+# parameters: as `_best_row`, and what that has made
+def _placed_row(
+    name: str,
+    topology: Topology,
+    builder: _ArchitectureBuilder,
+    candidates: _Candidates,
+    origins: Mapping[Strategy, str],
+    price: Callable[..., ArchitectureEstimate],
+) -> _Found:
+    """On rows and columns: the best strategy and placement that are found together."""
+    op_graph, cluster, options = builder.op_graph, builder.cluster, builder.options
+    parts = builder.plan.micro_batches
+    found = plan_on_grid(
+        op_graph, cluster, topology, options, starts=candidates.starts,
+        known=tuple(origins), micro_batches=parts,
+    )  # fmt: skip
+    strategy, wired = found.placed.strategy, found.topology
+    estimate = price(wired, op_graph, cluster, strategy, micro_batches=parts, seed=options.seed)
+    origin = origins.get(strategy, "placed")
+    return _Found(_row(name, wired, cluster, estimate, origin), strategy, wired, found)
 
 
 def _starts(
@@ -314,5 +372,6 @@ def _row(
         bandwidth_tax=estimate.bandwidth_tax,
         cost=None if cost is None else cost.total,
         iterations_per_s_per_mdollar=per_million,
+        cable_cost=cable_cost(topology, cluster),
         strategy=origin,
     )

@@ -1,0 +1,59 @@
+"""Iterations of the HammingMesh paper's training jobs on its small networks, at flow level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.comparison.cable_cost import cable_parts
+from torch_topoopt.comparison.estimate import predict_on
+from torch_topoopt.comparison.hammingmesh import LINK_GBPS, PLANES, cluster_of, networks
+from torch_topoopt.comparison.same_time import scaled
+from torch_topoopt.comparison.training_workloads import WORKLOADS
+from torch_topoopt.planner.mesh.pricing import GridPricing
+from torch_topoopt.planner.mesh.server_order import best_order, naive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def iteration(*, workload: str, network: str, seed: int) -> Any:
+    """Seconds of an iteration of `workload`, and what the network costs in all of its planes.
+
+    The simulated network has a quarter of the planes, 1.6 Tb/s for an accelerator, as in the paper
+    (Table II). Where accelerators lie in rows and columns, their order is searched; `in_order_s` is
+    without: in the order of numbers, on the network's own rings. `apart_s`, of jobs with stages:
+    with stages next to each other and the parts of an operator apart. Nothing depends on `seed`.
+    """
+    found = next(other for other in networks("small") if other.name == network)
+    topology = scaled(found.topology, 1 / PLANES)
+    job = WORKLOADS[workload]()
+    cluster = replace(cluster_of(topology.servers), accelerator="a100", memory_limited=False)
+    axes = job.axes
+    apart = [
+        (o * axes.data + d) * axes.pipeline + p
+        for p in range(axes.pipeline)
+        for d in range(axes.data)
+        for o in range(axes.operator)
+    ]
+
+    def seconds(order: Sequence[int] | None) -> float:
+        return predict_on(topology, job.op_graph, cluster, job.strategy(order)).iteration_s
+
+    row = {
+        "accelerators": topology.servers,
+        "compute_s": job.compute_s,
+        "cost": cable_parts(found.topology, LINK_GBPS).cost(),
+        "printed_mdollar": found.printed.cost_mdollar,
+        "apart_s": seconds(apart) if axes.pipeline > 1 else None,
+    }
+    if topology.grid is None:
+        return row | dict.fromkeys(("iteration_s", "in_order_s"), seconds(None))
+    pricing = GridPricing(job.op_graph, cluster, topology)
+    placed = best_order(pricing, job.strategy())
+    return row | {
+        "iteration_s": placed.iteration_s,
+        "in_order_s": naive(pricing, job.strategy()).iteration_s,
+        "placement": placed.how,
+        "natural_rings": placed.natural_rings,
+    }

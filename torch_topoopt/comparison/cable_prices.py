@@ -1,0 +1,67 @@
+"""What every architecture costs by the prices of the HammingMesh paper (III-C), beside those of the
+TopoOpt paper (Table 2, `cost`).
+
+The two lists differ in what they count. TopoOpt's counts NICs, transceivers, ports and fibre by
+their rate. HammingMesh's has one price for a port's cable and for a switch of 64 ports, whatever
+the rate; NICs belong to the accelerator. A network is counted by each list as a whole, never by
+parts of both, but for one gap: HammingMesh's has no patch panels and optical switches. A circuit is
+an optical cable there, whose ends hold the transceivers, and the ports it takes of a panel or a
+switch have TopoOpt's prices. And since networks of a comparison may be small, a switch costs what
+its ports in use do, 1/64 of a switch each, where Table II of the HammingMesh paper, whose switches
+are full, counts whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.architectures import fat_tree
+from torch_topoopt.architectures.clos import RADIX
+from torch_topoopt.comparison.cable_cost import COLFAX_2022, cable_parts
+from torch_topoopt.comparison.cost import TABLE_2, UNPRICED
+
+if TYPE_CHECKING:
+    from torch_topoopt.architectures.topology import NodeLink, Topology
+    from torch_topoopt.plan import Cluster
+
+
+def cable_cost(topology: Topology, cluster: Cluster) -> float | None:
+    """Dollars of `topology` where a cable carries what a port of `cluster` does; a link that is
+    faster is several cables, in planes of their own.
+
+    None for a kind whose parts have no price: simplex ports, and SiP-ML. The ideal switch is
+    estimated by a full-bisection fat-tree of the same rate, as in `capital_cost`.
+    """
+    if topology.architecture in UNPRICED or not topology.duplex:
+        return None
+    if topology.architecture == "ideal-switch":
+        gbps = topology.links[0].gbps if topology.links else cluster.link_gbps
+        topology = fat_tree.build(cluster, server_gbps=gbps)
+    lit = [_through_optics(topology, link) for link in topology.links]
+    links = tuple(
+        replace(link, medium="aoc") if through else link
+        for link, through in zip(topology.links, lit, strict=True)
+    )
+    cables = cable_parts(replace(topology, links=links, optics="none"), cluster.link_gbps)
+    prices = COLFAX_2022
+    optics = {"none": 0.0, "ocs": TABLE_2.ocs_port}
+    optics["patch-panel"] = 2 * TABLE_2.panel_port + TABLE_2.selector  # of each end, as in `cost`
+    ends, ports = 0, 0
+    for link, through in zip(links, lit, strict=True):
+        copies = math.ceil(link.gbps / cluster.link_gbps - 1e-9)
+        ends += copies * through
+        ports += copies * (link.source >= topology.servers and link.medium != "inside")
+    return (
+        cables.dacs * prices.dac
+        + cables.aocs * prices.aoc
+        + ports * prices.switch / RADIX
+        + ends * optics[topology.optics]
+    )
+
+
+def _through_optics(topology: Topology, link: NodeLink) -> bool:
+    """Cables between two servers, or two switches, do; between both kinds, never (`cost`)."""
+    same = (link.source < topology.servers) == (link.target < topology.servers)
+    return same and topology.optics != "none"

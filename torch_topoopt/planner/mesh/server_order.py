@@ -1,0 +1,203 @@
+"""Which server of a grid each logical server of a strategy is.
+
+All foldings of the strategy's axes are ranked by the hops that its bytes would take; the best of
+them, the order of the numbers and the order of the boards are priced at flow level; from the
+fastest ones on, two servers (of a few, also three) change places for as long as that gains. Nothing
+is random.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torch_topoopt.planner.mesh.foldings import axes_of, by_boards, foldings, row_major
+from torch_topoopt.planner.mesh.pricing import moved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from torch_topoopt.plan import Demand
+    from torch_topoopt.planner.mesh.foldings import Order
+    from torch_topoopt.planner.mesh.pricing import GridPricing
+    from torch_topoopt.search.strategies import Strategy
+
+_MOST_FOLDINGS = 1000  # that are ranked
+_PRICED = 8  # of them, at flow level
+_IMPROVED = 4  # of these, by swaps
+_MOST_SWAPPED = 32  # servers among which all pairs are tried
+_MOST_ROTATED = 8  # servers of which also three change places
+_CHANGES = 150  # strategies that changes of places may price
+_CHANGES_OF_FEW = 1500  # and where three servers may change places
+_Moves = list[tuple[int, ...]]
+_GAIN = 1e-9  # relative, of what is worth a change
+
+
+@dataclass(frozen=True)
+class PlacedStrategy:
+    """A strategy on servers of a grid. `order` is the server for each logical one, and `how` says
+    how it was found. `natural_rings`: whether groups use rings of their own shape or those of the
+    network."""
+
+    strategy: Strategy
+    order: Order
+    how: str
+    natural_rings: bool
+    iteration_s: float
+
+
+def naive(pricing: GridPricing, strategy: Strategy) -> PlacedStrategy:
+    """In the order of the numbers, with the rings of the network: what knows no grid."""
+    order = tuple(range(pricing.topology.servers))
+    seconds = pricing.seconds(strategy, order, natural=False)
+    return PlacedStrategy(strategy, order, "in the order of numbers", False, seconds)
+
+
+def best_order(
+    pricing: GridPricing, strategy: Strategy, changes: int | None = None
+) -> PlacedStrategy:
+    """The fastest order found for `strategy`, never slower than `naive`; the first of equal ones.
+
+    About `changes` strategies at most are priced for changes of places (default: 150, and 1 500 for
+    up to 8 servers), none where more than 32 servers have work. Raises ValueError for a strategy
+    that does not fit.
+    """
+    found = [naive(pricing, strategy)]
+    found += (_placed(pricing, strategy, order, text) for text, order in _ranked(pricing, strategy))
+    found.sort(key=lambda placed: placed.iteration_s)
+    few = pricing.grid.servers <= _MOST_ROTATED
+    if changes is None:
+        changes = _CHANGES_OF_FEW if few else _CHANGES
+    if pricing.grid.servers <= _MOST_SWAPPED and changes > 0:
+        used = sorted({server for placement in strategy for server in placement.servers})
+        moves = _rotations(used, pricing.grid.servers)
+        limit = pricing.priced + changes
+        begin = {placed.strategy: placed for placed in reversed(found)}
+        for placed in sorted(begin.values(), key=lambda p: p.iteration_s)[:_IMPROVED]:
+            found.append(_swapped(pricing, strategy, placed, moves, limit))
+        if few:
+            found.append(_best_first(pricing, strategy, found, moves, limit))
+    return min(found, key=lambda placed: placed.iteration_s)
+
+
+def _placed(pricing: GridPricing, strategy: Strategy, order: Order, how: str) -> PlacedStrategy:
+    natural_s = pricing.seconds(strategy, order)
+    own_s = pricing.seconds(strategy, order, natural=False)
+    seconds = min(natural_s, own_s)
+    return PlacedStrategy(moved(strategy, order), order, how, natural_s < own_s, seconds)
+
+
+def _ranked(pricing: GridPricing, strategy: Strategy) -> Iterator[tuple[str, Order]]:
+    """Orders to price, by what they are called, each once."""
+    grid = pricing.grid
+    known: set[Order] = set()
+    axes = axes_of(strategy, grid.servers)
+    candidates = [
+        (str(f), _complete(f.order(grid), grid.servers))
+        for f in itertools.islice(foldings(grid, axes), _MOST_FOLDINGS)
+    ]
+    asked = pricing.asked(strategy)
+    source, target, size = _hops_asked(asked)
+    distance = pricing.distances
+    ranked = sorted(
+        (float((size * distance[places[source], places[target]]).sum()), i)
+        for i, (_, order) in enumerate(candidates)
+        for places in (np.array(order),)
+    )
+    first = [("as searched", row_major(grid).order(grid))]
+    if grid.board_rows * grid.board_columns > 1:
+        first.append(("board by board", by_boards(grid).order(grid)))
+    for text, order in (*first, *(candidates[i] for _, i in ranked[:_PRICED])):
+        if order not in known:
+            known.add(order)
+            yield text, order
+
+
+def _complete(order: Order, servers: int) -> Order:
+    """`order`, then the servers of the grid that it leaves out, ascending."""
+    if len(order) == servers:
+        return order
+    return (*order, *sorted(set(range(servers)) - set(order)))
+
+
+def _hops_asked(asked: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Sources, targets and bytes; a group's go around in the order of its logical numbers."""
+    hops = [(pair.source, pair.target, float(pair.size_bytes)) for pair in asked.pairs]
+    for group in asked.groups:
+        members, count = group.servers, len(group.servers)
+        size = 2 * (count - 1) / count * group.size_bytes
+        hops += [(a, b, size) for a, b in zip(members, (*members[1:], members[0]), strict=True)]
+    source, target, sizes = zip(*hops, strict=True) if hops else ((), (), ())
+    return np.array(source, dtype=int), np.array(target, dtype=int), np.array(sizes, dtype=float)
+
+
+def _swapped(
+    pricing: GridPricing, strategy: Strategy, placed: PlacedStrategy, moves: _Moves, limit: int
+) -> PlacedStrategy:
+    """`placed` after all changes of places that gain, until none does or `limit` strategies are
+    priced in all."""
+    best, changes = placed, 0
+    gained = True
+    while gained and pricing.priced < limit:
+        gained = False
+        for places in moves:
+            other = _placed(pricing, strategy, _rotated(best.order, places), best.how)
+            if other.iteration_s < best.iteration_s * (1 - _GAIN):
+                best, gained, changes = other, True, changes + 1
+            if pricing.priced >= limit:
+                break
+    return replace(best, how=f"{placed.how}; {changes} moved") if changes else best
+
+
+def _best_first(
+    pricing: GridPricing,
+    strategy: Strategy,
+    begin: Sequence[PlacedStrategy],
+    moves: _Moves,
+    limit: int,
+) -> PlacedStrategy:
+    """The best of what changes of places lead to from `begin`, also over orders that gain nothing,
+    the fastest first, until `limit` strategies are priced in all: up to 6 servers that is every
+    order."""
+    seen = {placed.order: placed for placed in begin}
+    waiting = [(placed.iteration_s, i, placed) for i, placed in enumerate(seen.values())]
+    heapq.heapify(waiting)
+    best = min(seen.values(), key=lambda placed: placed.iteration_s)
+    while waiting:
+        _, _, placed = heapq.heappop(waiting)
+        for places in moves:
+            if pricing.priced >= limit:
+                return best
+            order = _rotated(placed.order, places)
+            if order in seen:
+                continue
+            seen[order] = other = _placed(pricing, strategy, order, "moved one by one")
+            heapq.heappush(waiting, (other.iteration_s, len(seen), other))
+            if other.iteration_s < best.iteration_s * (1 - _GAIN):
+                best = other
+    return best
+
+
+def _rotated(order: Order, places: tuple[int, ...]) -> Order:
+    """`order` with each of the logical servers `places` where the next of them was."""
+    there = list(order)
+    for here, following in zip(places, (*places[1:], places[0]), strict=True):
+        there[here] = order[following]
+    return tuple(there)
+
+
+def _rotations(used: list[int], servers: int) -> _Moves:
+    """Logical servers that change places, one of them with work: two; of a few also three."""
+    has_work = set(used)
+    everyone = range(servers)
+    found: _Moves = list(itertools.combinations(everyone, 2))
+    if servers <= _MOST_ROTATED:
+        for a, b, c in itertools.combinations(everyone, 3):
+            found += [(a, b, c), (a, c, b)]
+    return [places for places in found if not has_work.isdisjoint(places)]
