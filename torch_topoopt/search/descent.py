@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
-_TASKS = 64_000_000  # of flow-level simulations, over the servers: seconds on 8 of them
+_MOST_TASKS = 20_000_000  # of flow-level simulations
+_TASKS = 1_280_000_000  # divided by the square of the servers: so many changes, and each so dear
 _SLACK = 0.05  # the two levels differ by less between strategies that are split otherwise
 _SLICE = 10  # changes between two looks at Ctrl-C
 
@@ -47,7 +48,7 @@ def descend(
         max_transfers=lowered["max_transfers"],
         slack=slack,
     )
-    most_tasks = descent.tasks + _TASKS // problem.cluster.servers
+    most_tasks = descent.tasks + min(_MOST_TASKS, _TASKS // problem.cluster.servers**2)
     while (left := evaluations - descent.evaluations) > 0:
         if descent.done or descent.tasks >= most_tasks:
             break
