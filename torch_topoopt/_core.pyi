@@ -285,6 +285,33 @@ class StrategySearch:
     @property
     def tasks(self) -> int: ...
 
+class Descent:
+    """
+    Downhill from one strategy, priced at flow level.
+    """
+    def __init__(
+        self,
+        job: Job,
+        network: RoutedNetwork,
+        space: SearchSpace,
+        start: collections.abc.Sequence[torch_topoopt.plan.Placement],
+        memory_limit_bytes: int,
+        max_transfers: int,
+        slack: float,
+    ) -> None: ...
+    def best(self) -> list[torch_topoopt.plan.Placement]: ...
+    def step(self, evaluations: int) -> None: ...
+    @property
+    def best_s(self) -> float: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def evaluations(self) -> int: ...
+    @property
+    def simulations(self) -> int: ...
+    @property
+    def tasks(self) -> int: ...
+
 class CoarseChain:
     """
     A Markov chain over strategies, priced by the coarse simulator.

@@ -13,6 +13,7 @@
 
 #include "bind/iteration.h"
 #include "search/coarse_simulator.h"
+#include "search/descent.h"
 #include "search/metropolis_chain.h"
 
 namespace py = pybind11;
@@ -94,6 +95,26 @@ void bindSearch(py::module_& module) {
                              [](const FlowChain& chain) { return chain.pricing().tasks(); })
       .def_property_readonly("current_s", &FlowChain::currentSeconds)
       .def_property_readonly("best_s", &FlowChain::bestSeconds);
+  py::class_<Descent>(module, "Descent", "Downhill from one strategy, priced at flow level.")
+      .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
+                       const SearchSpace& space, const Placed& start, int64_t memory_limit_bytes,
+                       int64_t max_transfers, double slack) {
+             return std::make_unique<Descent>(
+                 std::make_unique<FlowPricing>(std::move(job), std::move(network), slack), space,
+                 start, memory_limit_bytes, max_transfers);
+           }),
+           py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
+           py::arg("start"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
+           py::arg("slack"))
+      .def("step", &Descent::step, py::arg("evaluations"), released)
+      .def("best", &Descent::best)
+      .def_property_readonly("done", &Descent::done)
+      .def_property_readonly("evaluations", &Descent::evaluations)
+      .def_property_readonly("simulations",
+                             [](const Descent& descent) { return descent.pricing().simulations(); })
+      .def_property_readonly("tasks",
+                             [](const Descent& descent) { return descent.pricing().tasks(); })
+      .def_property_readonly("best_s", &Descent::bestSeconds);
   py::class_<CoarseChain>(module, "CoarseChain",
                           "A Markov chain over strategies, priced by the coarse simulator.")
       .def(py::init([](std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network,

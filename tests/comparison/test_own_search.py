@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
-from support.small_op_graphs import chain, embeddings
+from support.small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree
 from torch_topoopt.comparison.compare import compare
@@ -13,6 +14,7 @@ from torch_topoopt.comparison.estimate import predict_on
 from torch_topoopt.comparison.own_search import OwnSearches, searched_gbps, sent_gbps
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster
+from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.strategy_space import DIMENSIONS
@@ -45,12 +47,31 @@ def test_more_bandwidth_is_never_slower_at_any_budget(name: str, evaluations: in
         starts = planning_starts(op_graph, cluster, dimensions=DIMENSIONS)
         # data parallelism alone: the rest is for the searches to find
         options = PlanningOptions(evaluations=evaluations)
-        searches = OwnSearches(op_graph, cluster, options, 1, starts[:1])
+        searches = OwnSearches(op_graph, cluster, options, 1, lambda _, found=starts: found[:1])
         topology = ARCHITECTURES[name](cluster, seed=0)
         fastest = searches.fastest(topology, searches.of(topology))
         seconds = predict_on(topology, op_graph, cluster, fastest).iteration_s
         assert seconds <= before_s * (1 + 1e-9), gbps
         before_s = seconds
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_separate_comparisons_are_in_order_whatever_is_planned_for_topoopt(seed: int) -> None:
+    op_graph = random_graph(random.Random(seed), 8, splits=True)
+    options = PlanningOptions(rounds=1, evaluations=15, seed=seed)
+    before: dict[str, float] = {}
+    for gbps in (10.0, 20.0, 31.0, 100.0, 250.0):
+        cluster = Cluster(8, 4, gbps)
+        # a plan that no search finds at these budgets: it may not help the others
+        planned = plan(op_graph, cluster, replace(options, evaluations=300, rounds=2))
+        made = compare(op_graph, cluster, STILL, options=options, plan=planned)
+        for row in made.rows:
+            assert row.iteration_s <= before.get(row.architecture, row.iteration_s) * (1 + 1e-9)
+            assert row.strategy != "topoopt"
+            before[row.architecture] = row.iteration_s
+    alone = replace(options, strategy_space="data-parallel")
+    (row,) = compare(op_graph, cluster, ("fat-tree",), options=alone).rows
+    assert row.strategy == "topoopt", "where nothing is searched, the plan's is the only one"
 
 
 def test_every_architecture_gains_from_bandwidth_in_a_sweep() -> None:

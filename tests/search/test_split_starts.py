@@ -133,6 +133,20 @@ def test_what_is_much_slower_or_makes_too_many_transfers_is_not_offered() -> Non
     assert all(p.parameter == 1 for start in found for p in start)
 
 
+def test_what_fits_only_with_many_transfers_is_offered_and_not_called_too_large() -> None:
+    cluster = Cluster(4, 2, 10.0)  # of 4 GiB
+    large = block(parameters=5 * GIB // 2)  # fits in four parts, by columns or rows
+    free = split_starts(large, cluster, (), dimensions=DIMENSIONS)
+    count = min(transfer_count(large, start) for start in free)
+    assert count > 4
+    some = split_starts(large, cluster, (), dimensions=DIMENSIONS, max_transfers=count // 2)
+    assert [transfer_count(large, start) for start in some] == [count]
+    with pytest.raises(ValueError, match=rf"^transfers: .* make {count} transfers, .* than 0"):
+        split_starts(large, cluster, (), dimensions=DIMENSIONS, max_transfers=0)
+    other = (data_parallel(large, 4),)
+    assert split_starts(large, cluster, other, dimensions=DIMENSIONS, max_transfers=0) == ()
+
+
 def test_a_plan_is_found_for_fewer_samples_than_servers() -> None:
     found = plan(
         block(batch_size=2), Cluster(4, 2, 10.0), PlanningOptions(evaluations=50, rounds=1)

@@ -1,17 +1,18 @@
 """All architectures side by side: iteration time, cost, and what a dollar buys.
 
 Every architecture that stands still gets the best of what searches on it and on the ideal switch
-find (`own_search`), what those begin at, and the strategy that `planner.plan` finds together with
-TopoOpt's network. Networks that are wired for a job are wired for a few of them. Where servers lie
-in rows and columns that switches join (HammingMesh), strategy and placement are planned together
-(`planner.mesh`).
+find (`own_search`), and what those begin at: all of it is also considered at every higher rate, so
+more bandwidth makes none of them slower. The strategy that `planner.plan` finds together with
+TopoOpt's network belongs to one rate, and to networks that are wired for a job: these are wired for
+it, and for a few of the others. Where servers lie in rows and columns that switches join
+(HammingMesh), strategy and placement are planned together (`planner.mesh`).
 Where circuits move during the job, it is the ideal switch's strategy, which the search found
 without knowing the network, as in the paper (section 5.1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -176,10 +177,12 @@ def _comparison(
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Strategies to price on any network, each with where it is from; the one found on the ideal
-    switch; and the searches that find more."""
+    """Strategies to price on any network, each with where it is from; the plan's, to price on
+    networks that are wired for a job; the one found on the ideal switch; and the searches that find
+    more."""
 
     origins: Mapping[Strategy, str]
+    planned: Strategy
     of_switch: Strategy
     searches: OwnSearches
     starts: tuple[Strategy, ...]
@@ -256,11 +259,15 @@ def _candidates(
     plan: Plan,
     known: Sequence[Strategy],
 ) -> _Candidates:
-    """TopoOpt's strategy, the best that is found on the ideal switch, where searches start, and
-    what is `known`."""
-    starts = _starts(op_graph, cluster, options, plan)
-    searches = OwnSearches(op_graph, cluster, options, plan.micro_batches, starts)
-    origins = {plan.strategy: "topoopt"}
+    """The best that is found on the ideal switch, where searches start, and what is `known`; the
+    plan's strategy where nothing is searched."""
+
+    def starts_at(gbps: float) -> tuple[Strategy, ...]:
+        return _starts(op_graph, replace(cluster, link_gbps=gbps, port_gbps=None), options, plan)
+
+    searches = OwnSearches(op_graph, cluster, options, plan.micro_batches, starts_at)
+    starts = searches.starts(cluster.link_gbps)
+    origins = {} if starts else {plan.strategy: "topoopt"}
     found = searches.of_switch(cluster.link_gbps) if starts else ()
     every = tuple(dict.fromkeys((*origins, *found, *starts, *known)))
     best = searches.fastest(ideal_switch.build(cluster), every)
@@ -269,7 +276,7 @@ def _candidates(
         origins.setdefault(start, "start")
     for strategy in known:
         origins.setdefault(strategy, "known")
-    return _Candidates(origins, best, searches, starts)
+    return _Candidates(origins, plan.strategy, best, searches, starts)
 
 
 def _best_row(
@@ -284,7 +291,7 @@ def _best_row(
     best: _Found | None = None
     problem = ""
     topology: Topology | None = None
-    origins = candidates.origins
+    origins: Mapping[Strategy, str] = {candidates.planned: "topoopt", **candidates.origins}
     if name not in _WIRED_FOR_DEMAND:
         try:
             topology = builder.build(name, candidates.of_switch)
@@ -333,7 +340,8 @@ def _placed_row(
 def _starts(
     op_graph: OpGraph, cluster: Cluster, options: PlanningOptions, plan: Plan
 ) -> tuple[Strategy, ...]:
-    """Strategies that are priced beside TopoOpt's, and where searches begin; none: no search."""
+    """Strategies that are priced beside TopoOpt's, and where searches on ports of that rate begin;
+    none: no search."""
     if options.strategy_space == "data-parallel":
         return ()
     if options.strategy is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
@@ -20,6 +21,8 @@ from torch_topoopt.search.expert_strategies import expert_starts
 from torch_topoopt.search.problem import SearchProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -50,16 +53,19 @@ def sent_gbps(topology: Topology) -> float:
 
 def _all_pairs(topology: Topology, factor: float = 1.0) -> _core.RoutedNetwork:
     """`topology` with the routes of all pairs of servers, and `factor` times its rates."""
-    links = tuple(replace(link, gbps=link.gbps * factor) for link in topology.links)
+    # Rounded, so that a rate is the same number whatever rate it comes from.
+    links = tuple(
+        replace(link, gbps=float(f"{link.gbps * factor:.12g}")) for link in topology.links
+    )
     routes = Routes(replace(topology, links=links))
     return lower_topology(routes, itertools.permutations(range(topology.servers), 2)).network
 
 
 class OwnSearches:
-    """The searches of one comparison, all with `micro_batches` and from `starts`.
+    """The searches of one comparison, all with `micro_batches`.
 
-    Without any, nothing is searched. The searches at the rates of the paper have the proposals of
-    one round together.
+    Those at a rate of a port begin at `starts_at` it; without any, nothing is searched. The
+    searches at the rates of the paper have the proposals of one round together.
     """
 
     def __init__(
@@ -68,27 +74,32 @@ class OwnSearches:
         cluster: Cluster,
         options: PlanningOptions,
         micro_batches: int,
-        starts: tuple[Strategy, ...],
+        starts_at: Callable[[float], tuple[Strategy, ...]],
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
-        self._starts = starts
+        self._starts_at = lru_cache(starts_at)
         self._problem = SearchProblem(
             op_graph,
             cluster,
             None,
-            starts,
+            self._starts_at(_RATES_GBPS[0]),
             dimensions=options.dimensions,
             micro_batches=micro_batches,
             optimizer_factor=options.optimizer_factor,
         )
         self._switch: dict[float, tuple[Strategy, ...]] = {}  # by the rate of a port
 
+    def starts(self, gbps: float) -> tuple[Strategy, ...]:
+        """Where the searches for ports of `gbps` begin."""
+        found = (start for rate in searched_gbps(gbps) for start in self._starts_at(rate))
+        return tuple(dict.fromkeys(found))
+
     def of_switch(self, gbps: float) -> tuple[Strategy, ...]:
         """All that is found on an ideal switch for ports of `gbps`."""
         found: dict[Strategy, None] = {}
-        if not self._starts:
+        if not self._starts_at(_RATES_GBPS[0]):
             return ()
         for rate in searched_gbps(gbps):
             if rate not in self._switch:
@@ -97,7 +108,7 @@ class OwnSearches:
                     self._cluster.degree * rate * BYTES_PER_GBPS,
                     self._cluster.link_latency_s,
                 )
-                self._switch[rate] = self._search(network, tuple(found))
+                self._switch[rate] = self._search(network, tuple(found), rate)
             found.update(dict.fromkeys(self._switch[rate]))
         return tuple(found)
 
@@ -111,15 +122,15 @@ class OwnSearches:
         for rate in searched_gbps(gbps):
             begin = dict.fromkeys((*self.of_switch(rate), *own))
             network = _all_pairs(topology, rate / gbps)
-            own.update(dict.fromkeys(self._search(network, tuple(begin))))
+            own.update(dict.fromkeys(self._search(network, tuple(begin), rate)))
         return tuple(dict.fromkeys((*found, *own)))
 
     def _search(
-        self, network: _core.RoutedNetwork, begin: tuple[Strategy, ...]
+        self, network: _core.RoutedNetwork, begin: tuple[Strategy, ...], rate: float
     ) -> tuple[Strategy, ...]:
-        """The best few on `network`, from `begin` and the starts of all searches."""
+        """The best few on `network`, from `begin` and where searches at that rate begin."""
         options = self._options
-        starts = tuple(dict.fromkeys((*begin, *self._starts)))
+        starts = tuple(dict.fromkeys((*begin, *self._starts_at(rate))))
         problem = self._problem.changed(network, starts)
         if options.strategy is None:
             starts = tuple(dict.fromkeys((*starts, *expert_starts(problem))))

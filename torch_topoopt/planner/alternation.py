@@ -15,6 +15,7 @@ from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.chains import budgets
+from torch_topoopt.search.descent import descend
 from torch_topoopt.search.expert_strategies import expert_starts, experts_below
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
@@ -233,13 +234,14 @@ class Planning:
         The first considers every number of micro-batches of `starts`, the others that of the best.
         A round searches on the network of the best pair; where that is done, on the one that was
         wired last, although it is worse for the strategy at hand: another strategy may be better
-        there than any is on the best network, unless it is much worse.
+        there than any is on the best network, unless it is much worse. The last ends with a descent
+        from the best pair.
         """
         rewires = self._options.ablation != "search-only"
         searched: list[Network] = []
         wired_for: dict[int, Network] = {}  # by number of micro-batches, as `networks`
         wired_s: dict[int, float] = {}
-        for _ in range(self._options.rounds):
+        for turn in range(1, self._options.rounds + 1):
             before_s = self._best_s
             for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
                 network = networks[count]
@@ -252,8 +254,6 @@ class Planning:
                     wired_for[count] = rewired.network
                     wired_s[count] = rewired.estimate.iteration_s
                 self._finish_round(found, rewired)
-            self._round += 1
-            self._proposed_before = self._proposed
             assert self._best is not None
             best, count = self._best.strategy, self._best.micro_batches
             gained = self._best_s < before_s * (1 - CONVERGED)
@@ -261,10 +261,29 @@ class Planning:
             if rewires:
                 wired = wired_for[count], wired_s[count]
                 following = self._next_network(searched, wired, gained)
+            if turn == self._options.rounds:
+                following = None
+            if following is None:
+                self._descend()
+            self._round += 1
+            self._proposed_before = self._proposed
             if following is None:
                 break
             networks = {count: following}
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
+
+    def _descend(self) -> None:
+        """Downhill from the best pair on its network; what that gains, the last round gained."""
+        assert self._best is not None
+        network, count = self._best.network, self._best.micro_batches
+        problem = self._problem(network, (self._best.strategy,), count)
+        done = self._proposed - self._proposed_before
+        strategy = descend(problem, self._evaluations, lambda: self._report("search", done))
+        pair = self._pricing.price(strategy, network, count)
+        if pair.estimate.iteration_s < self._best_s:
+            network_s = self._rounds.pop().network_s
+            self._finish_round(pair, pair)
+            self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
 
     def _next_network(
         self, searched: list[Network], wired: tuple[Network, float], gained: bool

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Executable, Strategy
 
 _OFFERED = 2  # of all that fit, the cheapest
+_MOST_TIMES = 10  # as many transfers, where nothing with fewer fits into memory
 _NEAR = 1.25  # as much dearer than the cheapest other start, a split one is worth a look
 
 
@@ -122,7 +123,8 @@ def split_starts(
     All operators with parameters are split, or those whose gradients are more than what they read
     and make, into every number of parts that divides the servers; the fastest on an ideal switch
     are offered. All of it is `executable`. None makes more than `max_transfers` transfers between
-    servers, one way.
+    servers, one way; where there are no `others` and only such fit, the one with the fewest is
+    offered, if these are no more than ten times as many. Raises ValueError if they are.
     """
     all_servers = (tuple(range(cluster.servers)),) * len(op_graph.operators)
     samples = samples_of_servers(op_graph, cluster, micro_batches)
@@ -151,9 +153,9 @@ def split_starts(
         for strategy in found
         if strategy not in others
         and (executable is None or all(map(executable, strategy)))
-        and transfer_count(op_graph, strategy) <= max_transfers
         and memory.fits(strategy)
     ]
+    fitting = _with_few_transfers(op_graph, cluster, fitting, max_transfers, bool(others))
     if not fitting:
         return ()
     job = lower_job(op_graph, cluster, degrees_of([*fitting, *others]), micro_batches=micro_batches)
@@ -165,3 +167,28 @@ def split_starts(
     timed = sorted((seconds(strategy), i) for i, strategy in enumerate(fitting))
     limit_s = min(map(seconds, others), default=float("inf")) * _NEAR
     return tuple(fitting[i] for time_s, i in timed[:_OFFERED] if time_s <= limit_s)
+
+
+def _with_few_transfers(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    fitting: list[Strategy],
+    max_transfers: int,
+    has_others: bool,
+) -> list[Strategy]:
+    """Of `fitting` those with at most `max_transfers`; without others, else that with the fewest.
+
+    Raises ValueError where that has too many to simulate.
+    """
+    counts = [transfer_count(op_graph, strategy) for strategy in fitting]
+    few = [s for s, count in zip(fitting, counts, strict=True) if count <= max_transfers]
+    if few or has_others or not fitting:
+        return few
+    fewest, most = min(counts), _MOST_TIMES * max_transfers
+    if fewest > most:
+        raise ValueError(
+            f"transfers: {op_graph.model} fits into the memory of one {cluster.accelerator} only "
+            f"where servers make {fewest} transfers, and no more than {most} are simulated; use a "
+            "larger accelerator, fewer servers or a smaller batch"
+        )
+    return [fitting[counts.index(fewest)]]

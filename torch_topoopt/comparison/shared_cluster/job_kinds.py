@@ -165,7 +165,7 @@ class JobKinds:
             optimizer_factor=options.optimizer_factor,
         )
         searches = self._searches.setdefault(
-            kind, OwnSearches(graph, cluster, options, planned.micro_batches, starts)
+            kind, OwnSearches(graph, cluster, options, planned.micro_batches, lambda _: starts)
         )
         alone = network.alone(cluster)
         candidates = dict.fromkeys((*searches.of(alone), planned.strategy, *starts))
