@@ -15,6 +15,7 @@ _MODULES = (
     "costs",
     "dedicated",
     "heatmaps",
+    "layer_runs",
     "moving",
     "paths",
     "route_control",
