@@ -18,6 +18,7 @@ _MODULES = (
     "hx_packets",
     "hx_table",
     "hx_workloads",
+    "layer_runs",
     "moving",
     "paths",
     "route_control",

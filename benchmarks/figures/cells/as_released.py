@@ -77,7 +77,7 @@ def _everywhere(graph: OpGraph, cluster: Cluster, seed: int) -> Strategy:
     return data_parallel(graph, cluster.servers)
 
 
-def _tables_by_lot(graph: OpGraph, cluster: Cluster, seed: int) -> Strategy:
+def tables_by_lot(graph: OpGraph, cluster: Cluster, seed: int) -> Strategy:
     lots = random.Random(seed)
     return tuple(
         Placement(placement.operator, (lots.randrange(cluster.servers),))
@@ -96,6 +96,6 @@ def _branches_apart(graph: OpGraph, cluster: Cluster, seed: int) -> Strategy:
 
 _STRATEGIES = {
     "data parallelism": _everywhere,
-    "tables by lot": _tables_by_lot,
+    "tables by lot": tables_by_lot,
     "branches apart": _branches_apart,
 }
