@@ -50,6 +50,7 @@ VERBS = {
         "an all-to-all during which an optical switch moves circuits: when, and to what",
         "plan.alltoall",
     ),
+    "allocate": Verb("boards of a HammingMesh for jobs", "plan.allocate"),
     "assign": Verb("paths for flows through a leaf-spine network", "plan.assign"),
     "controller": Verb(
         "tells the hosts of a switched network which path each flow takes", "fabric.controller"

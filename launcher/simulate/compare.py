@@ -67,10 +67,7 @@ def main(argv: list[str]) -> int:
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
     planning.check_stages(choice, cluster)
-    if arguments.plot is not None:
-        from torch_topoopt.launcher.simulate import compare_plot
-
-        compare_plot.check_name(arguments.plot)
+    shared_options.check_plot(arguments.plot)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
     from torch_topoopt.comparison.compare import compare
 
@@ -99,6 +96,8 @@ def main(argv: list[str]) -> int:
                 on_progress=progress,
             )
     if arguments.plot is not None:
+        from torch_topoopt.launcher.simulate import compare_plot
+
         compare_plot.draw(comparison, arguments.plot)
     if arguments.json:
         console.print_json(figures(comparison, graph, cluster, arguments.level))
