@@ -51,7 +51,7 @@ def _picture(quick: bool) -> list[Cell]:
 def _make_picture(results: Results, quick: bool) -> Made:
     [(_, found)] = results
     every = [
-        next(allocations(_LAW, 16, 16, 1, variant, 12, 5))
+        next(allocations("uniform", 16, 16, 1, variant, 12, 5))
         for variant in ("greedy", "ours, transpose + aspect")
     ]
 
@@ -139,9 +139,10 @@ def _make_used(results: Results, quick: bool) -> Made:
             ("median", float(np.median(row)), paper),
             ("1st percentile", float(np.percentile(row, 1)), first),
         ):
-            quantities.append(
-                Quantity(f"utilisation, {what}", ours, theirs, model=model, mode=variant)
-            )
+            if law == "powers" or what == "mean":
+                quantities.append(
+                    Quantity(f"utilisation, {what}", ours, theirs, model=model, mode=variant)
+                )
     csv = [
         {"law": law, "mesh": mesh, "variant": variant, "mix": i, "utilisation": value}
         for (law, mesh, variant), row in values.items()
@@ -236,8 +237,12 @@ def _violins(axes: Axes, every: Mapping[str, Sequence[float]]) -> None:
     """One violin for each entry, with its median as a point and its name below."""
     for index, (name, row) in enumerate(every.items()):
         _violin_bodies(axes, [float(index)], [row], index, name)
-    axes.set_xticks(range(len(every)), [n.replace(" + ", "\n+ ") for n in every], fontsize=6)
+    axes.set_xticks(range(len(every)), [_broken(name) for name in every], fontsize=6)
     axes.set_ylabel("utilisation")
+
+
+def _broken(name: str) -> str:
+    return name.replace(" + ", "\n+ ").replace(", ", ",\n")
 
 
 def _violin_bodies(
