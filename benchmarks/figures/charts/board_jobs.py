@@ -141,7 +141,10 @@ def _make_used(results: Results, quick: bool) -> Made:
         ):
             if law == "powers" or what == "mean":
                 quantities.append(
-                    Quantity(f"utilisation, {what}", ours, theirs, model=model, mode=variant)
+                    Quantity(
+                        *(f"utilisation, {what}", ours, theirs, model, variant),
+                        "some of our mixes have a job of up to half the boards, and lose it whole",
+                    )
                 )
     csv = [
         {"law": law, "mesh": mesh, "variant": variant, "mix": i, "utilisation": value}
