@@ -28,7 +28,7 @@ PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
 # The folders of each module that include neither torch nor Python.
 PLAIN = {
     "_core": (
-        *("common", "routing", "route_control", "topology", "search"),
+        *("allocation", "common", "routing", "route_control", "topology", "search"),
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
     "_backend": ("common", "plan", "transport", "collectives"),

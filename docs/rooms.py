@@ -32,7 +32,7 @@ FLOORS: dict[str, frozenset[str]] = {
         {"op_graph", "plan", "processes", "user_functions"}
     ),
     "algorithms on one document": frozenset({"profile", "topology"}),
-    "spaces, networks and fabrics": frozenset({"architectures", "fabric", "search"}),
+    "spaces, networks and fabrics": frozenset({"allocation", "architectures", "fabric", "search"}),
     "simulation and discovery": frozenset({"discovery", "sim"}),
     "what is planned, healed, shared and moved": frozenset(
         {

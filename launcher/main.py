@@ -53,6 +53,7 @@ VERBS = {
     "hamiltonian": Verb(
         "two cycles over all servers of a torus that share no cable", "plan.hamiltonian"
     ),
+    "allocate": Verb("boards of a HammingMesh for jobs", "plan.allocate"),
     "assign": Verb("paths for flows through a leaf-spine network", "plan.assign"),
     "controller": Verb(
         "tells the hosts of a switched network which path each flow takes", "fabric.controller"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import parser
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_LINK_GBPS = 10.0  # of plans where no --bandwidth is given
 DEFAULT_ACCELERATOR = "a100"
 EMULATED_ACCELERATOR = "cpu-core"  # the accelerator of a rank of an emulated server
+_PICTURES = (".png", ".pdf", ".svg")
 SPACES = ("auto", "full", "samples", "data-parallel", "pipeline")
 
 CLUSTER = (
@@ -213,6 +215,16 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
         options.add_argument(f"--{name}", **keywords)
+
+
+def check_plot(path: str | None) -> None:
+    """Raises InputError for a --plot that cannot be drawn, before anything long has begun."""
+    if path is None:
+        return
+    if Path(path).suffix not in _PICTURES:
+        raise InputError(f"plot: {path} does not end in {', '.join(_PICTURES)}")
+    if not Path(path).resolve().parent.is_dir():
+        raise InputError(f"plot: {path}: there is no such folder")
 
 
 def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # Folders of csrc/, from the bottom up.
 CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
-    frozenset({"plan", "topology", "routing", "sim/core"}),
+    frozenset({"allocation", "plan", "topology", "routing", "sim/core"}),
     frozenset({"transport", "sim/flow", "sim/packet"}),
     frozenset({"collectives", "route_control", "sim/iteration"}),
     frozenset({"search", "backend"}),

@@ -637,6 +637,52 @@ class RingSearch:
         On words, in all calls so far: what `work` counts.
         """
 
+class BoardMesh:
+    """
+    The free boards of a HammingMesh; `failed` has [row, column].
+    """
+    def __init__(
+        self, rows: int, columns: int, failed: collections.abc.Sequence[tuple[int, int]]
+    ) -> None: ...
+    def allocate(
+        self,
+        jobs: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
+        order: collections.abc.Sequence[int],
+        fit: str,
+        per_leaf: int,
+    ) -> list[tuple[list[int], list[int]]]:
+        """
+        Takes a sub-mesh for each job of `order` that gets one. A job is its shapes, as (rows,
+        columns), the one to try first at the front.
+        """
+    def find(self, rows: int, columns: int, fit: str, per_leaf: int) -> tuple[list[int], list[int]]:
+        """
+        Rows and columns of a free sub-mesh, both empty where none was found.
+        """
+    def improve(
+        self,
+        jobs: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
+        placed: collections.abc.Sequence[
+            tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
+        ],
+        rounds: int,
+        seed: int,
+    ) -> list[tuple[list[int], list[int]]]:
+        """
+        Ruin and recreate; what it returns has no fewer boards.
+        """
+    def is_free(
+        self, wanted: tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
+    ) -> bool: ...
+    def release(
+        self, found: tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
+    ) -> None: ...
+    def take(
+        self, found: tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
+    ) -> None: ...
+    @property
+    def free_boards(self) -> int: ...
+
 def acceptance_probability(current_s: float, proposed_s: float, beta: float) -> float: ...
 def add_dependencies(
     program: FlowProgram,

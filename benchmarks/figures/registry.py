@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "as_released",
+    "board_jobs",
     "costs",
     "dedicated",
     "heatmaps",
@@ -44,8 +45,8 @@ def all_figures() -> dict[str, Figure]:
 def _place(name: str) -> tuple[int, int, str]:
     """Tables after figures, other papers last; 2 before 11a before 11b."""
     digits = "".join(c for c in name if c.isdigit())
-    other = [i for i, paper in enumerate(("route-", "hx-")) if name.startswith(paper)]
-    group = 2 + other[0] if other else int(not name[0].isdigit())
+    papers = {"route": 2, "hx": 3}
+    group = papers.get(name.partition("-")[0], int(not name[0].isdigit()))
     return group, int(digits or 99), name
 
 

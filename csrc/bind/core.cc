@@ -24,6 +24,7 @@ namespace py = pybind11;
 
 namespace topoopt {
 
+void bindAllocation(py::module_& module);      // bind/allocation.cc
 void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
 void bindMaxMin(py::module_& module);          // bind/max_min.cc
 void bindRouteControl(py::module_& module);    // bind/route_control.cc
@@ -171,4 +172,5 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindRouting(module);
   topoopt::bindPacket(module);
   topoopt::bindTopology(module);
+  topoopt::bindAllocation(module);
 }

@@ -38,10 +38,10 @@ def load_cluster(arguments: argparse.Namespace) -> ClusterFile:
     if not arguments.cluster:
         raise InputError(f"cluster: missing; say --cluster lab.yaml, or set {VARIABLE}")
     cluster = load_cluster(arguments.cluster)
-    if not cluster.switches:
+    if not cluster.switches and cluster.hammingmesh is None:
         raise InputError(
             f"{arguments.cluster}: switches: none; a cluster is shared by moving circuits, and "
-            "cables that people plugged do not move"
+            "cables that people plugged do not move (one that is a hammingmesh needs none)"
         )
     return cluster
 

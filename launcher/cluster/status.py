@@ -12,6 +12,7 @@ from torch_topoopt.launcher.errors import OK
 if TYPE_CHECKING:
     import argparse
 
+    from torch_topoopt.allocation.boards import SubMesh
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.queue.jobs import QueuedJob
     from torch_topoopt.queue.store import Store
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
         console.print_json({"daemon": pid, "jobs": [_figures(job, store) for job in jobs]})
         return OK
     terminal.line(f"daemon: {'none runs' if pid is None else f'process {pid}'}")
-    _show_jobs(terminal, jobs)
+    _show_jobs(terminal, store, jobs)
     return OK
 
 
@@ -84,6 +85,9 @@ def _figures(job: QueuedJob, store: Store, *, detail: bool = False) -> dict[str,
         "next_try_at": job.next_try_at or None,
         "folder": str(store.folder / "jobs" / str(job.id)),
     }
+    own = _sub_mesh(job, store)
+    if own is not None:
+        figures["boards"] = {"rows": list(own.rows), "columns": list(own.columns)}
     if detail:
         connections = job.layout.connections if job.layout else ()
         figures["circuits"] = [
@@ -94,7 +98,18 @@ def _figures(job: QueuedJob, store: Store, *, detail: bool = False) -> dict[str,
     return figures
 
 
-def _show_jobs(terminal: Terminal, jobs: list[QueuedJob]) -> None:
+def _sub_mesh(job: QueuedJob, store: Store) -> SubMesh | None:
+    """The boards of a job; None on clusters that are no HammingMesh, or while it has none."""
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.queue.mesh_places import MeshPlaces
+
+    text = store.meta("cluster")
+    mesh = MeshPlaces.of(ClusterFile.from_yaml(text)) if text is not None else None
+    return None if mesh is None or job.layout is None else mesh.sub_mesh(job.layout.servers)
+
+
+def _show_jobs(terminal: Terminal, store: Store, jobs: list[QueuedJob]) -> None:
+    from torch_topoopt.queue.mesh_places import boards_text
     from torch_topoopt.queue.service import age
 
     if not jobs:
@@ -114,6 +129,8 @@ def _show_jobs(terminal: Terminal, jobs: list[QueuedJob]) -> None:
     ]
     terminal.table("Jobs", ("job", "state", "servers", "side", "runs", "for"), rows)
     for job in jobs:
+        if own := _sub_mesh(job, store):
+            terminal.line(f"job {job.id}: {boards_text(own)}")
         if job.problem:
             terminal.line(f"job {job.id}: {job.problem}{_again(job, now)}")
 
@@ -125,13 +142,16 @@ def _again(job: QueuedJob, now: float) -> str:
 
 
 def _show_job(terminal: Terminal, store: Store, job: QueuedJob) -> None:
+    from torch_topoopt.queue.mesh_places import boards_text
     from torch_topoopt.queue.service import stamp
 
     terminal.line(f"{job.title}: {job.state}{'' if job.exit_code is None else _code(job)}")
     if job.problem:
         terminal.line(f"problem: {job.problem}{_again(job, time.time())}")
     if job.layout:
-        terminal.line(f"servers: {' '.join(job.layout.servers)}, side {job.layout.side}")
+        own = _sub_mesh(job, store)
+        where = f"side {job.layout.side}" if own is None else boards_text(own)
+        terminal.line(f"servers: {' '.join(job.layout.servers)}, {where}")
         for connection in job.layout.connections:
             terminal.line(f"  {connection}")
     terminal.line(f"runs: {job.spec.where}")

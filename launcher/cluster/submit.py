@@ -98,6 +98,11 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.queue.service import bind_cluster, daemon_pid
     from torch_topoopt.queue.store import FILE, Store
 
+    if cluster.hammingmesh is not None and spec.launch == "hosts":
+        raise InputError(
+            "launch: servers of a HammingMesh are not reached as hosts, whose fabric is cables; "
+            "use run or program"
+        )
     plan = _plan(arguments, cluster, terminal)
     check_fits(plan, cluster)
     folder = cluster_state.folder_of(arguments, cluster)
@@ -225,10 +230,10 @@ def _plan_for_script(arguments: argparse.Namespace, shape: Cluster, terminal: Te
 
 
 def _link_gbps(cluster: ClusterFile) -> float:
-    """The slowest port that is on a switch."""
+    """The slowest port that is on a switch, or of a HammingMesh."""
     from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 
-    plugged = [port for _, port in cluster.ports.values() if port.switch]
+    plugged = [port for _, port in cluster.ports.values() if port.switch or cluster.hammingmesh]
     return min((port.gbps or UNKNOWN_GBPS for port in plugged), default=UNKNOWN_GBPS)
 
 
@@ -252,6 +257,13 @@ def _print_prospects(
         return OK
     when = f"after {', '.join(f'job {n}' for n in found.after)}" if found.after else "at once"
     terminal.line(f"on {' '.join(found.layout.servers)}, {when}; nothing else is touched")
+    if cluster.hammingmesh is not None:
+        from torch_topoopt.queue.mesh_places import MeshPlaces, boards_text
+
+        mesh = MeshPlaces.of(cluster)
+        assert mesh is not None
+        terminal.line(boards_text(mesh.sub_mesh(found.layout.servers)))
+        return OK
     terminal.line(f"circuits, set before that, on the {found.layout.side} side:")
     for connection in found.layout.connections:
         terminal.line(f"  + {connection}")

@@ -88,10 +88,7 @@ def main(argv: list[str]) -> int:
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
     planning.check_stages(choice, cluster)
-    if arguments.plot is not None:
-        from torch_topoopt.launcher.simulate import compare_plot
-
-        compare_plot.check_name(arguments.plot)
+    shared_options.check_plot(arguments.plot)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
@@ -110,6 +107,8 @@ def main(argv: list[str]) -> int:
                 terminal.line(line)
             comparison, same = _compared(arguments, choice, graph, cluster, packet, progress)
     if arguments.plot is not None:
+        from torch_topoopt.launcher.simulate import compare_plot
+
         compare_plot.draw(comparison, arguments.plot)
     if arguments.json:
         console.print_json(figures(comparison, graph, cluster, arguments.level, same))

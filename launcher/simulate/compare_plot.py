@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
     from torch_topoopt.comparison.compare import Comparison
-
-_KINDS = (".png", ".pdf", ".svg")
-
-
-def check_name(path: str) -> None:
-    """Raises InputError for a file that cannot be drawn, before anything long has begun."""
-    if Path(path).suffix not in _KINDS:
-        raise InputError(f"plot: {path} does not end in {', '.join(_KINDS)}")
-    if not Path(path).resolve().parent.is_dir():
-        raise InputError(f"plot: {path}: there is no such folder")
 
 
 def draw(comparison: Comparison, path: str) -> None:

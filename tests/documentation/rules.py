@@ -48,6 +48,7 @@ GIVEN = (
     Given("docs/routes.md", "flows.json", "[[0, 1], [0, 2]"),
     Given("docs/routes.md", "dead.json", "[[0, 1], [3, 0]]"),
     Given("docs/routes.md", "routed.json", '{"version": 1, "tors"'),
+    Given("docs/allocation.md", "jobs.json", '[{"name": "a", "shape": "2x3"}'),
     Given("docs/extending.md", "mine.py", "# mine.py"),
     Given("docs/extending.md", "twin.py", "# twin.py"),
 )
@@ -123,6 +124,11 @@ SMALLER = (
         r"benchmarks/alltoall\.py (cells|delays|ratios).*",
         r"benchmarks/alltoall.py \1 --servers 5 --degree 1",
     ),
+    Smaller(
+        ".*",
+        r"benchmarks/board_allocation\.py",
+        "benchmarks/board_allocation.py --boards 32x32 --rounds 1",
+    ),
     Smaller(".*", r"(benchmarks/routing\.py \w+)", r"\1 --servers 8 --degree 2"),
     Smaller(
         ".*",
@@ -138,7 +144,7 @@ ELSEWHERE = (
     ),
     Elsewhere(r"benchmarks/planner\.py --gaps", "tests/benchmarks/test_exhaustive_optimum.py"),
     Elsewhere(
-        r"benchmarks/figures$|benchmarks/figures [0-9]|make figure-",
+        r"benchmarks/figures$|benchmarks/figures ([0-9]|hx-)|make figure-",
         "tests/benchmarks/test_figures_benchmark.py",
     ),
     Elsewhere(r"benchmarks/faults\.py", "tests/benchmarks/test_faults_benchmark.py"),

@@ -62,6 +62,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "probe": "a host of a network file",
     },
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
+    "--jobs": {"allocate": "jobs that ask for boards"},
     "--level": {"alltoall": "beside the model of slots, with which it plans"},
     "--mode": {
         "alltoall": "of schedules",
@@ -82,7 +83,10 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "fabric_script": "the default is to print it",
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
-    "--scheme": {"controller": "only those that always have an answer, soon"},
+    "--scheme": {
+        "allocate": "boards, not paths",
+        "controller": "only those that always have an answer, soon",
+    },
     "--token-file": {
         "controller": "every request needs it",
         "probe": "of the controller",

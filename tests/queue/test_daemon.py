@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from mesh_cluster import make_mesh_cluster
 from shared_cluster import make_cluster, program
 from support.launcher import wait_for
 from support.limits import limit_s
@@ -23,6 +24,7 @@ from torch_topoopt.fabric.switches.selector import MemorySelector
 from torch_topoopt.fabric.switches.switch import cable_circuits
 from torch_topoopt.plan import Plan
 from torch_topoopt.queue.daemon import Daemon
+from torch_topoopt.queue.mesh_places import MeshPlaces
 from torch_topoopt.queue.partition import cables_of, ports_needed
 from torch_topoopt.queue.processes import LocalProcesses
 from torch_topoopt.queue.store import Store
@@ -415,3 +417,37 @@ def test_the_passwords_of_switches_stay_with_the_daemon(
     assert "OTHER=kept" in seen
     assert "TOPOOPT_JOB_SERVERS=h0 h1" in seen
     assert f"TOPOOPT_JOB_PLAN={tmp_path}/state/jobs/1/plan.json" in seen
+
+
+def test_jobs_of_a_hammingmesh_wait_for_a_submesh_and_moves_are_proposed(
+    tmp_path: Path, ring_plan: Callable[..., Plan]
+) -> None:
+    site = Site(tmp_path, make_mesh_cluster(4, 2), ring_plan)
+    try:
+        for servers in (2, 2, 2, 2):
+            site.submit(servers)
+        site.until(*["running"] * 4)
+        on = [set(job.layout.servers) for job in site.store.jobs() if job.layout]
+        assert len(set().union(*on)) == 8
+        mesh = MeshPlaces.of(site.cluster)
+        assert mesh is not None
+        boards = [mesh.sub_mesh(names) for names in on]
+        # Two jobs end whose boards share neither rows nor columns: four are free, no 2x2 is.
+        first = 0
+        second = next(i for i in range(4) if not set(boards[i].columns) & set(boards[0].columns)
+                      and not set(boards[i].rows) & set(boards[0].rows))  # fmt: skip
+        site.submit(4)
+        site.go(first + 1, second + 1)
+        states = ["running"] * 4 + ["queued"]
+        states[first] = states[second] = "done"
+        site.until(*states)
+        site.step_until(lambda: any("if these moved" in line for line in site.log(5)), "a proposal")
+        site.daemon.step()
+        [said] = [line for line in site.log(5) if "if these moved" in line]
+        assert "0.859 s with 64 GiB of an accelerator" in said
+        site.go(*(i + 1 for i in range(4) if i not in (first, second)))
+        site.go(5)
+        site.until(*["done"] * 5)
+        assert any("gets 2x2 boards" in line for line in site.log(5))
+    finally:
+        site.close()

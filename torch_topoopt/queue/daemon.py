@@ -19,6 +19,7 @@ from torch_topoopt.fabric.switches.switch import SwitchError
 from torch_topoopt.plan import Plan
 from torch_topoopt.queue import jobs as j
 from torch_topoopt.queue.launching import commands_of, environment_of, prepare_folder
+from torch_topoopt.queue.mesh_places import MeshPlaces, boards_text
 from torch_topoopt.queue.partition import (
     cables_of,
     lay_out,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.switches.selector import Selector
     from torch_topoopt.queue.jobs import QueuedJob
     from torch_topoopt.queue.processes import LocalProcesses
+    from torch_topoopt.queue.scheduler import Holding
     from torch_topoopt.queue.store import Store
     from torch_topoopt.queue.switch_work import Changes, SwitchWork
 
@@ -81,6 +83,8 @@ class Daemon:
         self._sweep: Future[Changes] | None = None
         self._sweep_at: float | None = None
         self._sweep_failures = 0
+        self._mesh = MeshPlaces.of(cluster)
+        self._proposed: tuple[int, frozenset[int]] | None = None  # job, and those that hold servers
         self._mark = store.meta("id") or ""
         self._steps: dict[str, Callable[[QueuedJob], bool]] = {
             j.PREPARING: self._prepare,
@@ -130,7 +134,11 @@ class Daemon:
         queue = [Waiting(job.id, job.servers, job.ports) for job in jobs if job.state == j.QUEUED]
         by_id = {job.id: job for job in jobs}
         progress = False
-        for found in assign(sides_of(self._cluster), holdings_of(jobs), queue):
+        choose = None if self._mesh is None else self._mesh.choose
+        assigned = assign(sides_of(self._cluster), holdings_of(jobs), queue, choose)
+        if self._mesh is not None and not assigned and queue:
+            self._propose(self._mesh, queue[0], holdings_of(jobs))
+        for found in assigned:
             job = by_id[found.job]
             try:
                 plan = Plan.from_json(job.plan)
@@ -139,8 +147,29 @@ class Daemon:
                 return self._store.move(job, j.FAILED, f"failed: {error}", problem=str(error))
             names = ", ".join(found.servers)
             text = f"gets {names} on the {found.side} side; its circuits are being set"
+            if self._mesh is not None:
+                text = f"gets {boards_text(self._mesh.sub_mesh(found.servers))}: {names}"
             progress |= self._store.assign(job, layout, j.PREPARING, text)
         return progress
+
+    def _propose(self, mesh: MeshPlaces, waiting: Waiting, holdings: Sequence[Holding]) -> None:
+        """Says once which jobs would have to move for the first of the queue."""
+        state = waiting.job, frozenset(holding.job for holding in holdings)
+        if state == self._proposed:
+            return
+        self._proposed = state
+        servers = {holding.job: holding.servers for holding in holdings}
+        plan = mesh.moves_for(servers, waiting.job, waiting.servers)
+        moved = [move for move in plan.moves if move.before is not None]
+        if not moved:
+            return
+        moves = "; ".join(f"job {m.job.name} to {boards_text(m.after)}" for m in moved)
+        cost = mesh.cost()
+        self._store.log(
+            waiting.job,
+            f"no sub-mesh is free; it would start if these moved ({plan.seconds(cost):.3g} s with "
+            f"{cost.checkpoint_bytes / 2**30:g} GiB of an accelerator): {moves}",
+        )
 
     def _prepare(self, job: QueuedJob) -> bool:
         if job.cancelled:

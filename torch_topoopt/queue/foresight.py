@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.queue import jobs as j
+from torch_topoopt.queue.mesh_places import MeshPlaces
 from torch_topoopt.queue.partition import lay_out, ports_needed, sides_of
 from torch_topoopt.queue.scheduler import Waiting, assign, holdings_of
 
@@ -36,7 +37,9 @@ def foresee(plan: Plan, cluster: ClusterFile, jobs: Sequence[QueuedJob]) -> Fore
     queue = [Waiting(job.id, job.servers, job.ports) for job in jobs if job.state == j.QUEUED]
     holdings = holdings_of(jobs)
     new = Waiting(_NEW, plan.cluster.servers, ports_needed(plan))
-    found = assign(sides_of(cluster), holdings, [*queue, new])
+    mesh = MeshPlaces.of(cluster)
+    choose = None if mesh is None else mesh.choose
+    found = assign(sides_of(cluster), holdings, [*queue, new], choose)
     mine = next((a for a in found if a.job == _NEW), None)
     if mine is None:
         return Foresight(None, (), len(queue))

@@ -10,10 +10,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.selector import SIDES
 from torch_topoopt.queue.jobs import Connection, JobLayout
+from torch_topoopt.queue.mesh_places import MeshPlaces
 from torch_topoopt.queue.scheduler import ServerSides, Waiting, fits
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def partition(cluster: ClusterFile, names: Sequence[str], side: Side) -> Cluster
         cables=tuple(c for c in cluster.cables if all(e.split(":")[0] in names for e in c)),
         switches=_switches(cluster, {p.switch for s in servers for p in s.ports if p.switch}),
         selector=None,
+        hammingmesh=None,
     ).validate()
 
 
@@ -66,7 +69,15 @@ def unheld(cluster: ClusterFile, held: Iterable[tuple[str, Side]]) -> ClusterFil
 
 
 def sides_of(cluster: ClusterFile) -> list[ServerSides]:
-    """The servers of a cluster as the scheduler sees them."""
+    """The servers of a cluster as the scheduler sees them.
+
+    Those of a HammingMesh have one side, on which all ports are.
+    """
+    if cluster.hammingmesh is not None:
+        return [
+            ServerSides(server.name, {SIDES[0]: len(server.ports), SIDES[1]: 0})
+            for server in cluster.servers
+        ]
     return [
         ServerSides(
             server.name,
@@ -98,8 +109,11 @@ def ports_needed(plan: Plan) -> int:
 def lay_out(plan: Plan, cluster: ClusterFile, names: Sequence[str], side: Side) -> JobLayout:
     """The sockets to join for the cables of `plan`; the same arguments give the same result.
 
-    Raises FabricError saying what does not fit.
+    None on a HammingMesh, whose trees lead from any server to any. Raises FabricError saying what
+    does not fit.
     """
+    if cluster.hammingmesh is not None:
+        return JobLayout(JobLayout.VERSION, side, tuple(names), ())
     part = partition(cluster, names, side)
     ends = {port.switch: end for end, (_, port) in part.ports.items() if port.switch}
     placed = place_on_switches(plan, part)
@@ -120,6 +134,10 @@ def check_fits(plan: Plan, cluster: ClusterFile) -> None:
             "it could never run"
         )
     ports = ports_needed(plan)
+    mesh = MeshPlaces.of(cluster)
+    if mesh is not None:
+        _check_fits_boards(servers, ports, cluster, mesh)
+        return
     place = fits(sides_of(cluster), Waiting(0, servers, ports))
     if place is None:
         raise FabricError(
@@ -127,6 +145,24 @@ def check_fits(plan: Plan, cluster: ClusterFile) -> None:
             f"cluster {cluster.name} has fewer; it could never run"
         )
     lay_out(plan, cluster, place.servers, place.side)
+
+
+def _check_fits_boards(servers: int, ports: int, cluster: ClusterFile, mesh: MeshPlaces) -> None:
+    per_board = mesh.servers_per_board
+    if servers % per_board:
+        raise FabricError(
+            f"servers: the job needs {servers}, and cluster {cluster.name} gives whole boards of "
+            f"{per_board}"
+        )
+    fewest = min(len(server.ports) for server in cluster.servers)
+    if ports > fewest:
+        raise FabricError(f"degree: the job needs {ports} ports of a server, and one has {fewest}")
+    if mesh.choose(mesh.names, servers) is None:
+        raise FabricError(
+            f"servers: no sub-mesh of {servers // per_board} boards, its longer side at most "
+            f"{DEFAULT_MOST_ASPECT:g} times the shorter, is in {mesh.boards.columns}x"
+            f"{mesh.boards.rows} boards; it could never run"
+        )
 
 
 def cables_of(layout: JobLayout) -> dict[str, list[tuple[str, str]]]:

@@ -21,10 +21,14 @@ from torch_topoopt.fabric.switches.selector import SIDES
 from torch_topoopt.queue.jobs import CLEARING, FINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from torch_topoopt.fabric.switches.selector import Side
     from torch_topoopt.queue.jobs import QueuedJob
+
+
+if TYPE_CHECKING:
+    Choose = Callable[[Collection[str], int], Collection[str] | None]
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,20 @@ def holdings_of(jobs: Iterable[QueuedJob]) -> list[Holding]:
 
 
 def assign(
-    servers: Sequence[ServerSides], holding: Iterable[Holding], queue: Iterable[Waiting]
+    servers: Sequence[ServerSides],
+    holding: Iterable[Holding],
+    queue: Iterable[Waiting],
+    choose: Choose | None = None,
 ) -> list[Assignment]:
-    """The assignments that can be made now, in the order of `queue`."""
+    """The assignments that can be made now, in the order of `queue`.
+
+    `choose` picks servers of a job where not any will do: of those that could be its, so many.
+    """
     held = {(server, h.side): h for h in holding for server in h.servers}
     assignments = []
     order = max((h.order for h in held.values()), default=0)
     for waiting in queue:
-        found = _place(servers, held, waiting)
+        found = _place(servers, held, waiting, choose)
         if found is None:
             break
         order += 1
@@ -106,13 +116,18 @@ def may_start(job: Holding, holding: Iterable[Holding]) -> bool:
     )
 
 
-def fits(servers: Sequence[ServerSides], waiting: Waiting) -> Assignment | None:
+def fits(
+    servers: Sequence[ServerSides], waiting: Waiting, choose: Choose | None = None
+) -> Assignment | None:
     """Its servers if the cluster were empty; None: it can never run."""
-    return _place(servers, {}, waiting)
+    return _place(servers, {}, waiting, choose)
 
 
 def _place(
-    servers: Sequence[ServerSides], held: Mapping[tuple[str, Side], Holding], waiting: Waiting
+    servers: Sequence[ServerSides],
+    held: Mapping[tuple[str, Side], Holding],
+    waiting: Waiting,
+    choose: Choose | None,
 ) -> Assignment | None:
     """On the side, and the servers of it, where it waits for the fewest and the oldest jobs."""
     best: tuple[tuple[int, int], Assignment] | None = None
@@ -125,7 +140,11 @@ def _place(
             ahead[server.name] = 0 if other is None or other.leaving else other.order
         if len(ahead) < waiting.servers:
             continue
-        chosen = sorted(ahead, key=ahead.__getitem__)[: waiting.servers]
+        chosen: Collection[str] | None = sorted(ahead, key=ahead.__getitem__)[: waiting.servers]
+        if choose is not None:
+            chosen = choose(ahead, waiting.servers)
+        if chosen is None:
+            continue
         busy = {ahead[name] for name in chosen} - {0}
         cost = (len(busy), max(busy, default=0))
         if best is None or cost < best[0]:

@@ -44,13 +44,21 @@ class SwitchWork:
         threading.Thread(target=self._run, daemon=True, name="switches").start()
 
     def configure(self, part: ClusterFile, cables: Cables) -> Future[Changes]:
-        """Makes `cables`, and nothing else, of the sockets of `part`; see Switches.configure."""
+        """Makes `cables`, and nothing else, of the sockets of `part`; see Switches.configure.
+
+        Without switches, as in a HammingMesh, that is done at once.
+        """
         done: Future[Changes] = Future()
+        if not part.switches and not cables:
+            done.set_result({})
+            return done
         self._waiting.put((part, cables, done))
         return done
 
     def preview(self, part: ClusterFile, cables: Cables) -> Changes:
         """The changes that `configure` would make; asks the switches at once, in this thread."""
+        if not part.switches and not cables:
+            return {}
         with Switches(part, open_switch=self._open) as switches:
             return switches.preview(cables)
 

@@ -19,6 +19,7 @@ doubled or contradictory is a DocumentError that names the field by its path.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -26,6 +27,7 @@ from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.fabric.cluster_file.entries import (
     CableEnds,
     ClusterEntries,
+    HammingMeshEntry,
     PortEntry,
     SelectorEntry,
     ServerEntry,
@@ -34,7 +36,7 @@ from torch_topoopt.fabric.cluster_file.entries import (
 from torch_topoopt.fabric.cluster_file.rules import check_cluster
 from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.plan.codec import DocumentError, write_text_atomically
+from torch_topoopt.plan.codec import DocumentError, brief, write_text_atomically
 from torch_topoopt.plan.units import parse_gbps, rate_text
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ class ClusterFile(ClusterEntries):
     @classmethod
     def from_value(cls, value: object) -> Self:
         """Of a parsed file, validated; raises DocumentError."""
-        fields = Fields(value, "", ("version", "name", "servers", "cables", "switches", "selector"))
+        known = ("version", "name", "servers", "cables", "switches", "selector", "hammingmesh")
+        fields = Fields(value, "", known)
         version = fields.integer("version")
         if not 1 <= version <= VERSION:
             raise DocumentError(
@@ -69,6 +72,9 @@ class ClusterFile(ClusterEntries):
             cables=fields.list("cables", _read_cable),
             switches=fields.list("switches", _read_switch),
             selector=_read_selector(fields.raw("selector")) if fields.has("selector") else None,
+            hammingmesh=_read_mesh(fields.raw("hammingmesh"))
+            if fields.has("hammingmesh")
+            else None,
         ).validate()
 
     @classmethod
@@ -80,6 +86,7 @@ class ClusterFile(ClusterEntries):
         """The cluster of the other servers, and the cables between them."""
         return replace(
             self,
+            hammingmesh=None,
             servers=tuple(server for server in self.servers if server.name not in names),
             cables=tuple(
                 cable
@@ -137,6 +144,24 @@ def _read_selector(value: object) -> SelectorEntry:
         program=fields.list("program", lambda element, where: text_at(where, element)),
         timeout_s=fields.integer("timeout_s", SelectorEntry.timeout_s),
     )
+
+
+def _read_mesh(value: object) -> HammingMeshEntry:
+    fields = Fields(value, "hammingmesh", ("boards", "board", "boards_per_leaf"))
+    return HammingMeshEntry(
+        boards=_read_product(fields.text("boards"), "hammingmesh.boards", "16x16"),
+        board=_read_product(fields.text("board"), "hammingmesh.board", "2x2")
+        if fields.has("board")
+        else HammingMeshEntry.board,
+        boards_per_leaf=fields.integer("boards_per_leaf", HammingMeshEntry.boards_per_leaf),
+    )
+
+
+def _read_product(text: str, path: str, example: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text, re.ASCII)
+    if match is None:
+        raise DocumentError(f"{path}: {brief(text)} is not columns x rows, as {example}")
+    return int(match[1]), int(match[2])
 
 
 def _read_cable(value: object, path: str) -> CableEnds:
@@ -214,6 +239,15 @@ def _written(cluster: ClusterFile) -> Iterator[str]:
                 "password": strict_yaml.nested(flow(vars(secret))) if secret else None,
                 "sockets": list(switch.sockets),
                 "options": switch.options or None,
+            }
+        )
+    if cluster.hammingmesh is not None:
+        mesh = cluster.hammingmesh
+        yield "hammingmesh: " + flow(
+            {
+                "boards": "x".join(map(str, mesh.boards)),
+                "board": "x".join(map(str, mesh.board)),
+                "boards_per_leaf": mesh.boards_per_leaf,
             }
         )
     if cluster.selector is not None:

@@ -102,6 +102,25 @@ class SelectorEntry:
 
 
 @dataclass(frozen=True)
+class HammingMeshEntry:
+    """The servers of a cluster file as accelerators of a HammingMesh (SC 2022).
+
+    `boards`: columns and rows of boards (x, y); `board`: accelerators along a row and a column of
+    one (a, b); server number row * (a * x) + column. `boards_per_leaf`: boards of a row, or a
+    column, on one switch of the lowest level of their tree.
+    """
+
+    boards: tuple[int, int]
+    board: tuple[int, int] = (1, 1)
+    boards_per_leaf: int = 16
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return self.boards[0] * self.boards[1] * self.board[0] * self.board[1]
+
+
+@dataclass(frozen=True)
 class ClusterEntries:
     """A whole cluster. `cables` are pairs of "server:port", `selector` its 1x2 switches."""
 
@@ -111,6 +130,7 @@ class ClusterEntries:
     cables: tuple[CableEnds, ...] = ()
     switches: tuple[SwitchEntry, ...] = ()
     selector: SelectorEntry | None = None
+    hammingmesh: HammingMeshEntry | None = None
 
     @cached_property
     def ports(self) -> dict[str, tuple[int, PortEntry]]:

@@ -47,6 +47,7 @@ def check_cluster(cluster: ClusterEntries) -> None:
                 macs.add(port.mac, f"{where}.mac")
     plugged = dict(_check_cables(cluster))
     _check_switches(cluster, plugged)
+    _check_mesh(cluster)
 
 
 class _Unique:
@@ -161,6 +162,29 @@ def _check_switches(cluster: ClusterEntries, plugged: dict[str, str]) -> None:
                     raise DocumentError(f"{path}: {brief(plug)}, but the port is already {cable}")
             if port.lookahead is not None:
                 _check_lookahead(cluster, port, f"{where}.lookahead")
+
+
+def _check_mesh(cluster: ClusterEntries) -> None:
+    mesh = cluster.hammingmesh
+    if mesh is None:
+        return
+    if mesh.boards_per_leaf < 1:
+        raise DocumentError(f"hammingmesh.boards_per_leaf: {mesh.boards_per_leaf} is not 1 or more")
+    if mesh.servers != len(cluster.servers):
+        (x, y), (a, b) = mesh.boards, mesh.board
+        raise DocumentError(
+            f"hammingmesh: {x}x{y} boards of {a}x{b} are {mesh.servers} servers, and the file has "
+            f"{len(cluster.servers)}"
+        )
+    for name in ("cables", "switches", "selector"):
+        if getattr(cluster, name):
+            raise DocumentError(
+                f"{name}: ports of a HammingMesh are on its boards and trees; leave out one of "
+                f"{name} and hammingmesh"
+            )
+    for i, server in enumerate(cluster.servers):
+        if not server.ports:
+            raise DocumentError(f"servers[{i}].ports: a server of a HammingMesh has some")
 
 
 def _check_socket(plug: str, sockets: dict[str, tuple[str, ...]], path: str) -> None:

@@ -1,0 +1,74 @@
+"""How long it takes to give all boards of a HammingMesh to jobs.
+
+    python benchmarks/board_allocation.py                    1000 x 1000 boards
+    python benchmarks/board_allocation.py --boards 64x64
+
+Jobs are a mix that fills all boards (docs/allocation.md). Prints a line for each set of heuristics:
+jobs, utilisation, and the least processor seconds of `--rounds` rounds: `kernel` is the search
+for boards alone, as the paper's less than one second is, and `all` has jobs and sub-meshes as
+Python's objects, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from figures.cells.board_jobs import VARIANTS, job_mixes
+from torch_topoopt.allocation.board_job import BoardJob
+from torch_topoopt.allocation.boards import Boards
+from torch_topoopt.allocation.schemes import SCHEMES, Heuristics, mesh_of
+from torch_topoopt.launcher.errors import BAD_INPUT, OK
+
+
+def main(words: list[str]) -> int:
+    """Runs the command; returns the exit code."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--boards", default="1000x1000", help="columns x rows (1000x1000)")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--law", choices=("powers", "uniform"), default="powers")
+    options.add_argument("--seed", type=int, default=0)
+    arguments = options.parse_args(words)
+    try:
+        boards = Boards.parse(arguments.boards)
+    except ValueError as error:
+        print(f"board_allocation: {error}", file=sys.stderr)
+        return BAD_INPUT
+    sizes = next(job_mixes(arguments.law, boards.columns, boards.rows, arguments.seed))
+    jobs = [BoardJob.square(str(i), size) for i, size in enumerate(sizes)]
+    print(f"{boards.columns}x{boards.rows} boards, {len(jobs)} jobs")
+    print(f"{'heuristics':<40} utilisation  kernel (s)  all (s)")
+    for name, (scheme, heuristics) in VARIANTS.items():
+        kernel_s = float("inf")
+        all_s = float("inf")
+        for _ in range(arguments.rounds):
+            began = time.process_time()
+            found = SCHEMES[scheme](boards, jobs, heuristics, seed=arguments.seed)
+            all_s = min(all_s, time.process_time() - began)
+            if scheme == "greedy":
+                kernel_s = min(kernel_s, _kernel_s(boards, jobs, heuristics))
+
+        kernel = "" if kernel_s == float("inf") else f"{kernel_s:.3f}"
+        print(f"{name:<40} {found.utilisation:>11.4f}  {kernel:>10}  {all_s:>7.3f}")
+    return OK
+
+
+def _kernel_s(boards: Boards, jobs: list[BoardJob], heuristics: Heuristics) -> float:
+    shapes = {j.size: heuristics.shapes.shapes(j, boards.rows, boards.columns) for j in jobs}
+    order = list(range(len(jobs)))
+    if heuristics.sort:
+        order.sort(key=lambda i: -jobs[i].size)
+    listed = [shapes[job.size] for job in jobs]
+    mesh = mesh_of(boards, {})
+    fit = "local" if heuristics.locality else "first"
+    began = time.process_time()
+    mesh.allocate(listed, order, fit, heuristics.boards_per_leaf)
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

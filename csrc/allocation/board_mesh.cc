@@ -1,0 +1,308 @@
+#include "allocation/board_mesh.h"
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace topoopt {
+namespace {
+
+// More rows to begin at are not tried by the fits that compare.
+constexpr size_t kMostStarts = 64;
+
+int meeting(const uint64_t* a, const uint64_t* b, int words) {
+  int count = 0;
+  for (int w = 0; w < words; ++w) count += std::popcount(a[w] & b[w]);
+  return count;
+}
+
+// Members from `first` to before `end`.
+int countBetween(const ColumnSet& set, int first, int end) {
+  int count = 0;
+  for (int w = first / 64; w * 64 < end; ++w) {
+    uint64_t word = set[w];
+    if (w == first / 64) word &= ~uint64_t{0} << (first % 64);
+    if (end - w * 64 < 64) word &= (uint64_t{1} << (end - w * 64)) - 1;
+    count += std::popcount(word);
+  }
+  return count;
+}
+
+template <typename Visit>
+void eachColumn(const ColumnSet& set, Visit visit) {
+  for (size_t w = 0; w < set.size(); ++w) {
+    for (uint64_t rest = set[w]; rest != 0; rest &= rest - 1) {
+      visit(static_cast<int>(w * 64) + std::countr_zero(rest));
+    }
+  }
+}
+
+// Of ordered pairs of `places`: the part that lies in different leaves.
+double crossing(const std::vector<int>& places, int per_leaf) {
+  double together = 0;
+  for (size_t i = 0; i < places.size();) {
+    size_t end = i;
+    while (end < places.size() && places[end] / per_leaf == places[i] / per_leaf) ++end;
+    together += static_cast<double>((end - i) * (end - i));
+    i = end;
+  }
+  return 1 - together / static_cast<double>(places.size() * places.size());
+}
+
+}  // namespace
+
+BoardMesh::BoardMesh(int rows, int columns, const std::vector<std::pair<int, int>>& failed)
+    : rows_(rows), columns_(columns), words_((columns + 63) / 64) {
+  if (rows < 1 || columns < 1) throw std::invalid_argument("boards: fewer than one row or column");
+  bits_.assign(static_cast<size_t>(rows) * words_, 0);
+  free_in_row_.assign(rows, 0);
+  free_in_column_.assign(columns, 0);
+  SubMesh all{std::vector<int>(rows), std::vector<int>(columns)};
+  std::iota(all.rows.begin(), all.rows.end(), 0);
+  std::iota(all.columns.begin(), all.columns.end(), 0);
+  flip(all, true);
+  for (const auto& [row, column] : failed) {
+    if (row < 0 || row >= rows || column < 0 || column >= columns) {
+      throw std::invalid_argument("failed: [" + std::to_string(row) + ", " +
+                                  std::to_string(column) + "] is not a row and a column of " +
+                                  std::to_string(rows) + " rows and " + std::to_string(columns) +
+                                  " columns");
+    }
+    if (isFree(row, column)) flip({{row}, {column}}, false);
+  }
+}
+
+SubMesh BoardMesh::find(BoardShape shape, Fit fit, int per_leaf) const {
+  if (shape.rows < 1 || shape.columns < 1) throw std::invalid_argument("shape: an empty one");
+  if (per_leaf < 1) throw std::invalid_argument("boards per leaf: fewer than one");
+  if (shape.rows > rows_ || shape.columns > columns_ || shape.boards() > free_boards_) return {};
+  if (fit == Fit::kLocal) return findLocal(shape, per_leaf);
+  if (fit == Fit::kTight) return findTight(shape);
+  std::vector<int> rows;
+  ColumnSet common;
+  for (int start = first_open_row_; start < rows_; ++start) {
+    if (free_in_row_[start] < shape.columns) continue;
+    if (collectRows(shape, start, false, rows, common)) {
+      return {rows, firstColumns(common, shape.columns)};
+    }
+    // What is left below this row is too little for any later start as well.
+    if (fit == Fit::kFirst || rows_ - start <= shape.rows) break;
+  }
+  return {};
+}
+
+void BoardMesh::take(const SubMesh& found) {
+  if (!isFree(found)) throw std::invalid_argument("boards: some are not free");
+  flip(found, false);
+  while (first_open_row_ < rows_ && free_in_row_[first_open_row_] == 0) ++first_open_row_;
+}
+
+void BoardMesh::release(const SubMesh& found) {
+  for (int row : found.rows) {
+    for (int column : found.columns) {
+      if (isFree(row, column)) throw std::invalid_argument("boards: some were not taken");
+    }
+    first_open_row_ = std::min(first_open_row_, row);
+  }
+  flip(found, true);
+}
+
+bool BoardMesh::isFree(const SubMesh& wanted) const {
+  for (int row : wanted.rows) {
+    for (int column : wanted.columns) {
+      if (!isFree(row, column)) return false;
+    }
+  }
+  return true;
+}
+
+double BoardMesh::upperShare(const SubMesh& found, int per_leaf) {
+  return crossing(found.rows, per_leaf) + crossing(found.columns, per_leaf);
+}
+
+// Steps 2 to 4: every row, from `start` on, that leaves enough columns.
+bool BoardMesh::collectRows(BoardShape shape, int start, bool wrap, std::vector<int>& rows,
+                            ColumnSet& common) const {
+  rows.assign(1, start);
+  common.assign(rowBits(start), rowBits(start) + words_);
+  const int end = wrap ? start + rows_ : rows_;
+  for (int i = start + 1; i < end && static_cast<int>(rows.size()) < shape.rows; ++i) {
+    const int row = i < rows_ ? i : i - rows_;
+    if (free_in_row_[row] < shape.columns) continue;
+    if (meeting(common.data(), rowBits(row), words_) < shape.columns) continue;
+    for (int w = 0; w < words_; ++w) common[w] &= rowBits(row)[w];
+    rows.push_back(row);
+  }
+  std::sort(rows.begin(), rows.end());
+  return static_cast<int>(rows.size()) == shape.rows;
+}
+
+// As collectRows, but always the row that has most columns in common with those before and, of
+// such, the fewest others.
+bool BoardMesh::collectTightRows(BoardShape shape, int start, std::vector<int>& rows,
+                                 ColumnSet& common) const {
+  rows.assign(1, start);
+  common.assign(rowBits(start), rowBits(start) + words_);
+  std::vector<std::pair<int, int>> open;  // (columns in common, row); they only become fewer
+  for (int row = 0; row < rows_; ++row) {
+    if (row != start && free_in_row_[row] >= shape.columns) open.emplace_back(INT_MAX, row);
+  }
+  while (static_cast<int>(rows.size()) < shape.rows) {
+    size_t best = open.size();
+    int best_shared = shape.columns - 1;
+    for (size_t i = 0; i < open.size(); ++i) {
+      if (open[i].first < std::max(best_shared, shape.columns)) continue;
+      const int row = open[i].second;
+      const int shared = open[i].first = meeting(common.data(), rowBits(row), words_);
+      if (shared < shape.columns) continue;
+      if (shared > best_shared || (shared == best_shared && best < open.size() &&
+                                   free_in_row_[row] < free_in_row_[open[best].second])) {
+        best_shared = shared;
+        best = i;
+      }
+    }
+    if (best == open.size()) return false;
+    const int row = open[best].second;
+    for (int w = 0; w < words_; ++w) common[w] &= rowBits(row)[w];
+    rows.push_back(row);
+    open.erase(open.begin() + static_cast<std::ptrdiff_t>(best));
+  }
+  std::sort(rows.begin(), rows.end());
+  return true;
+}
+
+SubMesh BoardMesh::findLocal(BoardShape shape, int per_leaf) const {
+  SubMesh best;
+  double best_share = 0;
+  std::vector<int> rows;
+  ColumnSet common;
+  size_t starts = 0;
+  int last = -1;
+  for (int start = first_open_row_; start < rows_ && starts < kMostStarts; ++start) {
+    if (free_in_row_[start] < shape.columns) continue;
+    if (last >= 0 && last / per_leaf == start / per_leaf && sameColumns(last, start)) continue;
+    last = start;
+    ++starts;
+    if (!collectRows(shape, start, true, rows, common)) continue;
+    SubMesh found{rows, localColumns(common, shape.columns, per_leaf)};
+    const double share = upperShare(found, per_leaf);
+    if (best.empty() || share < best_share) {
+      best = std::move(found);
+      best_share = share;
+    }
+    if (best_share == 0) break;
+  }
+  return best;
+}
+
+SubMesh BoardMesh::findTight(BoardShape shape) const {
+  SubMesh best;
+  int best_left = INT_MAX;
+  std::vector<int> rows;
+  ColumnSet common;
+  for (int start : startRows(shape.columns)) {
+    if (!collectTightRows(shape, start, rows, common)) continue;
+    int left = -shape.boards();
+    for (int row : rows) left += free_in_row_[row];
+    if (left >= best_left) continue;
+    best = {rows, tightColumns(common, shape.columns)};
+    best_left = left;
+    if (left == 0) break;
+  }
+  return best;
+}
+
+// Rows with at least `wanted` free columns, but one of equal ones that follow each other. If these
+// are many, those with the fewest columns.
+std::vector<int> BoardMesh::startRows(int wanted) const {
+  std::vector<int> starts;
+  for (int row = first_open_row_; row < rows_; ++row) {
+    if (free_in_row_[row] < wanted) continue;
+    if (starts.empty() || !sameColumns(starts.back(), row)) starts.push_back(row);
+  }
+  if (starts.size() > kMostStarts) {
+    std::stable_sort(starts.begin(), starts.end(),
+                     [&](int a, int b) { return free_in_row_[a] < free_in_row_[b]; });
+    starts.resize(kMostStarts);
+  }
+  return starts;
+}
+
+bool BoardMesh::sameColumns(int a, int b) const {
+  return std::equal(rowBits(a), rowBits(a) + words_, rowBits(b));
+}
+
+std::vector<int> BoardMesh::firstColumns(const ColumnSet& common, int wanted) const {
+  std::vector<int> columns;
+  columns.reserve(wanted);
+  for (size_t w = 0; w < common.size(); ++w) {
+    for (uint64_t rest = common[w]; rest != 0; rest &= rest - 1) {
+      columns.push_back(static_cast<int>(w * 64) + std::countr_zero(rest));
+      if (static_cast<int>(columns.size()) == wanted) return columns;
+    }
+  }
+  return columns;
+}
+
+// From the leaf with the fewest columns that has enough; else from that with most, and the rest as
+// before from the others.
+std::vector<int> BoardMesh::localColumns(const ColumnSet& common, int wanted, int per_leaf) const {
+  std::vector<int> in_leaf;
+  for (int first = 0; first < columns_; first += per_leaf) {
+    in_leaf.push_back(countBetween(common, first, std::min(first + per_leaf, columns_)));
+  }
+  std::vector<int> columns;
+  while (static_cast<int>(columns.size()) < wanted) {
+    const int missing = wanted - static_cast<int>(columns.size());
+    int best = 0;
+    for (int leaf = 1; leaf < static_cast<int>(in_leaf.size()); ++leaf) {
+      const bool enough = in_leaf[leaf] >= missing;
+      const bool best_enough = in_leaf[best] >= missing;
+      const bool fewer = in_leaf[leaf] < in_leaf[best];
+      if (enough ? !best_enough || fewer : !best_enough && in_leaf[leaf] > in_leaf[best]) {
+        best = leaf;
+      }
+    }
+    int left = std::min(missing, in_leaf[best]);
+    for (int column = best * per_leaf; left > 0; ++column) {
+      if (common[column / 64] >> (column % 64) & 1) {
+        columns.push_back(column);
+        --left;
+      }
+    }
+    in_leaf[best] = 0;
+  }
+  std::sort(columns.begin(), columns.end());
+  return columns;
+}
+
+// Those with the fewest free boards.
+std::vector<int> BoardMesh::tightColumns(const ColumnSet& common, int wanted) const {
+  std::vector<int> columns;
+  eachColumn(common, [&](int column) { columns.push_back(column); });
+  std::stable_sort(columns.begin(), columns.end(),
+                   [&](int a, int b) { return free_in_column_[a] < free_in_column_[b]; });
+  columns.resize(wanted);
+  std::sort(columns.begin(), columns.end());
+  return columns;
+}
+
+void BoardMesh::flip(const SubMesh& found, bool to_free) {
+  const int change = to_free ? 1 : -1;
+  ColumnSet mask(words_, 0);
+  for (int column : found.columns) mask[column / 64] |= uint64_t{1} << (column % 64);
+  for (int row : found.rows) {
+    uint64_t* bits = &bits_[static_cast<size_t>(row) * words_];
+    for (int w = 0; w < words_; ++w) bits[w] ^= mask[w];
+    free_in_row_[row] += change * static_cast<int>(found.columns.size());
+  }
+  for (int column : found.columns) {
+    free_in_column_[column] += change * static_cast<int>(found.rows.size());
+  }
+  free_boards_ += change * found.boards();
+}
+
+}  // namespace topoopt

@@ -1,0 +1,186 @@
+"""`topoopt allocate`: output and errors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.launcher.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOBS = [
+    {"name": "a", "shape": "2x3"},
+    {"name": "b", "boards": 4},
+    {"name": "c", "shape": "1x4"},
+    {"name": "d", "shape": "3x3"},
+]
+
+
+def written(folder: Path, value: object) -> str:
+    path = folder / "jobs.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return str(path)
+
+
+def allocated(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["allocate", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("scheme", ["greedy", "ours"])
+@pytest.mark.parametrize("options", [(), ("--transpose", "--aspect", "--sort"), ("--locality",)])
+def test_every_job_has_its_boards_or_is_said_not_to_fit(
+    scheme: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = written(tmp_path, JOBS)
+    words = ("--boards", "5x4", "--jobs", jobs, "--failed", "1", "--scheme", scheme, *options)
+    found = allocated(capsys, *words)
+    [failed] = found["failed_boards"]
+    used = []
+    for entry in found["placement"]:
+        places = [[r, c] for r in entry["rows"] for c in entry["columns"]]
+        assert entry["shape"] == f"{len(entry['rows'])}x{len(entry['columns'])}"
+        assert [one["board"] for one in entry["virtual"]] == places
+        for one in entry["virtual"]:
+            row, column = one["is"]
+            assert one["board"] == [entry["rows"][row], entry["columns"][column]]
+        used += places
+    assert failed not in used
+    assert len({tuple(board) for board in used}) == len(used) == found["allocated_boards"]
+    assert found["utilisation"] == len(used) / found["working_boards"] == len(used) / 19
+    names = {job["name"] for job in (*found["placement"], *found["not_placed"])}
+    assert names == {"a", "b", "c", "d"}
+    again = allocated(capsys, *words)
+    assert {**again, "seconds": 0} == {**found, "seconds": 0}
+
+
+def test_the_placement_is_a_file_of_running_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = allocated(capsys, "--boards", "4x4", "--jobs", written(tmp_path, JOBS[:2]))
+    running = [*first["placement"], {"name": "e", "boards": 2}]
+    found = allocated(capsys, "--boards", "4x4", "--jobs", written(tmp_path, running))
+    assert found["placement"][:2] == first["placement"]
+    assert found["placement"][2]["name"] == "e"
+
+
+def test_defragmentation_says_moves_and_what_they_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [
+        {"name": "a", "shape": "1x2", "rows": [0], "columns": [0, 1]},
+        {"name": "b", "shape": "1x2", "rows": [1], "columns": [2, 3]},
+        {"name": "c", "shape": "2x2"},
+    ]
+    words = ("--boards", "4x2", "--jobs", written(tmp_path, jobs), "--defragment")
+    found = allocated(capsys, *words)
+    assert [job["name"] for job in found["not_placed"]] == ["c"]
+    moved = found["defragmentation"]
+    assert moved["after"]["utilisation"] == 1
+    assert moved["jobs_moved"] == 1
+    assert [[move["name"] for move in step] for step in moved["steps"]][-1] == ["c"]
+    seconds = 64 * 2**30 / 80e9
+    assert moved["seconds"] == moved["transfer_seconds"] == pytest.approx(seconds)
+    assert moved["sent_bytes"] == 2 * 4 * 64 * 2**30
+    cheap = ("--checkpoint-bytes", "64GB", "--global-share", "1", "--restart-time", "20ms")
+    found = allocated(capsys, *words, *cheap, "--board", "4x4")
+    assert found["defragmentation"]["seconds"] == pytest.approx(0.1)
+    assert found["defragmentation"]["sent_bytes"] == 2 * 16 * 64e9
+    assert main(["allocate", *words]) == 0
+    text = capsys.readouterr().out
+    assert "1 job did not fit: c (2x2)" in text
+    assert "1 job moved in 2 steps: 550 GB in 859 ms; utilisation 100.0% afterwards" in text
+
+
+def test_people_see_tables_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, picture = written(tmp_path, JOBS), tmp_path / "boards.png"
+    words = ["--boards", "5x5", "--jobs", jobs, "--failed-boards", "0:0,4:4"]
+    assert main(["allocate", *words, "--plot", str(picture)]) == 0
+    text = capsys.readouterr().out
+    assert "of 23 working boards, 2 failed (ours)" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ("[", "jobs: .*jobs.json is not JSON"),
+        ({}, "jobs.json is not a JSON list"),
+        ([3], r"jobs\[0\]: 3 is not an object with \"name\" and one of \"shape\" and \"boards\""),
+        ([{"name": "a"}], r"jobs\[0\]: job a is not an object with"),
+        ([{"name": "a", "shape": "1x1", "boards": 1}], r"jobs\[0\]: job a is not an object with"),
+        ([{"name": "", "boards": 1}], r"jobs\[0\].name: \"\" is not a text of 1 to 64"),
+        ([{"boards": 1}], r"jobs\[0\].name: null is not a text"),
+        ([{"name": "a", "boards": 0}], r"jobs\[0\].boards: 0 is not a number of boards, 1 to"),
+        ([{"name": "a", "boards": True}], r"jobs\[0\].boards: true is not a number"),
+        ([{"name": "a", "shape": "2"}], r"jobs\[0\].shape: \"2\" is not ROWSxCOLUMNS"),
+        ([{"name": "a", "shape": "0x2"}], r"jobs\[0\].shape: \"0x2\" is not ROWSxCOLUMNS"),
+        ([{"name": "a", "shape": [2, 3]}], r"jobs\[0\].shape: \[2, 3\] is not ROWSxCOLUMNS"),
+        ([{"name": "a", "size": 2}], r"jobs\[0\]: there is no field 'size'; there are boards"),
+        ([{"name": "a", "boards": 1}] * 2, r"jobs\[1\].name: 'a' stands twice"),
+        ([{"name": "a", "boards": 1, "rows": [0]}], r"jobs\[0\].columns: missing"),
+        (
+            [{"name": "a", "boards": 2, "rows": [0], "columns": [0]}],
+            r"jobs\[0\]: job a has 1 boards, and asks for 2",
+        ),
+        (
+            [{"name": "a", "boards": 2, "rows": [1, 0], "columns": [0]}],
+            r"jobs\[0\].rows: \[1, 0\] are not ascending",
+        ),
+        (
+            [{"name": "a", "boards": 1, "rows": ["x"], "columns": [0]}],
+            r"jobs\[0\].rows: \[\"x\"\] is not a list of numbers",
+        ),
+        (
+            [{"name": "a", "boards": 1, "rows": [4], "columns": [0]}],
+            r"job a: rows \[4\] and columns \[0\] are not of 4 rows and 4 columns",
+        ),
+        (
+            [{"name": n, "boards": 1, "rows": [0], "columns": [0]} for n in "ab"],
+            r"job b: board \[0, 0\] has job a",
+        ),
+    ],
+)
+def test_bad_files_are_refused_in_a_line(
+    jobs: object, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["allocate", "--boards", "4x4", "--jobs", written(tmp_path, jobs)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(said.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--boards", "4"), "boards: '4' is not COLUMNSxROWS, as 16x16"),
+        (("--failed-boards", "1:2,3"), "failed-boards: '3' is not ROW:COLUMN"),
+        (("--failed-boards", "4:0"), "failed: [4, 0] is not [row, column] of 4 rows"),
+        (("--failed", "17"), "failed: 17 is not 0 to 16 boards"),
+        (("--failed", "-1"), "failed: -1 is not 0 to 16 boards"),
+        (("--aspect", "0.5"), "aspect: 0.5 is not a ratio of 1 or more"),
+        (("--aspect", "nan"), "aspect: nan is not a ratio of 1 or more"),
+        (("--boards-per-leaf", "0"), "boards per leaf: 0 is not at least 1"),
+        (("--board", "2"), "board: '2' is not AxB accelerators"),
+        (("--global-share", "2"), "global share: 2 is not above 0 and at most 1"),
+        (("--restart-time", "3"), "restart-time: '3' has no unit of a time"),
+        (("--plot", "a.txt"), "plot: a.txt does not end in"),
+    ],
+)
+def test_bad_options_are_refused_in_a_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = written(tmp_path, JOBS)
+    assert main(["allocate", "--boards", "4x4", "--jobs", jobs, *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert message in said.err
