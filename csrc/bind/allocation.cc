@@ -37,14 +37,21 @@ JobShapes shapesOf(const std::vector<Pairs>& jobs) {
   return shapes;
 }
 
+// Ascending, each once, and in range.
+void checkPlaces(const char* field, const std::vector<int>& places, int count) {
+  int least = 0;
+  for (int place : places) {
+    if (place < least || place >= count) {
+      throw std::invalid_argument(std::string(field) + ": not ascending from 0 to before " +
+                                  std::to_string(count));
+    }
+    least = place + 1;
+  }
+}
+
 SubMesh checked(const BoardMesh& mesh, PySubMesh given) {
-  for (int row : given.first) {
-    if (row < 0 || row >= mesh.rows()) throw std::invalid_argument("rows: out of range");
-  }
-  for (int column : given.second) {
-    if (column < 0 || column >= mesh.columns())
-      throw std::invalid_argument("columns: out of range");
-  }
+  checkPlaces("rows", given.first, mesh.rows());
+  checkPlaces("columns", given.second, mesh.columns());
   return {std::move(given.first), std::move(given.second)};
 }
 

@@ -7,6 +7,7 @@ from board_oracle import every_submesh, greedy_submesh, most_boards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_topoopt import _core
 from torch_topoopt.allocation.board_job import BoardJob, ShapeRules
 from torch_topoopt.allocation.boards import Board, Boards, SubMesh
 from torch_topoopt.allocation.schemes import SCHEMES, Heuristics, greedy, ours
@@ -193,3 +194,16 @@ def test_a_number_of_boards_is_as_square_as_it_can_be() -> None:
         assert not any(
             boards % r == 0 and r <= boards // r for r in range(job.rows + 1, boards + 1)
         )
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [1, 0], [-1], [4]])
+def test_boards_are_taken_by_ascending_numbers_only(rows: list[int]) -> None:
+    mesh = _core.BoardMesh(4, 4, [(3, 3)])
+    for wanted in ((rows, [0]), ([0], rows)):
+        with pytest.raises(ValueError, match="not ascending from 0 to before 4"):
+            mesh.take(wanted)
+    with pytest.raises(ValueError, match="boards: some are not free"):
+        mesh.take(([2, 3], [3]))
+    with pytest.raises(ValueError, match="boards: some were not taken"):
+        mesh.release(([0], [0]))
+    assert mesh.free_boards == 15
