@@ -26,6 +26,8 @@ _MODULES = (
     "tree_rings",
 )
 
+_OTHER_PAPERS = ("route-", "hx-")  # "Routing for Large ML Models", HammingMesh
+
 
 def all_figures() -> dict[str, Figure]:
     """By name, in the order of the paper; a name stands once."""
@@ -39,9 +41,10 @@ def all_figures() -> dict[str, Figure]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Tables after figures, route control last; 2 before 11a before 11b."""
+    """Tables after figures, other papers' figures last; 2 before 11a before 11b."""
     digits = "".join(c for c in name if c.isdigit())
-    group = 2 if name.startswith("route-") else int(not name[0].isdigit())
+    papers = [i for i, paper in enumerate(_OTHER_PAPERS) if name.startswith(paper)]
+    group = 2 + papers[0] if papers else int(not name[0].isdigit())
     return group, int(digits or 99), name
 
 
