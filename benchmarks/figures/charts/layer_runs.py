@@ -68,7 +68,7 @@ def _make(results: Results, quick: bool) -> Made:
                 (gbps, _fastest(row, "Ideal Switch", runs=False)[0] * 1e3) for gbps, row in found
             ]
             plots.lines(axes, curves, "link bandwidth B (Gb/s)", "iteration time (ms)", log="xy")
-            axes.set_title(f"{model}, estimated computing times", fontsize=9)
+            axes.set_title(model, fontsize=9)
         for empty in panels[len(drawn) :]:
             empty.set_axis_off()
         plots.legend_below(canvas, canvas.axes[0], 4)
@@ -123,7 +123,10 @@ def _ratios(model: str, costs: str, rows: list[Any], quick: bool) -> list[Quanti
 
 FIGURES = (
     Figure(
-        *("11-released-runs", "iteration time with the fastest of a few strategies, d = 4"),
+        *(
+            "11-released-runs",
+            "iteration time with the fastest of a few strategies, estimated costs, d = 4",
+        ),
         about="as 11-released; every network with data parallelism or layers in runs (5.3)",
         cells=_cells,
         make=_make,
