@@ -46,6 +46,8 @@ class FigureRun:
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     computed: int = 0
+    cells_cpu_s: float = 0.0  # of all cells of the figures, those kept from before included
+    cells_wall_s: float = 0.0
 
     def run(self) -> None:
         """Computes what is missing, and makes every figure once its cells are there."""
@@ -68,6 +70,8 @@ class FigureRun:
                 self.computed += 1
                 waiting = self._make_ready(waiting, cells, results)
                 progress.advance(bar)
+        self.cells_cpu_s = sum(result.cpu_s for result in results.values())
+        self.cells_wall_s = sum(result.wall_s for result in results.values())
 
     def _able(self) -> list[Figure]:
         """The figures that this machine can make; the others are left out, with the reason."""
@@ -235,6 +239,9 @@ def _report(run: FigureRun, console: Console, *, as_json: bool) -> int:
         print(json.dumps({"rows": run.rows, "left_out": run.left_out}, indent=1))
     for line in run.left_out:
         console.print(f"figures: left out {line}", markup=False)
+    console.print(
+        f"all cells: {run.cells_cpu_s:.0f} s of processor time, {run.cells_wall_s:.0f} s one by one"
+    )
     console.print(f"{len(run.rows)} rows, {run.computed} cells computed")
     return CHECK_FAILED if run.left_out else OK
 

@@ -30,6 +30,8 @@ _MODULES = (
     "tree_rings",
 )
 
+_OTHER_PAPERS = ("route", "hx")  # "Routing for Large ML Models", HammingMesh
+
 
 def all_figures() -> dict[str, Figure]:
     """By name, in the order of the paper; a name stands once."""
@@ -43,9 +45,9 @@ def all_figures() -> dict[str, Figure]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Tables after figures, other papers last; 2 before 11a before 11b."""
+    """Tables after figures, other papers' figures last; 2 before 11a before 11b."""
     digits = "".join(c for c in name if c.isdigit())
-    papers = {"route": 2, "hx": 3}
+    papers = {paper: 2 + i for i, paper in enumerate(_OTHER_PAPERS)}
     group = papers.get(name.partition("-")[0], int(not name[0].isdigit()))
     return group, int(digits or 99), name
 

@@ -39,6 +39,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same(
     output = capsys.readouterr()
     assert json.loads(output.out) == first
     assert "0 cells computed" in output.err
+    assert "all cells: " in output.err
     for name, content in written.items():
         assert (tmp_path / name).read_bytes() == content, name
     assert all(set(COLUMNS) <= set(row) for row in first["rows"])
