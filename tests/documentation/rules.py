@@ -147,6 +147,10 @@ ELSEWHERE = (
         r"benchmarks/figures$|benchmarks/figures ([0-9]|hx-)|make figure-",
         "tests/benchmarks/test_figures_benchmark.py",
     ),
+    Elsewhere(
+        r"compare --paper hammingmesh --level packet",
+        "tests/comparison/test_packet_bandwidth.py",
+    ),
     Elsewhere(r"benchmarks/faults\.py", "tests/benchmarks/test_faults_benchmark.py"),
     Elsewhere(r"benchmarks/published_graphs\.py", "tests/benchmarks/test_published_graphs.py"),
     Elsewhere(r"--ssh box0|run --cluster", f"{HERE}::test_the_readme_on_four_machines"),

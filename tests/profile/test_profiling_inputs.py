@@ -163,7 +163,7 @@ def test_a_name_is_a_model(spec: str, batch_size: int | None) -> None:
         (
             "alexnet",
             None,
-            "'alexnet' is not one of bert, candle, dlrm, gpt, moe",
+            "'alexnet' is not one of bert, candle, cosmoflow, dlrm",
         ),
         ("vgg:huge", None, "'huge' is not a size of vgg; it has paper"),
         ("vgg", "huge", "'huge' is not a size of vgg"),
