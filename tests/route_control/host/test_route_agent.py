@@ -54,7 +54,7 @@ class Scripted:
         self.started: Assignments = answer(1, 10)
         self.refused = ""
         self.degraded_answer: Assignments = answer(2, 20)
-        self.news: queue.Queue[Assignments | Exception] = queue.Queue()
+        self.news: queue.Queue[Assignments | Exception | ScriptedClient] = queue.Queue()
 
     def client(self, url: str, token: str, limit: float) -> ScriptedClient:
         return ScriptedClient(self)
@@ -63,6 +63,7 @@ class Scripted:
 class ScriptedClient:
     def __init__(self, script: Scripted) -> None:
         self._script = script
+        self._interrupted = False
 
     def __enter__(self) -> ScriptedClient:
         return self
@@ -89,13 +90,18 @@ class ScriptedClient:
         return Assignments(9, ())
 
     def wait(self, host: str, after: int) -> Assignments:
-        news = self._script.news.get()
-        if isinstance(news, Exception):
-            raise news
-        return news
+        while not self._interrupted:
+            news = self._script.news.get()
+            if isinstance(news, Exception):
+                raise news
+            if isinstance(news, Assignments):
+                return news
+        raise ControllerUnavailable("interrupted")
 
     def interrupt(self) -> None:
-        self._script.news.put(ControllerUnavailable("interrupted"))
+        """Wakes its own `wait`; the next client, which has the same news, goes on waiting."""
+        self._interrupted = True
+        self._script.news.put(self)
 
 
 class Job:
