@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch_topoopt.allocation.boards import SubMesh
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.queue.jobs import QueuedJob
+    from torch_topoopt.queue.mesh_places import MeshPlaces
     from torch_topoopt.queue.store import Store
 
 _DESCRIPTION = """\
@@ -51,23 +52,26 @@ def main(argv: list[str]) -> int:
     store = Store(cluster_state.find(arguments))
     pid = daemon_pid(store.folder)
     terminal = console.Terminal(json_output=arguments.json)
+    mesh = _mesh(store)
     if arguments.job is not None:
         job = store.job(arguments.job)
         if arguments.json:
-            console.print_json({"daemon": pid, **_figures(job, store, detail=True)})
+            console.print_json({"daemon": pid, **_figures(job, store, mesh, detail=True)})
         else:
-            _show_job(terminal, store, job)
+            _show_job(terminal, store, mesh, job)
         return OK
     jobs = store.jobs(ended=arguments.all)
     if arguments.json:
-        console.print_json({"daemon": pid, "jobs": [_figures(job, store) for job in jobs]})
+        console.print_json({"daemon": pid, "jobs": [_figures(job, store, mesh) for job in jobs]})
         return OK
     terminal.line(f"daemon: {'none runs' if pid is None else f'process {pid}'}")
-    _show_jobs(terminal, store, jobs)
+    _show_jobs(terminal, mesh, jobs)
     return OK
 
 
-def _figures(job: QueuedJob, store: Store, *, detail: bool = False) -> dict[str, Any]:
+def _figures(
+    job: QueuedJob, store: Store, mesh: MeshPlaces | None, *, detail: bool = False
+) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "job": job.id,
         "name": job.name,
@@ -85,7 +89,7 @@ def _figures(job: QueuedJob, store: Store, *, detail: bool = False) -> dict[str,
         "next_try_at": job.next_try_at or None,
         "folder": str(store.folder / "jobs" / str(job.id)),
     }
-    own = _sub_mesh(job, store)
+    own = _sub_mesh(job, mesh)
     if own is not None:
         figures["boards"] = {"rows": list(own.rows), "columns": list(own.columns)}
     if detail:
@@ -98,17 +102,21 @@ def _figures(job: QueuedJob, store: Store, *, detail: bool = False) -> dict[str,
     return figures
 
 
-def _sub_mesh(job: QueuedJob, store: Store) -> SubMesh | None:
-    """The boards of a job; None on clusters that are no HammingMesh, or while it has none."""
+def _mesh(store: Store) -> MeshPlaces | None:
+    """Of the cluster of `store`; None if that is no HammingMesh."""
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.queue.mesh_places import MeshPlaces
 
     text = store.meta("cluster")
-    mesh = MeshPlaces.of(ClusterFile.from_yaml(text)) if text is not None else None
+    return None if text is None else MeshPlaces.of(ClusterFile.from_yaml(text))
+
+
+def _sub_mesh(job: QueuedJob, mesh: MeshPlaces | None) -> SubMesh | None:
+    """The boards of a job; None on clusters that are no HammingMesh, or while it has none."""
     return None if mesh is None or job.layout is None else mesh.sub_mesh(job.layout.servers)
 
 
-def _show_jobs(terminal: Terminal, store: Store, jobs: list[QueuedJob]) -> None:
+def _show_jobs(terminal: Terminal, mesh: MeshPlaces | None, jobs: list[QueuedJob]) -> None:
     from torch_topoopt.queue.mesh_places import boards_text
     from torch_topoopt.queue.service import age
 
@@ -129,7 +137,7 @@ def _show_jobs(terminal: Terminal, store: Store, jobs: list[QueuedJob]) -> None:
     ]
     terminal.table("Jobs", ("job", "state", "servers", "side", "runs", "for"), rows)
     for job in jobs:
-        if own := _sub_mesh(job, store):
+        if own := _sub_mesh(job, mesh):
             terminal.line(f"job {job.id}: {boards_text(own)}")
         if job.problem:
             terminal.line(f"job {job.id}: {job.problem}{_again(job, now)}")
@@ -141,7 +149,7 @@ def _again(job: QueuedJob, now: float) -> str:
     return f" (tried {job.attempts} times, again in {max(0.0, job.next_try_at - now):.0f} s)"
 
 
-def _show_job(terminal: Terminal, store: Store, job: QueuedJob) -> None:
+def _show_job(terminal: Terminal, store: Store, mesh: MeshPlaces | None, job: QueuedJob) -> None:
     from torch_topoopt.queue.mesh_places import boards_text
     from torch_topoopt.queue.service import stamp
 
@@ -149,7 +157,7 @@ def _show_job(terminal: Terminal, store: Store, job: QueuedJob) -> None:
     if job.problem:
         terminal.line(f"problem: {job.problem}{_again(job, time.time())}")
     if job.layout:
-        own = _sub_mesh(job, store)
+        own = _sub_mesh(job, mesh)
         where = f"side {job.layout.side}" if own is None else boards_text(own)
         terminal.line(f"servers: {' '.join(job.layout.servers)}, {where}")
         for connection in job.layout.connections:

@@ -74,14 +74,7 @@ def greedy(
 
     Raises ValueError for jobs of one name.
     """
-    fit: Fit = "first"
-    if heuristics.locality:
-        fit = "local"
-    elif heuristics.all_starts:
-        fit = "all-starts"
-    order = _largest_first(jobs) if heuristics.sort else list(range(len(jobs)))
-    problem = _Problem(boards, jobs, heuristics, running or {})
-    return problem.allocation(problem.placed(order, fit)[1])
+    return _Problem(boards, jobs, heuristics, running or {}).greedy()[1]
 
 
 def ours(
@@ -97,8 +90,7 @@ def ours(
     allocation whose all-to-alls cross the upper tree levels least. Raises ValueError as it does.
     """
     problem = _Problem(boards, jobs, heuristics, running or {})
-    best = greedy(boards, jobs, heuristics, running)
-    best_mesh = mesh_of(boards, best.placed)
+    best_mesh, best = problem.greedy()
     largest, longest = _largest_first(jobs), _longest_first(jobs)
     tries: tuple[tuple[list[int], Fit], ...] = (
         *((largest, "local"), (largest, "tight"), (largest, "all-starts")),
@@ -108,8 +100,7 @@ def ours(
     for order, fit in tries:
         if _new(best, running) == enough and not heuristics.locality:
             break
-        mesh, placed = problem.placed(order, fit)
-        found = problem.allocation(placed)
+        mesh, found = problem.placed(order, fit)
         if _merit(found, heuristics) > _merit(best, heuristics):
             best, best_mesh = found, mesh
     if _new(best, running) < enough:
@@ -136,7 +127,7 @@ class _Problem:
                 raise ValueError(f"job {job.name}: stands twice")
             seen.add(job.name)
         self._boards, self._jobs, self._running = boards, jobs, running
-        self._per_leaf = heuristics.boards_per_leaf
+        self._heuristics = heuristics
         known: dict[Shape, list[Shape]] = {}
         for job in jobs:
             own = (job.rows, job.columns)
@@ -144,19 +135,31 @@ class _Problem:
                 known[own] = heuristics.shapes.shapes(job, boards.rows, boards.columns)
         self._shapes = [known[job.rows, job.columns] for job in jobs]
 
-    def placed(self, order: list[int], fit: Fit) -> tuple[_core.BoardMesh, _Places]:
+    def greedy(self) -> tuple[_core.BoardMesh, Allocation]:
+        """As `placed`, in the order and with the fit that the heuristics say."""
+        heuristics = self._heuristics
+        fit: Fit = "first"
+        if heuristics.locality:
+            fit = "local"
+        elif heuristics.all_starts:
+            fit = "all-starts"
+        jobs = self._jobs
+        return self.placed(_largest_first(jobs) if heuristics.sort else [*range(len(jobs))], fit)
+
+    def placed(self, order: list[int], fit: Fit) -> tuple[_core.BoardMesh, Allocation]:
         """What each job gets, and the boards that are free then."""
         mesh = mesh_of(self._boards, self._running)
-        return mesh, mesh.allocate(self._shapes, order, fit, self._per_leaf)
+        per_leaf = self._heuristics.boards_per_leaf
+        return mesh, self._allocation(mesh.allocate(self._shapes, order, fit, per_leaf))
 
     def improved(self, found: Allocation, mesh: _core.BoardMesh, seed: int) -> Allocation:
         """After ruin and recreate, for which `mesh` is changed."""
         places = [
             places_of(found.placed[job]) if job in found.placed else ([], []) for job in self._jobs
         ]
-        return self.allocation(mesh.improve(self._shapes, places, _ROUNDS, seed))
+        return self._allocation(mesh.improve(self._shapes, places, _ROUNDS, seed))
 
-    def allocation(self, places: _Places) -> Allocation:
+    def _allocation(self, places: _Places) -> Allocation:
         placed = {
             job: SubMesh(tuple(rows), tuple(columns))
             for job, (rows, columns) in zip(self._jobs, places, strict=True)

@@ -23,8 +23,8 @@ from torch_topoopt.architectures.topology import (
     ServerGrid,
     Topology,
     Wires,
-    rings_of,
 )
+from torch_topoopt.plan.network import rings_of
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:

@@ -15,14 +15,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from torch_topoopt.plan import Ring
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.network import rings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch_topoopt.plan import Cluster
+    from torch_topoopt.plan import Cluster, Ring
 
 Optics = Literal["none", "patch-panel", "ocs"]
 Medium = Literal["usual", "trace", "dac", "aoc", "inside"]
@@ -231,15 +229,6 @@ def switched(
 def rank_order(servers: int, *, both_ways: bool) -> tuple[Ring, ...]:
     """The servers in the order of their numbers: what a library that knows no topology uses."""
     return rings_of([tuple(range(servers))], both_ways=both_ways)
-
-
-def rings_of(orders: Sequence[tuple[int, ...]], *, both_ways: bool) -> tuple[Ring, ...]:
-    """Rings of equal shares along `orders`, and against them where that differs."""
-    if not orders or len(orders[0]) < 2:
-        return ()
-    if both_ways and len(orders[0]) > 2:
-        orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
-    return tuple(Ring(order, 1 / len(orders)) for order in orders)
 
 
 def _check_links(topology: Topology) -> None:

@@ -18,8 +18,8 @@ from torch_topoopt.architectures.topology import (
     Wires,
     direct,
     rank_order,
-    rings_of,
 )
+from torch_topoopt.plan.network import rings_of
 from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 

@@ -17,13 +17,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures import fat_tree
 from torch_topoopt.architectures.clos import RADIX
 from torch_topoopt.comparison.cable_cost import COLFAX_2022, cable_parts
-from torch_topoopt.comparison.cost import TABLE_2, UNPRICED
+from torch_topoopt.comparison.cost import TABLE_2, UNPRICED, as_priced, through_optics
 
 if TYPE_CHECKING:
-    from torch_topoopt.architectures.topology import NodeLink, Topology
+    from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.plan import Cluster
 
 
@@ -36,10 +35,8 @@ def cable_cost(topology: Topology, cluster: Cluster) -> float | None:
     """
     if topology.architecture in UNPRICED or not topology.duplex:
         return None
-    if topology.architecture == "ideal-switch":
-        gbps = topology.links[0].gbps if topology.links else cluster.link_gbps
-        topology = fat_tree.build(cluster, server_gbps=gbps)
-    lit = [_through_optics(topology, link) for link in topology.links]
+    topology = as_priced(topology, cluster)
+    lit = [through_optics(topology, link) for link in topology.links]
     links = tuple(
         replace(link, medium="aoc") if through else link
         for link, through in zip(topology.links, lit, strict=True)
@@ -59,9 +56,3 @@ def cable_cost(topology: Topology, cluster: Cluster) -> float | None:
         + ports * prices.switch / RADIX
         + ends * optics[topology.optics]
     )
-
-
-def _through_optics(topology: Topology, link: NodeLink) -> bool:
-    """Cables between two servers, or two switches, do; between both kinds, never (`cost`)."""
-    same = (link.source < topology.servers) == (link.target < topology.servers)
-    return same and topology.optics != "none"

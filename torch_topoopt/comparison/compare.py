@@ -185,7 +185,6 @@ class _Candidates:
     planned: Strategy
     of_switch: Strategy
     searches: OwnSearches
-    starts: tuple[Strategy, ...]
 
     def on(self, topology: Topology) -> Mapping[Strategy, str]:
         """Those to price on `topology`, which stands still: the fastest at flow level."""
@@ -276,7 +275,7 @@ def _candidates(
         origins.setdefault(start, "start")
     for strategy in known:
         origins.setdefault(strategy, "known")
-    return _Candidates(origins, plan.strategy, best, searches, starts)
+    return _Candidates(origins, plan.strategy, best, searches)
 
 
 def _best_row(
@@ -328,7 +327,7 @@ def _placed_row(
     op_graph, cluster, options = builder.op_graph, builder.cluster, builder.options
     parts = builder.plan.micro_batches
     found = plan_on_grid(
-        op_graph, cluster, topology, options, starts=candidates.starts,
+        op_graph, cluster, topology, options, starts=candidates.searches.starts(cluster.link_gbps),
         known=tuple(origins), micro_batches=parts,
     )  # fmt: skip
     strategy, wired = found.placed.strategy, found.topology

@@ -27,7 +27,7 @@ from torch_topoopt.architectures import fat_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch_topoopt.architectures.topology import Topology
+    from torch_topoopt.architectures.topology import NodeLink, Topology
     from torch_topoopt.plan import Cluster
 
 Table = tuple[tuple[float, float], ...]  # (Gb/s, dollars), ascending
@@ -125,18 +125,22 @@ def price_at(table: Table, gbps: float) -> float:
     return table[-1][1] * gbps / table[-1][0]
 
 
+def through_optics(topology: Topology, link: NodeLink) -> bool:
+    """Whether a cable runs through the optics of `topology`, if it has any: those between two
+    servers, or two switches, do; those between a server and a switch never."""
+    same = (link.source < topology.servers) == (link.target < topology.servers)
+    return same and topology.optics != "none"
+
+
 def parts_of(topology: Topology) -> Parts:
-    """The parts of `topology`. Cables between two servers, or two switches, run through the
-    optics of the topology if it has any; those between a server and a switch never do. Traces of a
-    board, and what is inside of a chassis, are no parts."""
+    """The parts of `topology`. Traces of a board, and what is inside of a chassis, are no parts."""
     servers = topology.servers
     out: Counter[tuple[int, float, str]] = Counter()
     into: Counter[tuple[int, float, str]] = Counter()
     for link in topology.links:
         if link.medium in _PARTLESS:
             continue
-        mixed = (link.source < servers) != (link.target < servers)
-        way: str = "plain" if mixed or topology.optics == "none" else topology.optics
+        way: str = topology.optics if through_optics(topology, link) else "plain"
         out[link.source, link.gbps, way] += 1
         into[link.target, link.gbps, way] += 1
     ports = {key: max(out[key], into[key]) for key in out | into}
@@ -194,10 +198,15 @@ def capital_cost(topology: Topology, cluster: Cluster, prices: Prices = TABLE_2)
     """
     if topology.architecture in UNPRICED:
         return None
-    if topology.architecture == "ideal-switch":
-        gbps = topology.links[0].gbps if topology.links else cluster.link_gbps
-        topology = fat_tree.build(cluster, server_gbps=gbps)
-    return parts_of(topology).cost(prices)
+    return parts_of(as_priced(topology, cluster)).cost(prices)
+
+
+def as_priced(topology: Topology, cluster: Cluster) -> Topology:
+    """`topology`; for the ideal switch, which nobody sells, the fat-tree of `capital_cost`."""
+    if topology.architecture != "ideal-switch":
+        return topology
+    gbps = topology.links[0].gbps if topology.links else cluster.link_gbps
+    return fat_tree.build(cluster, server_gbps=gbps)
 
 
 def equal_cost_gbps(cluster: Cluster, budget: float, prices: Prices = TABLE_2) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch_topoopt.plan.routes import Pair, PairRoutes, Route, RouteTable, routes_by_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,15 @@ class Ring:
 
     servers: tuple[int, ...]
     share: float
+
+
+def rings_of(orders: Sequence[tuple[int, ...]], *, both_ways: bool) -> tuple[Ring, ...]:
+    """Rings of equal shares along `orders`, and against them where that differs."""
+    if not orders or len(orders[0]) < 2:
+        return ()
+    if both_ways and len(orders[0]) > 2:
+        orders = [o for order in orders for o in (order, (order[0], *order[:0:-1]))]
+    return tuple(Ring(order, 1 / len(orders)) for order in orders)
 
 
 @dataclass(frozen=True)

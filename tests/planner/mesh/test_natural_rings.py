@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
 from torch_topoopt.architectures import hammingmesh, torus
 from torch_topoopt.architectures.routing import Routes
-from torch_topoopt.architectures.topology import ServerGrid, Topology, rings_of
 from torch_topoopt.plan import Cluster
+from torch_topoopt.plan.network import rings_of
 from torch_topoopt.planner.mesh.natural_rings import busiest_s, natural_rings
+
+if TYPE_CHECKING:
+    from torch_topoopt.architectures.topology import ServerGrid, Topology
 
 RATE = 10e9 / 8
 

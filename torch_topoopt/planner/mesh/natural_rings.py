@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.architectures.topology import rings_of
+from torch_topoopt.plan.network import rings_of
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
 if TYPE_CHECKING:

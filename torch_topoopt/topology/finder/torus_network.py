@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import Cluster, Group, Link, Network, Ring, validate_network
+from torch_topoopt.plan import Cluster, Group, Link, Network, validate_network
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.network import rings_of
 from torch_topoopt.topology.finder.fixed_network import hamiltonian_cycle
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 from torch_topoopt.topology.routing.routes import plan_routes
@@ -55,8 +56,8 @@ def torus_network(cluster: Cluster, rows: int, columns: int) -> Network:
     everyone = tuple(range(cluster.servers))
     lines = (*grid, *zip(*grid, strict=True))
     groups = (
-        Group(everyone, _rings(_cycles(rows, columns, links)), grid),
-        *(Group(line, _rings([line])) for line in lines),
+        Group(everyone, rings_of(_cycles(rows, columns, links), both_ways=True), grid),
+        *(Group(line, rings_of([line], both_ways=True)) for line in lines),
     )
     routes = plan_routes(cluster.servers, links, {}, {})
     return validate_network(cluster, Network(links, groups, routes))
@@ -69,9 +70,3 @@ def _cycles(rows: int, columns: int, links: Sequence[Link]) -> Sequence[tuple[in
     cycle = hamiltonian_cycle(rows * columns, pairs)
     assert cycle is not None, "every torus has a cycle"
     return [cycle]
-
-
-def _rings(orders: Sequence[tuple[int, ...]]) -> tuple[Ring, ...]:
-    """In both directions, where these differ, with equal shares."""
-    ways = [way for order in orders for way in dict.fromkeys((order, (order[0], *order[:0:-1])))]
-    return tuple(Ring(way, 1 / len(ways)) for way in ways)
