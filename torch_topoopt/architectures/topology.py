@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.plan.network import rings_of
+from torch_topoopt.plan.network import Ring, rings_of
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Cluster, Ring
+    from torch_topoopt.plan import Cluster
 
 Optics = Literal["none", "patch-panel", "ocs"]
 Medium = Literal["usual", "trace", "dac", "aoc", "inside"]
