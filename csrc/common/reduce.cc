@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <algorithm>
@@ -195,7 +197,28 @@ __attribute__((target("avx2,f16c"))) void narrow(const float* from, Float16* to,
   }
   for (; i < count; ++i) to[i] = Float16::from(from[i]);
 }
+#elif defined(__aarch64__)
+void widen(const Float16* from, float* to, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(&from[i].bits));
+    vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(halves)));
+    vst1q_f32(to + i + 4, vcvt_high_f32_f16(halves));
+  }
+  for (; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
 
+void narrow(const float* from, Float16* to, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const float16x4_t low = vcvt_f16_f32(vld1q_f32(from + i));
+    vst1q_u16(&to[i].bits, vreinterpretq_u16_f16(vcvt_high_f16_f32(low, vld1q_f32(from + i + 4))));
+  }
+  for (; i < count; ++i) to[i] = Float16::from(from[i]);
+}
+#endif
+
+#if defined(__x86_64__) || defined(__aarch64__)
 // The processor converts 16-bit floats in hardware, which compilers do not make use of here.
 void reduceHalves(decltype(ReduceVariant::reduce) reduce, ReduceOp op, void* target, const void* a,
                   const void* b, size_t count) {
@@ -210,7 +233,9 @@ void reduceHalves(decltype(ReduceVariant::reduce) reduce, ReduceOp op, void* tar
     narrow(left, static_cast<Float16*>(target) + first, length);
   }
 }
+#endif
 
+#if defined(__x86_64__)
 __attribute__((flatten, target("avx2"))) void reduceWideAvx2(DataType type, ReduceOp op,
                                                              void* target, const void* a,
                                                              const void* b, size_t count) {
@@ -234,6 +259,14 @@ void reduceAvx512(DataType type, ReduceOp op, void* target, const void* a, const
                   size_t count) {
   if (type == DataType::kFloat16) return reduceHalves(reduceWideAvx512, op, target, a, b, count);
   reduceWideAvx512(type, op, target, a, b, count);
+}
+#elif defined(__aarch64__)
+// Of these processors all have NEON, which compilers use for everything else. Vectors of SVE are no
+// longer on Grace and GB10.
+void reduceNeon(DataType type, ReduceOp op, void* target, const void* a, const void* b,
+                size_t count) {
+  if (type == DataType::kFloat16) return reduceHalves(reduceAnywhere, op, target, a, b, count);
+  reduceAnywhere(type, op, target, a, b, count);
 }
 #endif
 
@@ -287,6 +320,8 @@ std::vector<ReduceVariant> reduceVariants() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     variants.push_back({"avx512", reduceAvx512});
   }
+#elif defined(__aarch64__)
+  variants.push_back({"neon", reduceNeon});
 #endif
   return variants;
 }
