@@ -263,8 +263,11 @@ void allGatherRing(const RingBuilder& b) {
 // Calls visit(step, chunk): in step -1 a leader starts a chunk on its way round, in the last step
 // it completes one of its server's (on a ring of one, that is the same step).
 void visitReduceScatter(const RingView& ring, const std::function<void(int, size_t)>& visit) {
-  for (size_t first = 0; first < ring.chunks; first += kBatch) {
-    const size_t end = std::min(first + kBatch, ring.chunks);
+  // Of equal sizes: few chunks wait longer for one another on each link than many.
+  const size_t batches = (ring.chunks + kBatch - 1) / kBatch;
+  for (size_t batch = 0; batch < batches; ++batch) {
+    const size_t first = ring.chunks * batch / batches;
+    const size_t end = ring.chunks * (batch + 1) / batches;
     for (int step = -1; step < ring.size - 1; ++step) {
       for (size_t c = first; c < end; ++c) visit(step, c);
     }
