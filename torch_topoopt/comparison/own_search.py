@@ -17,7 +17,7 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.search.chains import ThreadedChains
-from torch_topoopt.search.expert_strategies import expert_starts
+from torch_topoopt.search.expert_strategies import expert_starts, layer_runs_below
 from torch_topoopt.search.problem import SearchProblem
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ class OwnSearches:
         starts = tuple(dict.fromkeys((*begin, *self._starts_at(rate))))
         problem = self._problem.changed(network, starts)
         if options.strategy is None:
-            starts = tuple(dict.fromkeys((*starts, *expert_starts(problem))))
+            experts = (*expert_starts(problem), *layer_runs_below(problem))
+            starts = tuple(dict.fromkeys((*starts, *experts)))
             problem = problem.changed(network, starts)
         chains = ThreadedChains(
             problem,
