@@ -421,10 +421,7 @@ class Planning:
         for of, with_count, found in self._expert_starts:
             if of is network and with_count == count:
                 return found
-        problem = self._problem(network, starts, count)
-        found = expert_starts(problem)
-        if network is not None:  # else they are wired for, where they gain by that
-            found = (*found, *layer_runs_below(problem))
+        found = expert_starts(self._problem(network, starts, count))
         self._expert_starts.append((network, count, found))
         return found
 
