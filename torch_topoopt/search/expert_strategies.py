@@ -108,15 +108,17 @@ class _Case:
         }
 
 
-def expert_strategies(problem: SearchProblem) -> dict[str, Strategy]:
+def expert_strategies(problem: SearchProblem, *, runs: bool = True) -> dict[str, Strategy]:
     """Strategies by name, each once: those of the search space of `problem` that fit into memory.
 
-    None makes more than the problem's `max_transfers` transfers between servers, one way.
+    None makes more than the problem's `max_transfers` transfers between servers, one way. With
+    `runs`, layers in runs come after the others.
     """
     limit = problem.max_transfers
+    families = (*_EXPERTS, _in_runs) if runs else _EXPERTS
     return {
         name: strategy
-        for strategy, name in _fitting(problem, (*_EXPERTS, _in_runs)).items()
+        for strategy, name in _fitting(problem, families).items()
         if transfer_count(problem.op_graph, strategy) <= limit
     }
 
