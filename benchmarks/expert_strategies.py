@@ -5,8 +5,9 @@
 
 Of `search.expert_strategies` those that are fastest on an ideal switch, as many with layers in runs
 as without, each on the faster of two networks: TopologyFinder's for data parallelism, and its for
-the strategy. All times are those of the flow level. The exit code is 1 if `plan`
-with its default budget is slower than one of them by more than 0.1 %, or if the plans of several seeds differ by more than 1 %.
+the strategy. All times are those of the flow level. The exit code is 1 if `plan` with its default
+budget is slower than one of them by more than 0.1 %, or if the plans of several seeds differ by
+more than 1 %.
 """
 
 from __future__ import annotations
