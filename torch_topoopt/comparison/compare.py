@@ -3,12 +3,12 @@
 Every architecture that stands still gets the best of what searches on it and on the ideal switch
 find (`own_search`), and what those begin at: all of it is also considered at every higher rate, so
 more bandwidth makes none of them slower. What is found on any of them is considered on the ideal
-switch, where it takes no longer. The strategy that `planner.plan` finds together with TopoOpt's
-network belongs to one rate, and to networks that are wired for a job: these are wired for it, and
-for a few of the others. Where servers lie in rows and columns that switches join (HammingMesh),
-strategy and placement are planned together (`planner.mesh`). Where circuits move during the job, it
-is the ideal switch's strategy, which the search found without knowing the network, as in the paper
-(section 5.1).
+switch, too. The strategy that `planner.plan` finds together with TopoOpt's network belongs to one
+rate, and to networks that are wired for a job: these are wired for it, and for a few of the others.
+Where servers lie in rows and columns that switches join (HammingMesh), strategy and placement are
+planned together (`planner.mesh`). Where circuits move during the job, it is the ideal switch's
+strategy, which the search found without knowing the network, as in the paper (section 5.1), and
+without layers in runs.
 """
 
 from __future__ import annotations
