@@ -74,6 +74,22 @@ def test_separate_comparisons_are_in_order_whatever_is_planned_for_topoopt(seed:
     assert row.strategy == "topoopt", "where nothing is searched, the plan's is the only one"
 
 
+@pytest.mark.parametrize("names", [("ideal-switch", "rail-only"), ("rail-only", "ideal-switch")])
+@pytest.mark.parametrize("seed", [4, 5])
+def test_nothing_is_faster_than_the_ideal_switch(
+    names: tuple[str, str], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rail-only once was, by 6 %: its search had found a strategy that the switch's had not."""
+    op_graph = random_graph(random.Random(seed), 8, splits=True)
+    monkeypatch.setattr(OwnSearches, "of_switch", OwnSearches.starts)  # which finds nothing
+    options = PlanningOptions(rounds=1, evaluations=400)
+    made = compare(op_graph, Cluster(8, 4, 10.0), names, options=options)
+    assert tuple(row.architecture for row in made.rows) == names
+    assert {row.strategy for row in made.rows} == {"own"}
+    ideal_s, rail_s = (made.row(name).iteration_s for name in ("ideal-switch", "rail-only"))
+    assert ideal_s <= rail_s * (1 + 1e-9)
+
+
 def test_every_architecture_gains_from_bandwidth_in_a_sweep() -> None:
     op_graph = chain(4, parameters=3 * 10**8, flops=10**12)
     options = PlanningOptions(rounds=1, evaluations=20)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -262,6 +263,21 @@ def test_an_interrupted_planning_has_the_best_so_far() -> None:
     assert made.prediction.iteration_s < reference.prediction.iteration_s
     estimate = predict(op_graph, cluster, made.network, made.strategy)
     assert made.prediction.iteration_s == pytest.approx(estimate.iteration_s, rel=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("micro_batches", [1, (1, 4)])
+def test_mode_best_is_never_worse_than_mode_paper(
+    seed: int, micro_batches: int | tuple[int, ...]
+) -> None:
+    """Its rounds begin at the best pair of mode paper, pipelines included."""
+    op_graph = random_graph(random.Random(seed), 9, splits=True)
+    options = PlanningOptions(seed=seed, rounds=1, evaluations=60, micro_batches=micro_batches)
+    paper, best = (
+        plan(op_graph, small(8, 3), replace(options, mode=mode)) for mode in ("paper", "best")
+    )
+    assert best.prediction.iteration_s <= paper.prediction.iteration_s
+    assert best.rounds[: len(paper.rounds)] == paper.rounds
 
 
 def test_ablations_leave_out_one_half() -> None:

@@ -2,17 +2,19 @@
 
 Every architecture that stands still gets the best of what searches on it and on the ideal switch
 find (`own_search`), and what those begin at: all of it is also considered at every higher rate, so
-more bandwidth makes none of them slower. The strategy that `planner.plan` finds together with
-TopoOpt's network belongs to one rate, and to networks that are wired for a job: these are wired for
-it, and for a few of the others. Where servers lie in rows and columns that switches join
-(HammingMesh), strategy and placement are planned together (`planner.mesh`).
-Where circuits move during the job, it is the ideal switch's strategy, which the search found
-without knowing the network, as in the paper (section 5.1).
+more bandwidth makes none of them slower. What is found on any of them is considered on the ideal
+switch, too. The strategy that `planner.plan` finds together with TopoOpt's network belongs to one
+rate, and to networks that are wired for a job: these are wired for it, and for a few of the others.
+Where servers lie in rows and columns that switches join (HammingMesh), strategy and placement are
+planned together (`planner.mesh`). Where circuits move during the job, it is the ideal switch's
+strategy, which the search found without knowing the network, as in the paper (section 5.1), and
+without layers in runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -139,13 +141,14 @@ def compare(
             names = [name for name in names if name != "fat-tree"]
     builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
     found: dict[str, _Found] = {}
-    for i, name in enumerate(names):
+    for i, name in enumerate(sorted(names, key=lambda name: name == "ideal-switch")):  # the last
         report(2 + i, name)
         best = _best_row(name, builder, candidates, price)
         if isinstance(best, str):
             impossible[name] = best
         else:
             found[name] = best
+    found = {name: found[name] for name in names if name in found}
     return _comparison(found, plan, tree_gbps, impossible)
 
 
@@ -178,17 +181,25 @@ def _comparison(
 @dataclass(frozen=True)
 class _Candidates:
     """Strategies to price on any network, each with where it is from; the plan's, to price on
-    networks that are wired for a job; the one found on the ideal switch; and the searches that find
-    more."""
+    networks that are wired for a job; the one found on the ideal switch; the searches that find
+    more; and what these have found so far on networks that stand still, with the rate of those."""
 
     origins: Mapping[Strategy, str]
     planned: Strategy
     of_switch: Strategy
     searches: OwnSearches
+    found: list[tuple[float, tuple[Strategy, ...]]] = field(default_factory=list)
 
     def on(self, topology: Topology) -> Mapping[Strategy, str]:
-        """Those to price on `topology`, which stands still: the fastest at flow level."""
-        found = self.searches.of(topology)
+        """Those to price on `topology`, which stands still: the fastest at flow level.
+
+        On an ideal switch, among them is all that was found on networks that are no faster.
+        """
+        gbps, found = sent_gbps(topology), self.searches.of(topology)
+        if topology.architecture == "ideal-switch":
+            slower = (of_other for rate, of_other in self.found if rate <= gbps)
+            found = tuple(dict.fromkeys((*found, *itertools.chain(*slower))))
+        self.found.append((gbps, found))
         origins = {**dict.fromkeys(found, "own"), **self.origins}
         if topology.servers > MOST_SERVERS:
             return origins

@@ -17,7 +17,7 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.search.chains import ThreadedChains
-from torch_topoopt.search.expert_strategies import expert_starts
+from torch_topoopt.search.expert_strategies import expert_starts, layer_runs_below
 from torch_topoopt.search.problem import SearchProblem
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class OwnSearches:
             optimizer_factor=options.optimizer_factor,
         )
         self._switch: dict[float, tuple[Strategy, ...]] = {}  # by the rate of a port
+        self._runs: dict[float, tuple[Strategy, ...]] = {}  # the same, from layers in runs
 
     def starts(self, gbps: float) -> tuple[Strategy, ...]:
         """Where the searches for ports of `gbps` begin."""
@@ -97,33 +98,49 @@ class OwnSearches:
         return tuple(dict.fromkeys(found))
 
     def of_switch(self, gbps: float) -> tuple[Strategy, ...]:
-        """All that is found on an ideal switch for ports of `gbps`."""
+        """All that is found on an ideal switch for ports of `gbps`, without layers in runs.
+
+        Those need a network that carries rings of any servers alike; circuits that move do not.
+        """
         found: dict[Strategy, None] = {}
         if not self._starts_at(_RATES_GBPS[0]):
             return ()
         for rate in searched_gbps(gbps):
             if rate not in self._switch:
-                network = _core.RoutedNetwork.ideal_switch(
-                    self._cluster.servers,
-                    self._cluster.degree * rate * BYTES_PER_GBPS,
-                    self._cluster.link_latency_s,
-                )
-                self._switch[rate] = self._search(network, tuple(found), rate)
+                self._switch[rate] = self._search(self._switch_of(rate), tuple(found), rate)
             found.update(dict.fromkeys(self._switch[rate]))
         return tuple(found)
+
+    def _of_switch_with_runs(self, gbps: float) -> tuple[Strategy, ...]:
+        """`of_switch`, and what is found from layers in runs where these are faster."""
+        found: dict[Strategy, None] = {}
+        for rate in searched_gbps(gbps) if self._options.strategy is None else ():
+            if rate not in self._runs:
+                begin = tuple(dict.fromkeys((*self.of_switch(rate), *found)))
+                network = self._switch_of(rate)
+                runs = layer_runs_below(self._problem.changed(network, begin)) if begin else ()
+                self._runs[rate] = self._search(network, (*begin, *runs), rate) if runs else ()
+            found.update(dict.fromkeys(self._runs[rate]))
+        return tuple(dict.fromkeys((*self.of_switch(gbps), *found)))
 
     def of(self, topology: Topology) -> tuple[Strategy, ...]:
         """All that is found on `topology`, and on an ideal switch of its rates."""
         gbps = sent_gbps(topology) / self._cluster.degree
-        found = dict.fromkeys(self.of_switch(gbps))
+        found = dict.fromkeys(self._of_switch_with_runs(gbps))
         if not found or topology.architecture == "ideal-switch" or topology.servers > MOST_SERVERS:
             return tuple(found)
         own: dict[Strategy, None] = {}
         for rate in searched_gbps(gbps):
-            begin = dict.fromkeys((*self.of_switch(rate), *own))
+            begin = dict.fromkeys((*self._of_switch_with_runs(rate), *own))
             network = _all_pairs(topology, rate / gbps)
             own.update(dict.fromkeys(self._search(network, tuple(begin), rate)))
         return tuple(dict.fromkeys((*found, *own)))
+
+    def _switch_of(self, rate: float) -> _core.RoutedNetwork:
+        cluster = self._cluster
+        return _core.RoutedNetwork.ideal_switch(
+            cluster.servers, cluster.degree * rate * BYTES_PER_GBPS, cluster.link_latency_s
+        )
 
     def _search(
         self, network: _core.RoutedNetwork, begin: tuple[Strategy, ...], rate: float

@@ -16,7 +16,7 @@ from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.descent import descend
-from torch_topoopt.search.expert_strategies import expert_starts, experts_below
+from torch_topoopt.search.expert_strategies import expert_starts, experts_below, layer_runs_below
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _MUCH_SLOWER = 0.1  # than the best pair: a network that is not worth a search
 _WIRED_FOR = 3  # starts that a first network is wired for
 _EXPERTS_WIRED_FOR = 8  # and experts' strategies, where these may gain as much as
+_RUNS_WIRED_FOR = 4  # layers in runs: fast on an ideal switch, seldom on another network
 _WORTH_WIRING = 0.05
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
@@ -224,6 +225,9 @@ class Planning:
                 problem = self._problem(None, starts, count)
                 found = experts_below(problem, limit_s, _EXPERTS_WIRED_FOR)
                 try_on_its_own(strategy for strategy in found if strategy not in starts)
+            best_s *= 1 - _WORTH_WIRING
+            runs = layer_runs_below(self._problem(None, starts, count), best_s, _RUNS_WIRED_FOR)
+            try_on_its_own(runs)
         return first
 
     def _alternate_from(

@@ -5,7 +5,9 @@ group of servers; tables in parts on servers of their own; layers in parts of th
 (Shoeybi et al., Megatron-LM, 2019), in groups that lie along a ring or across it; the few largest
 layers in parts (Krizhevsky, "One weird trick", 2014); branches of the model side by side, on
 servers of their own (Dean et al., DistBelief, 2012); experts over one ring (Lepikhin et al.,
-GShard, 2020); pipelines cut where one tensor is handed over. Everything else shares samples.
+GShard, 2020); pipelines cut where one tensor is handed over; layers in runs on every second or
+fourth server, whose AllReduces go on at the same time (in strategies that TopoOpt's authors
+released). Everything else shares samples.
 
 Which of them is good depends on the network, so they are priced on it, by the coarse simulator.
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.accelerators import reads_all_parameters
 from torch_topoopt.search.branches import branches
+from torch_topoopt.search.layer_runs import in_runs
 from torch_topoopt.search.lowering import degrees_of
 from torch_topoopt.search.pipelines import pipeline, split_pipeline
 from torch_topoopt.search.shards import may_split
@@ -35,13 +38,15 @@ from torch_topoopt.search.strategies import (
 from torch_topoopt.search.traffic import transfer_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from torch_topoopt import _core
     from torch_topoopt.plan import ParameterKind
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
     _Named = Iterator[tuple[str, Strategy]]
+    _Family = Callable[["_Case"], _Named]
 
 _NEAR = 1.05  # as much slower than the fastest other start, one is worth a look
 BEST_EXPERTS = 3  # that a search on a network begins at, beside its other starts
@@ -51,7 +56,13 @@ _MOST_RINGS = 1  # of a network, whose order groups follow
 _MOST_LARGEST = 8  # operators that are placed apart because they are large
 _FEW_LARGEST = 3  # as VGG has layers at its end that are split
 _STAGES = (2, 4, 8, 16)
+_RUNS = (2, 4)
+_APART_FROM_RUNS = ("heavy operators", "tables")
+_PARTS_APART_FROM_RUNS = (2, 4)
 _PARTS_OF_STAGES = (2, 4, 8, 16)
+_RUNS = (2, 4)
+_APART_FROM_RUNS = ("heavy operators", "tables")
+_PARTS_APART_FROM_RUNS = (2, 4)
 
 
 @dataclass(frozen=True)
@@ -97,15 +108,17 @@ class _Case:
         }
 
 
-def expert_strategies(problem: SearchProblem) -> dict[str, Strategy]:
+def expert_strategies(problem: SearchProblem, *, runs: bool = True) -> dict[str, Strategy]:
     """Strategies by name, each once: those of the search space of `problem` that fit into memory.
 
-    None makes more than the problem's `max_transfers` transfers between servers, one way.
+    None makes more than the problem's `max_transfers` transfers between servers, one way. With
+    `runs`, layers in runs come after the others.
     """
     limit = problem.max_transfers
+    families = (*_EXPERTS, _in_runs) if runs else _EXPERTS
     return {
         name: strategy
-        for strategy, name in _fitting(problem).items()
+        for strategy, name in _fitting(problem, families).items()
         if transfer_count(problem.op_graph, strategy) <= limit
     }
 
@@ -114,20 +127,18 @@ def expert_starts(problem: SearchProblem, most: int = BEST_EXPERTS) -> tuple[Str
     """Up to `most` strategies of `expert_strategies` that are fastest on the network of `problem`.
 
     By the coarse simulator, and not more than 5 % slower than the fastest of its starts; of those
-    that are equally fast, the first.
+    that are equally fast, the first. Runs of layers are left to `layer_runs_below`.
     """
-    found = tuple(_fitting(problem))
-    prices = problem.prices(found)
+    prices, timed = _timed(problem, _EXPERTS)
     limit_s = min(map(prices.run, problem.starts), default=math.inf) * _NEAR
-    timed = sorted((prices.run(strategy), i) for i, strategy in enumerate(found))
     chosen: dict[float, Strategy] = {}
-    for seconds, i in timed:
+    for seconds, strategy in timed:
         time_s = float(f"{seconds:.6g}")
         if seconds > limit_s or len(chosen) == most:
             break
-        known = time_s in chosen or found[i] in problem.starts
-        if not known and transfer_count(problem.op_graph, found[i]) <= problem.max_transfers:
-            chosen[time_s] = found[i]
+        known = time_s in chosen or strategy in problem.starts
+        if not known and transfer_count(problem.op_graph, strategy) <= problem.max_transfers:
+            chosen[time_s] = strategy
     return tuple(chosen.values())
 
 
@@ -136,30 +147,58 @@ def experts_below(problem: SearchProblem, limit_s: float, most: int) -> tuple[St
 
     By the coarse simulator. Of those that are equally fast three are kept: on an ideal switch these
     are arrangements of one strategy, of which a network that is wired for it may like one only.
+    Runs of layers are left to `layer_runs_below`.
     """
-    found = tuple(_fitting(problem))
-    prices = problem.prices(found)
-    timed = sorted((prices.run(strategy), i) for i, strategy in enumerate(found))
+    return _below(problem, limit_s, most, _EXPERTS)
+
+
+def layer_runs_below(
+    problem: SearchProblem, limit_s: float = math.inf, most: int = BEST_EXPERTS
+) -> tuple[Strategy, ...]:
+    """As `experts_below`, of layers in runs; below the fastest start of `problem`, too.
+
+    Apart, since on an ideal switch they may be faster than all others, and slower on any network
+    that is wired for a job: there they would take the place of others.
+    """
+    if not problem.starts:
+        return _below(problem, limit_s, most, (_in_runs,))
+    fastest_s = min(map(problem.prices(problem.starts).run, problem.starts))
+    return _below(problem, min(limit_s, fastest_s), most, (_in_runs,))
+
+
+def _below(
+    problem: SearchProblem, limit_s: float, most: int, families: Sequence[_Family]
+) -> tuple[Strategy, ...]:
     equal: dict[float, int] = {}
     chosen: list[Strategy] = []
-    for seconds, i in timed:
+    for seconds, strategy in _timed(problem, families)[1]:
         time_s = float(f"{seconds:.6g}")
         if seconds >= limit_s or len(chosen) == most:
             break
         many = equal.get(time_s, 0) == _ARRANGEMENTS
-        if not many and transfer_count(problem.op_graph, found[i]) <= problem.max_transfers:
+        if not many and transfer_count(problem.op_graph, strategy) <= problem.max_transfers:
             equal[time_s] = equal.get(time_s, 0) + 1
-            chosen.append(found[i])
+            chosen.append(strategy)
     return tuple(chosen)
 
 
-def _fitting(problem: SearchProblem) -> dict[Strategy, str]:
-    """All that fit into memory and can be executed, with their names."""
+def _timed(
+    problem: SearchProblem, families: Sequence[_Family]
+) -> tuple[_core.StrategyPrices, list[tuple[float, Strategy]]]:
+    """What fits, the fastest by the coarse simulator first; and that simulator."""
+    found = tuple(_fitting(problem, families))
+    prices = problem.prices(found)
+    timed = sorted((prices.run(strategy), i) for i, strategy in enumerate(found))
+    return prices, [(seconds, found[i]) for seconds, i in timed]
+
+
+def _fitting(problem: SearchProblem, families: Sequence[_Family]) -> dict[Strategy, str]:
+    """All of `families` that fit into memory and can be executed, with their names."""
     if problem.cluster.servers == 1:
         return {}
     case = _Case.of(problem)
     made: dict[Strategy, str] = {}
-    for family in (_spread, _on_groups, _branches_apart, _in_parts, _layers_in_parts, _pipelines):
+    for family in families:
         for name, strategy in family(case):
             if problem.executable is None or all(map(problem.executable, strategy)):
                 made.setdefault(strategy, name)
@@ -301,6 +340,39 @@ def _pipelines(case: _Case) -> _Named:
                     yield f"{stages} stages, layers in {parts} parts", split
 
 
+def _in_runs(case: _Case) -> _Named:
+    """Layers in runs on every second or fourth server; tables whole, by bytes or one on each
+    server, or in parts at equal distances."""
+    servers = case.problem.cluster.servers
+    for name, base in (("layers", case.base), *_apart_from_runs(case)):
+        for count in _RUNS:
+            if servers % count == 0:
+                placed = in_runs(case.problem.op_graph, base, servers, count, case.samples)
+                yield f"{name} in {count} runs", placed
+
+
+def _apart_from_runs(case: _Case) -> _Named:
+    """`base` with tables, or all operators whose AllReduce is large, on servers of their own."""
+    op_graph, cluster = case.problem.op_graph, case.problem.cluster
+    for label, chosen in case.sets_of_operators().items():
+        if label not in _APART_FROM_RUNS:
+            continue
+        stride = max(1, cluster.servers // len(chosen))
+        slots = tuple(range(0, cluster.servers, stride))
+        for way, homes in (("by bytes", None), (f"with stride {stride}", slots)):
+            each = None if homes is None else (homes,) * len(case.base)
+            placed = whole_operators(op_graph, cluster, chosen, case.base, each)
+            yield f"{label} whole {way}, layers", placed
+        for kind in _parameter_kinds(case):
+            for parts in _PARTS_APART_FROM_RUNS:
+                degrees = Degrees(1, kind, parts)
+                possible = all(may_split(op_graph.operators[i], degrees) for i in chosen)
+                if possible and cluster.servers % parts == 0:
+                    *_, (where, groups) = _groups(case, len(chosen), parts)
+                    placed = _placed(case, chosen, groups, degrees)
+                    yield f"{label} in {parts} {kind} {where}, layers", placed
+
+
 def _parameter_kinds(case: _Case) -> list[ParameterKind]:
     """The splits of parameters that are searched and that an operator has."""
     has = {s.dimension for o in case.problem.op_graph.operators for s in o.splits}
@@ -336,3 +408,14 @@ def _placed(
         Placement.of(placement.operator, group_of[i], degrees) if i in group_of else placement
         for i, placement in enumerate(case.base)
     )
+
+
+# In the order in which names are given; runs of layers come after all of these.
+_EXPERTS: tuple[_Family, ...] = (
+    _spread,
+    _on_groups,
+    _branches_apart,
+    _in_parts,
+    _layers_in_parts,
+    _pipelines,
+)

@@ -1,10 +1,7 @@
 """Every network with the fastest of a few strategies, as searches that differ by network find them.
 
 Beside data parallelism, the layers stand in k runs of about as many bytes of parameters, the first
-on servers 0, k, 2k ..., the next on 1, k + 1 ...: each run's AllReduce has servers of its own, so
-that all take a k-th of the time, where the network carries rings of any servers alike. Strategies
-like this are among those that the TopoOpt paper's authors published: in theirs of DLRM for links of
-40 and 80 Gb/s, 22 of 46 AllReduces are among the even or the odd servers.
+on servers 0, k, 2k ..., the next on 1, k + 1 ... (`search.layer_runs`).
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from figures.cells.workloads import cluster_of, graph_of, network_of
 from torch_topoopt.architectures import fat_tree, ideal_switch, topoopt
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.profile.cost_table import with_costs
+from torch_topoopt.search.layer_runs import in_runs
 from torch_topoopt.search.strategies import data_parallel, whole_operators
 from torch_topoopt.search.traffic import demand
 
@@ -57,25 +55,6 @@ def _bases(graph: OpGraph, cluster: Cluster, seed: int) -> dict[str, Strategy]:
         "tables by lot": tables_by_lot(graph, cluster, seed),
         "tables one a server": whole_operators(graph, cluster, tables),
     }
-
-
-def in_runs(graph: OpGraph, base: Strategy, servers: int, count: int) -> Strategy:
-    """`base` with the operators that are on all servers in `count` runs, in the order of the graph.
-
-    An operator is in the run in which the middle of its parameters falls, if all are in a row.
-    """
-    shared = [len(placement.servers) == servers for placement in base]
-    operators = zip(graph.operators, base, shared, strict=True)
-    total = sum(o.parameter_bytes for o, _, everywhere in operators if everywhere)
-    before, placed = 0, []
-    for operator, placement, everywhere in zip(graph.operators, base, shared, strict=True):
-        if everywhere:
-            middle = before + operator.parameter_bytes / 2
-            run = min(count - 1, int(count * middle / total)) if total else 0
-            before += operator.parameter_bytes
-            placement = replace(placement, servers=tuple(range(run, servers, count)))
-        placed.append(placement)
-    return tuple(placed)
 
 
 def _times(graph: OpGraph, cluster: Cluster, placed: Strategy, seed: int) -> dict[str, float]:
