@@ -113,14 +113,26 @@ def direct_fabric(
 
     With a switch of that delay between them hosts forward for each other, and circuits may move.
     """
-    plan = make_plan(ranks, degree, gbps)
     options = NetnsOptions(
         gbps=gbps,
         mtu=mtu,
         relay="user" if switch_delay_s is None else "kernel",
         switch_delay_s=switch_delay_s,
     )
-    fabric = NetnsFabric(f"bench-{os.getpid()}", options)
+    with planned_fabric(make_plan(ranks, degree, gbps), options) as setting:
+        yield setting
+
+
+@contextlib.contextmanager
+def planned_fabric(
+    plan: Plan, options: NetnsOptions, boards: tuple[int, int] | None = None
+) -> Iterator[Setting]:
+    """Every server of the plan is a host of network namespaces; `boards` as in NetnsFabric.
+
+    Raises FabricError where this machine cannot do it.
+    """
+    fabric = NetnsFabric(f"bench-{os.getpid()}", options, boards=boards)
+    cluster = plan.cluster
     with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
         try:
             wiring = fabric.connect(plan)
@@ -131,14 +143,15 @@ def direct_fabric(
                 "GLOO_SOCKET_IFNAME": "host",
             }
             yield Setting(
-                f"direct fabric, {ranks} hosts x {degree} links of {gbps * 1000:g} Mb/s, "
-                f"MTU {mtu}, goodput of a link {goodput / 1e6:.4f} MB/s",
-                ranks,
+                f"direct fabric, {cluster.servers} hosts x {cluster.degree} links of "
+                f"{cluster.link_gbps * 1000:g} Mb/s, MTU {options.mtu}, "
+                f"goodput of a link {goodput / 1e6:.4f} MB/s",
+                cluster.servers,
                 environment | _documents(plan, wiring, folder),
                 plan,
                 goodput,
                 fabric,
-                _fabric_mpi_options(fabric, ranks, folder),
+                _fabric_mpi_options(fabric, cluster.servers, folder),
             )
         finally:
             fabric.close()

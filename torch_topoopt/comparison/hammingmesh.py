@@ -311,6 +311,40 @@ def all_reduce_seconds(topology: Topology, traffic: UniformTraffic, message_byte
     return longest_s + float((load / traffic.routes.bytes_per_s).max())
 
 
+def torus_all_reduce_seconds(
+    topology: Topology, traffic: UniformTraffic, rows: int, columns: int, message_bytes: float
+) -> float:
+    """Of `message_bytes` from every server, by the algorithm of two dimensions (section V-A2), on
+    a logical torus with server row * columns + column: as `sim.traffic_patterns.torus_all_reduce`
+    has it. Each of its three phases ends with its busiest link, after the latency of its steps (a
+    hop's mean). Raises ValueError unless rows * columns is the number of servers, both at least 2.
+    """
+    if rows * columns != topology.servers or min(rows, columns) < 2:
+        raise ValueError(
+            f"rows, columns: {rows} x {columns} is not a torus of {topology.servers} servers"
+        )
+    grid = np.arange(topology.servers, dtype=np.int32).reshape(rows, columns)
+    along = {size: np.roll(grid, -1, axis) for axis, size in ((1, "row"), (0, "column"))}
+    lengths = {"row": columns, "column": rows}
+    quarter_bytes = message_bytes / 4  # of each half in each direction
+    total_s = 0.0
+    for phase in range(3):
+        load = np.zeros(len(traffic.routes.bytes_per_s))
+        latency_s = 0.0
+        for first, second in (("row", "column"), ("column", "row")):
+            line = first if phase != 1 else second
+            steps = (1 if phase != 1 else 2) * (lengths[line] - 1)
+            chunk_bytes = quarter_bytes / lengths[first] / (1 if phase != 1 else lengths[second])
+            sent = np.full(topology.servers, steps * chunk_bytes)
+            for ends in ((grid, along[line]), (along[line], grid)):
+                carried, hops = traffic.paths.of_pairs(ends[0].ravel(), ends[1].ravel(), sent)
+                load += carried
+                hop_s = float(np.mean(hops)) * topology.links[0].latency_s
+                latency_s = max(latency_s, steps * hop_s)
+        total_s += latency_s + float((load / traffic.routes.bytes_per_s).max())
+    return total_s
+
+
 def packet_bandwidths(network: TableNetwork, *, message_bytes: float) -> Bandwidths:
     """Packet by packet, one plane with the parameters of Table III: an all-to-all of
     ALL_TO_ALL_BYTES a pair, of which a sample of the shifts is simulated, and the AllReduce on the

@@ -8,9 +8,17 @@ import numpy as np
 
 from torch_topoopt.comparison import packet_bandwidth
 from torch_topoopt.comparison.cable_cost import COLFAX_2022, cable_parts
-from torch_topoopt.comparison.hammingmesh import LINK_GBPS, networks
+from torch_topoopt.comparison.hammingmesh import (
+    LINK_GBPS,
+    PLANES,
+    all_reduce_seconds,
+    networks,
+    torus_all_reduce_seconds,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.comparison.hammingmesh import TableNetwork
 
@@ -51,3 +59,26 @@ def permutation(*, network: str, message_bytes: int, permutations: int, seed: in
         ),
         "cost_dollars": cable_parts(found.topology, LINK_GBPS).cost(COLFAX_2022),
     }
+
+
+def all_reduce(
+    *, network: str, size: str, algorithm: str, level: str, message_bytes: Sequence[int], seed: int
+) -> Any:
+    """Seconds and share of half of the injection bandwidth, of each message. At flow level those of
+    all planes together, at packet level of one plane with a quarter of the message."""
+    found = _network(network, size)
+    rows = columns = round(found.topology.servers**0.5)
+    plane = packet_bandwidth.one_plane(found.topology) if level == "packet" else found.topology
+    shares = []
+    for each in message_bytes:
+        if level == "packet" and algorithm == "rings":
+            seconds = packet_bandwidth.ring_seconds(plane, each / PLANES, seed=seed).seconds
+        elif level == "packet":
+            seconds = packet_bandwidth.torus_seconds(plane, rows, columns, each / PLANES, seed=seed)
+        elif algorithm == "rings":
+            seconds = all_reduce_seconds(plane, found.traffic, each)
+        else:
+            seconds = torus_all_reduce_seconds(plane, found.traffic, rows, columns, each)
+        part = each / PLANES if level == "packet" else each
+        shares.append(packet_bandwidth.all_reduce_share(plane, part, seconds))
+    return {"shares": shares}
