@@ -51,3 +51,50 @@ def most_boards(boards: Boards, shapes: list[list[Shape]], taken: set[Board]) ->
             rest = most_boards(boards, shapes[1:], taken | set(own.boards()))
             best = max(best, own.size + rest)
     return best
+
+
+def local_submesh(
+    free: list[set[int]], rows: int, columns: int, per_leaf: int
+) -> tuple[list[int], list[int]]:
+    """What locality chooses, the slow way: of all first rows the sub-mesh whose all-to-all crosses
+    least of upper levels, the first of such; `free` has each row's free columns."""
+    best: tuple[list[int], list[int]] = ([], [])
+    least = 2.0
+    for start in range(len(free)):
+        if len(free[start]) < columns:
+            continue
+        found, common = [start], free[start]
+        for i in range(start + 1, start + len(free)):
+            shared = common & free[i % len(free)]
+            if len(found) < rows and len(shared) >= columns:
+                found.append(i % len(free))
+                common = shared
+        if len(found) < rows:
+            continue
+        chosen = sorted(found), _local_columns(common, columns, per_leaf)
+        share = sum(_crossing(places, per_leaf) for places in chosen)
+        if share < least:
+            best, least = chosen, share
+    return best
+
+
+def _local_columns(common: set[int], wanted: int, per_leaf: int) -> list[int]:
+    """From the leaf with the fewest that has enough; else from that with most, and so on."""
+    leaves: dict[int, list[int]] = {}
+    for column in sorted(common):
+        leaves.setdefault(column // per_leaf, []).append(column)
+    chosen: list[int] = []
+    while len(chosen) < wanted:
+        missing = wanted - len(chosen)
+        enough = [leaf for leaf in leaves if len(leaves[leaf]) >= missing]
+        if enough:
+            leaf = min(enough, key=lambda leaf: (len(leaves[leaf]), leaf))
+        else:
+            leaf = max(leaves, key=lambda leaf: (len(leaves[leaf]), -leaf))
+        chosen += leaves.pop(leaf)[:missing]
+    return sorted(chosen)
+
+
+def _crossing(places: list[int], per_leaf: int) -> float:
+    leaves = [place // per_leaf for place in places]
+    return 1 - sum(leaves.count(leaf) for leaf in leaves) / len(leaves) ** 2

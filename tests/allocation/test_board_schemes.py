@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from board_oracle import every_submesh, greedy_submesh, most_boards
+from board_oracle import every_submesh, greedy_submesh, local_submesh, most_boards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,6 +126,26 @@ def test_locality_is_that_of_the_best_submesh_where_all_boards_are_free(
         else:
             assert found is not None
             assert all_to_all_bytes(found, per_leaf).upper == pytest.approx(best)
+
+
+@settings(max_examples=60)
+@given(problems(12), st.integers(1, 4))
+def test_locality_places_jobs_as_the_slow_way_does(
+    problem: tuple[Boards, list[BoardJob]], per_leaf: int
+) -> None:
+    boards, jobs = problem
+    mesh = _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed))
+    free = [
+        {c for c in range(boards.columns) if (r, c) not in boards.failed}
+        for r in range(boards.rows)
+    ]
+    for job in jobs:
+        if max(job.rows - boards.rows, job.columns - boards.columns) > 0:
+            continue
+        ((rows, columns),) = mesh.allocate([[(job.rows, job.columns)]], [0], "local", per_leaf)
+        assert (rows, columns) == local_submesh(free, job.rows, job.columns, per_leaf)
+        for row in rows:
+            free[row] -= set(columns)
 
 
 def test_a_transposed_job_fits_where_the_job_does_not() -> None:
