@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.commands import shared_server
 from support.limits import limit_s
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -24,15 +25,21 @@ def torchrun(ranks: int) -> list[str]:
 
 
 def topoopt_run(servers: int, degree: int) -> list[str]:
-    verb = ["-m", "torch_topoopt.launcher.main", "run"]
-    return [*verb, "--servers", str(servers), "--degree", str(degree)]
+    return ["topoopt", "run", "--servers", str(servers), "--degree", str(degree)]
 
 
 def run(folder: Path, *command: str, **environment: str) -> str:
-    """Runs `python COMMAND` in `folder`; returns what it wrote, and fails the test if it failed."""
+    """Runs `python COMMAND` or `topoopt ...` in `folder`; returns what it wrote.
+
+    Fails the test if it failed. The imports of `topoopt` are those of a server of this process.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    program, *arguments = command
+    start = (
+        shared_server().command("topoopt") if program == "topoopt" else (sys.executable, program)
+    )
     process = subprocess.Popen(
-        [sys.executable, *command],
+        [*start, *arguments],
         cwd=folder,
         env=_environment() | environment,
         stdout=subprocess.PIPE,

@@ -1,13 +1,14 @@
 """A folder in which the commands of a page run as they are printed.
 
-`topoopt` and `python` are answered by one server that has imported torch (see command_server.py),
-so a command costs what it does and no start-up. `sudo` runs what follows: tests that need root
-run as root.
+`topoopt` and `python` are answered by one server that has imported torch (support/commands.py), so
+a command costs what it does and no start-up. `sudo` runs what follows: tests that need root run as
+root.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pages import ROOT, blocks
+from support.commands import CommandServer
 from support.limits import limit_s
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_SERVER = Path(__file__).with_name("command_server.py")
 _START_LIMIT_S = 120
 COMMAND_LIMIT_S = 240  # where nothing else runs
 
@@ -40,26 +41,16 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "page"
         self._programs = folder / "bin"
-        self._socket = folder / "server"
-        self._server: subprocess.Popen[str] | None = None
+        self._server: CommandServer | None = None
 
     def __enter__(self) -> Self:
         self.clear()
         self._programs.mkdir()
+        self._server = CommandServer(self.folder.parent, PYTHONPATH=str(ROOT / "tests"))
         for name in ("topoopt", "python"):
-            client = f"exec {sys.executable} -IS {_SERVER} {self._socket} {name}"
-            self.program(name, f'{client} "$@"')
+            self.program(name, f'exec {shlex.join(self._server.command(name))} "$@"')
         self.program("sudo", 'exec "$@"')
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-        self._server = subprocess.Popen(
-            [sys.executable, str(_SERVER), str(self._socket)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert self._server.stdout is not None
-        assert self._server.stdout.readline() == "ready\n", "the command server did not start"
+        self._server.wait()
         return self
 
     def __exit__(
@@ -69,7 +60,7 @@ class Workshop:
         trace: TracebackType | None,
     ) -> None:
         assert self._server is not None
-        self._server.communicate(timeout=_START_LIMIT_S)
+        self._server.close()
 
     def clear(self) -> None:
         """Begins a page: a folder with the README's script, the examples and the benchmarks."""

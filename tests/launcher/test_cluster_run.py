@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
-from support.launcher import COMMAND
+from support.launcher import forked
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces, ip
 
@@ -99,7 +99,7 @@ def run_everywhere(
                 *("run", "--cluster", "../cluster.yaml", "--run-dir", "run"),
                 *(option.format(server) for option in options),
                 "../train.py",
-                command=("ip", "netns", "exec", hosts.names[host], *COMMAND),
+                command=("ip", "netns", "exec", hosts.names[host], *forked()),
             )
         )
     ended = []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.commands import shared_server
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 from support.limits import limit_s
 
@@ -36,6 +38,11 @@ def test_the_commands_of_the_page_end_in_a_trained_model(
             pytest.skip(f"the page needs the program {program}")
     own_state(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    command = tmp_path / "bin" / "topoopt"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(shared_server().command("topoopt"))} "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
     name = a_name()
     (script,) = blocks("python")
     (tmp_path / "train.py").write_text(script)

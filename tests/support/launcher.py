@@ -1,4 +1,4 @@
-"""Runs `topoopt` as a process of its own and finds whatever it leaves behind."""
+"""Runs `topoopt` and finds whatever it leaves behind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from support.commands import shared_server
 from support.limits import limit_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 COMMAND = (sys.executable, "-m", "torch_topoopt.launcher.main")
 LIMIT_S = 100.0  # of one command where nothing else runs
@@ -50,7 +51,8 @@ class Launcher:
         )
 
     def run(self, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments, **variables)
+        """Runs a command to its end, without the start-up of an interpreter (see forked)."""
+        process = self.start(*arguments, command=forked(variables), **variables)
         try:
             out, err = process.communicate(timeout=limit_s(LIMIT_S))
         except subprocess.TimeoutExpired:
@@ -72,6 +74,16 @@ class Launcher:
     def wait_for_its_end(self) -> None:
         """Fails the test if processes go on; what was killed may take a moment to end."""
         wait_for(lambda: not self.leftovers(), "the end of its processes")
+
+
+def forked(variables: Iterable[str] = ()) -> tuple[str, ...]:
+    """Runs `topoopt` as COMMAND does, in a fork of a process that has imported PyTorch.
+
+    Signals do not reach it. Where the interpreter would read one of `variables`, it is COMMAND.
+    """
+    if any(name.startswith(("PYTHON", "LD_", "OMP_", "PATH")) for name in variables):
+        return COMMAND
+    return shared_server().command("module")
 
 
 def wait_for(condition: Callable[[], bool], what: str, idle_s: float = 60.0) -> None:

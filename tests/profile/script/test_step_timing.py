@@ -13,6 +13,8 @@ import torch
 from torch.distributed.checkpoint import save
 
 from torch_topoopt.op_graph import GradientBuckets
+from torch_topoopt.processes import fork_server
+from torch_topoopt.profile.script import runner
 from torch_topoopt.profile.script.runner import ScriptError
 from torch_topoopt.profile.script.step_clock import LEAST, LEFT_OUT, MOST, Reading, StepClock
 from torch_topoopt.profile.script.step_timing import summed_up, time_steps
@@ -181,6 +183,7 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(runner, "shared", fork_server.shared)  # with a server of its own
     with pytest.raises(ScriptError, match=r"too few steps within 0\.5 s"):
         time_steps(str(script), [], world_size=1, limit_s=0.5)
     assert [process.poll() for process in started] == [-signal.SIGKILL]

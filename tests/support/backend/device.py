@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from support.limits import limit_s
-from torch.utils import cpp_extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +26,8 @@ _LIMIT_S = limit_s(300.0)
 
 def build() -> Path:
     """The compiled extension, from an earlier run if neither it nor torch has changed."""
+    from torch.utils import cpp_extension  # which ranks need not import
+
     digest = hashlib.sha256(torch.__version__.encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import multiprocessing
+import functools
+import multiprocessing.forkserver
 import os
 import queue
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,8 +26,8 @@ from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
+_TESTS = Path(__file__).parents[2]
 _LIMIT_S = 90.0  # of all ranks where nothing else runs
 _NAMESPACE_VARIABLE = "TOPOOPT_TEST_NETWORK_NAMESPACE"
 _CLONE_NEWNET = 0x40000000  # <sched.h>
@@ -65,9 +67,25 @@ _CONTEXT.set_forkserver_preload(
         "torch_topoopt.runtime.backend",
         "pytest",
         "scipy.optimize",
-        "ranks",
+        "numpy.testing",
+        "support.backend.device",
+        "support.backend.ranks",
     ]
 )
+
+
+@functools.cache
+def _start_server() -> None:
+    """Before the first rank; the server finds modules of tests/ by PYTHONPATH only."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_TESTS), before]))
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _enter_network_namespace(name: str) -> None:
@@ -153,6 +171,7 @@ def _run(
     store_address: str,
     limit_s: float,
 ) -> list[Outcome]:
+    _start_server()
     world = len(environments)
     results = _CONTEXT.Queue()
     outcomes = [Outcome() for _ in range(world)]
