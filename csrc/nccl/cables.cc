@@ -59,7 +59,7 @@ void setLimit(int fd, std::chrono::milliseconds limit) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
 
-void prepare(int fd, double gbps) {
+void prepare(int fd, double gbps, double pace_gbps) {
   const int on = 1;
   int unsent = kMostUnsentBytes;
   if (gbps > 0) {
@@ -68,6 +68,10 @@ void prepare(int fd, double gbps) {
   }
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  if (pace_gbps > 0) {
+    const auto rate = static_cast<uint64_t>(pace_gbps * kBytesPerGbps);
+    setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+  }
   setLimit(fd, std::chrono::milliseconds(0));
 }
 
@@ -138,7 +142,7 @@ Descriptor Cables::dial(int number) const {
       !greet(connection.get(), number)) {
     return {};
   }
-  prepare(connection.get(), cable.gbps);
+  prepare(connection.get(), cable.gbps, cable.source_pace_gbps);
   return connection;
 }
 
@@ -156,7 +160,7 @@ int Cables::welcome(int fd) const {
   const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
   if (cable.link.target != rank_ || cable.link.source != source) return -1;
   if (!say(fd, wiring_.said, number, rank_)) return -1;
-  prepare(fd, cable.gbps);
+  prepare(fd, cable.gbps, cable.target_pace_gbps);
   return number;
 }
 

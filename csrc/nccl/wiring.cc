@@ -24,12 +24,14 @@ bool readCable(std::istringstream& words, Wiring& wiring) {
   std::string ports;
   plan::Link& link = cable.link;
   words >> link.source >> link.source_port >> link.target >> link.target_port >> ports >>
-      cable.gbps >> cable.source_address >> cable.target_address >> cable.tcp_port;
+      cable.gbps >> cable.source_address >> cable.target_address >> cable.tcp_port >>
+      cable.source_pace_gbps >> cable.target_pace_gbps;
   cable.duplex = ports == "duplex";
   const bool good = words && isRank(link.source, wiring.ranks) &&
                     isRank(link.target, wiring.ranks) && link.source != link.target &&
-                    (cable.duplex || ports == "simplex") && cable.gbps >= 0 && cable.tcp_port > 0 &&
-                    cable.tcp_port < 65536;
+                    (cable.duplex || ports == "simplex") && cable.gbps >= 0 &&
+                    cable.source_pace_gbps >= 0 && cable.target_pace_gbps >= 0 &&
+                    cable.tcp_port > 0 && cable.tcp_port < 65536;
   wiring.cables.push_back(cable);
   return good;
 }

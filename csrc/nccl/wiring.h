@@ -5,7 +5,9 @@
 //   job ASKED SAID                           64 hexadecimal digits each: what the dialling end of a
 //                                            cable says, and what the other one answers
 //   ranks N
-//   cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT    S dials T, which listens
+//   cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE
+//                                            S dials T, which listens; what each end sends at most,
+//                                            in Gb/s (0: no limit)
 //   route WEIGHT R0 R1 ...
 
 #pragma once
@@ -24,6 +26,8 @@ struct Cable {
   std::string source_address{};
   std::string target_address{};
   int tcp_port = 0;
+  double source_pace_gbps = 0;
+  double target_pace_gbps = 0;
 };
 
 struct Wiring {

@@ -41,6 +41,7 @@ def test_every_cable_is_one_line_and_every_pair_has_a_route(ring_plan: RingPlan)
     cables = _lines(text, "cable")
     assert len(cables) == len(plan.network.links) // 2
     assert all(cable[4:6] == ["duplex", "2.5"] for cable in cables)
+    assert all(cable[8:] == ["4000", "2.5", "2.5"] for cable in cables)
     routes = [list(map(int, words[1:])) for words in _lines(text, "route")]
     linked = {(link.source, link.target) for link in plan.network.links}
     reached = linked | {(route[0], route[-1]) for route in routes}

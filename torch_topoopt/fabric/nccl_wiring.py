@@ -48,7 +48,8 @@ def nccl_wiring(plan: Plan, wiring: Wiring) -> str:
         lines.append(
             f"cable {link.source} {link.source_port} {link.target} {link.target_port} "
             f"{plan.cluster.ports} {rates.get(link, 0):g} "
-            f"{near.address} {far.address} {wiring.tcp_port_of(far)}"
+            f"{near.address} {far.address} {wiring.tcp_port_of(far)} "
+            f"{near.gbps or 0:g} {far.gbps or 0:g}"
         )
     layout = RankLayout.even(servers, servers)
     for rank in range(servers):
