@@ -150,7 +150,7 @@ Result Net::failed(Result result, const std::string& why) {
 
 void Net::say(int peer, const Control& control) {
   FrameHeader header;
-  header.type = FrameType::kState;
+  header.type = FrameType::kRings;  // which is kept for a rank whose channel is not open yet
   header.channel = kControlChannel;
   endpoint_->sendControl(peer, header,
                          std::string(reinterpret_cast<const char*>(&control), sizeof control));
