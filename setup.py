@@ -1,4 +1,5 @@
-"""Builds the two extension modules, finds the packages and says what they depend on.
+"""Builds the two extension modules and the plugin for NCCL, finds the packages and says what they
+depend on.
 
 `_core` (planner and simulators) needs no torch at run time and only borrows pybind11's headers from
 it. `_backend` (the process group) is linked against libtorch, whose C++ interface changes between
@@ -132,6 +133,10 @@ class Build(build_ext):
             "openssl": objects.tls_version(),
             "sources": objects.digest("common", "plan", "transport", "collectives", "backend"),
         }
+        try:
+            objects.link_nccl_net(root / "torch_topoopt" / "lib" / "libnccl-net-topoopt.so")
+        except objects.CompileError as error:
+            raise SystemExit(f"torch_topoopt: {error}") from None
         record = root / "torch_topoopt" / "_build_info.json"
         record.write_text(json.dumps(info) + "\n")
 

@@ -1,4 +1,4 @@
-"""Compiles what the two extension modules are made of, with ninja.
+"""Compiles what the two extension modules and the plugin for NCCL are made of, with ninja.
 
 Most of csrc/ needs neither torch nor Python. `python csrc/objects.py` compiles that much, so that
 it can be done while torch is being downloaded (the Makefile does); setup.py compiles the rest, and
@@ -32,6 +32,7 @@ PLAIN = {
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
     "_backend": ("common", "plan", "transport", "collectives"),
+    "nccl_net": ("common", "plan", "transport", "nccl"),
 }
 FLAGS = [
     "-std=c++20",
@@ -123,6 +124,31 @@ def compile_unit(folder: Path, unit: Unit) -> list[Path]:
     if done.returncode != 0:
         raise CompileError(f"compiling failed (in {folder})")
     return objects
+
+
+def link_nccl_net(target: Path) -> None:
+    """Links NCCL's network plugin, which needs neither torch nor Python nor NCCL, at `target`.
+
+    Raises:
+        CompileError: it does not compile, or does not link.
+    """
+    made = compile_plain("nccl_net")
+    libraries = [f"-l{name}" for name in TLS_LIBRARIES] if tls_version() else []
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # NCCL unloads a plugin with its last communicator, but ours goes on relaying for other ranks.
+    command = [
+        *(
+            *compiler(),
+            "-shared",
+            "-pthread",
+            "-Wl,-z,nodelete",
+            "-Wl,-z,defs",
+            "-Wl,--gc-sections",
+        ),
+        *("-o", str(target), *map(str, made), *libraries),
+    ]
+    if subprocess.run(command).returncode != 0:
+        raise CompileError(f"linking {target} failed")
 
 
 def code_flags() -> list[str]:

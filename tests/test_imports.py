@@ -26,7 +26,7 @@ CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
     frozenset({"allocation", "plan", "topology", "routing", "sim/core"}),
     frozenset({"transport", "sim/flow", "sim/packet"}),
-    frozenset({"collectives", "route_control", "sim/iteration"}),
+    frozenset({"collectives", "nccl", "route_control", "sim/iteration"}),
     frozenset({"search", "backend"}),
     frozenset({"bind"}),
 )

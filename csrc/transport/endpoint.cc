@@ -259,18 +259,33 @@ bool Endpoint::matches(const FlowId& id, size_t bytes, uint64_t fingerprint, siz
 
 void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint64_t fingerprint,
                        Done done) {
-  if (!failure_.empty()) return done(peerLost(failure_));
+  post(id, {static_cast<std::byte*>(data), bytes, fingerprint, std::move(done)});
+}
+
+void Endpoint::receiveUpTo(const FlowId& id, void* data, size_t capacity, uint64_t fingerprint,
+                           size_t* bytes, Done done) {
+  Posted posted{static_cast<std::byte*>(data), capacity, fingerprint, std::move(done)};
+  posted.actual = bytes;
+  post(id, std::move(posted));
+}
+
+void Endpoint::post(const FlowId& id, Posted wanted) {
+  if (!failure_.empty()) return wanted.done(peerLost(failure_));
   InFlow& flow = in_[id];
   const uint64_t number = flow.base + flow.posted.size();
   const auto early = flow.early.find(number);
   if (early == flow.early.end() && left_.contains(id.peer)) {
-    return done(peerLost(leftText(id.peer)));
+    return wanted.done(peerLost(leftText(id.peer)));
   }
-  if (early != flow.early.end() && !matches(id, bytes, fingerprint, early->second.message_bytes,
-                                            early->second.fingerprint, done)) {
-    return;
+  if (early != flow.early.end()) {
+    wanted.learnSize(early->second.message_bytes);
+    if (!matches(id, wanted.bytes, wanted.fingerprint, early->second.message_bytes,
+                 early->second.fingerprint, wanted.done)) {
+      return;
+    }
   }
-  flow.posted.push_back({static_cast<std::byte*>(data), bytes, fingerprint, std::move(done)});
+  const uint64_t fingerprint = wanted.fingerprint;
+  flow.posted.push_back(std::move(wanted));
   if (number + 1 == flow.requested) acknowledge(id, flow);
   // Now it is the turn of the next message, which may be here already (messages can overtake).
   if (early == flow.early.end()) return bindAnyReceives(id);
@@ -377,7 +392,8 @@ std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
   if (header.type != FrameType::kData || header.target != config_.rank) return nullptr;
   const auto flow = in_.find(flowOf(header));
   if (flow == in_.end() || !isCurrent(flow->second, header.generation)) return nullptr;
-  const Posted* posted = postedFor(flow->second, header.message);
+  Posted* posted = postedFor(flow->second, header.message);
+  if (posted) posted->learnSize(header.message_bytes);
   if (!posted || posted->bytes != header.message_bytes ||
       posted->fingerprint != header.fingerprint || !fitsItsMessage(header)) {
     return nullptr;
@@ -450,6 +466,7 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
     if (!placed) {
       // It was posted, or bound, while the payload was still being read; or the ends disagree.
       if (!posted->done) return;  // it has failed because the ends disagree
+      posted->learnSize(header.message_bytes);
       Done done = std::exchange(posted->done, nullptr);
       if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
                    done)) {

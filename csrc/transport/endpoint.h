@@ -28,6 +28,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/errors.h"
@@ -122,6 +123,11 @@ class Endpoint final : private Link::Observer {
 
   // Loop. Takes the next message of the flow, which must have exactly this size and fingerprint.
   void receive(const FlowId& flow, void* data, size_t bytes, uint64_t fingerprint, Done done);
+
+  // Loop. The same of a message of `capacity` bytes at most; `bytes` has how many it is before
+  // `done` follows, and is valid until then or until closeChannel().
+  void receiveUpTo(const FlowId& flow, void* data, size_t capacity, uint64_t fingerprint,
+                   size_t* bytes, Done done);
 
   // Loop. Takes the next message of the first of the flows (peer, channel, stream) that has one;
   // `from` is called with the peer as soon as it is known.
@@ -251,6 +257,12 @@ class Endpoint final : private Link::Observer {
     Done done;
     size_t received = 0;
     bool complete = false;
+    size_t* actual = nullptr;  // of receiveUpTo, until the size of its message is known
+
+    void learnSize(size_t message_bytes) {
+      if (actual == nullptr || message_bytes > bytes) return;
+      bytes = *std::exchange(actual, nullptr) = message_bytes;
+    }
   };
   struct Channel {
     ChannelEvents events;
@@ -379,6 +391,7 @@ class Endpoint final : private Link::Observer {
   void reportUnmatched(uint32_t channel, int peer, uint32_t number);
   void flood(FrameHeader header, const std::string& text, const Link* except);
   void onFlooded(Link& link, const FrameHeader& header, const std::string& text);
+  void post(const FlowId& id, Posted posted);
   Posted* postedFor(InFlow& flow, uint64_t message);
   void bindAnyReceives(const FlowId& id);
   std::optional<size_t> allowance(const FlowId& id, OutFlow& flow);

@@ -1,0 +1,291 @@
+#include "nccl/cables.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "common/thread.h"
+
+namespace topoopt::nccl {
+
+namespace {
+
+constexpr std::chrono::milliseconds kGreetingLimit{2000};
+constexpr std::chrono::milliseconds kBetweenDials{100};
+// What the kernel may hold unsent: enough to keep a fast link busy, little enough that relayed
+// frames do not wait behind megabytes of others.
+constexpr int kMostUnsentBytes = 128 << 10;
+constexpr int kLeastUnsentBytes = 16 << 10;
+constexpr double kUnsentS = 0.005;
+constexpr double kBytesPerGbps = 1e9 / 8;
+
+struct Greeting {
+  std::array<char, 64> token;
+  uint32_t cable;
+  uint32_t rank;
+};
+
+sockaddr_in addressOf(const std::string& text, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (inet_pton(AF_INET, text.c_str(), &address.sin_addr) != 1) {
+    throw std::runtime_error(text + " is not an IPv4 address");
+  }
+  return address;
+}
+
+std::string textOf(int cable, const Cable& of) {
+  return "cable " + std::to_string(cable) + " (rank " + std::to_string(of.link.source) + " " +
+         of.source_address + " to rank " + std::to_string(of.link.target) + " " +
+         of.target_address + ":" + std::to_string(of.tcp_port) + ")";
+}
+
+void setLimit(int fd, std::chrono::milliseconds limit) {
+  const timeval time{limit.count() / 1000, limit.count() % 1000 * 1000};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+}
+
+void prepare(int fd, double gbps, double pace_gbps) {
+  const int on = 1;
+  int unsent = kMostUnsentBytes;
+  if (gbps > 0) {
+    const double wanted = std::min(gbps * kBytesPerGbps * kUnsentS, double{kMostUnsentBytes});
+    unsent = std::max(static_cast<int>(wanted), kLeastUnsentBytes);
+  }
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  if (pace_gbps > 0) {
+    const auto rate = static_cast<uint64_t>(pace_gbps * kBytesPerGbps);
+    setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+  }
+  setLimit(fd, std::chrono::milliseconds(0));
+}
+
+bool say(int fd, const std::string& token, int cable, int rank) {
+  Greeting greeting{{}, htonl(static_cast<uint32_t>(cable)), htonl(static_cast<uint32_t>(rank))};
+  std::copy(token.begin(), token.end(), greeting.token.begin());
+  return ::send(fd, &greeting, sizeof greeting, MSG_NOSIGNAL) == sizeof greeting;
+}
+
+// The cable and rank that the other end names, or {-1, -1}.
+std::pair<int, int> hear(int fd, const std::string& token) {
+  Greeting greeting{};
+  if (::recv(fd, &greeting, sizeof greeting, MSG_WAITALL) != sizeof greeting) return {-1, -1};
+  if (!std::equal(token.begin(), token.end(), greeting.token.begin())) return {-1, -1};
+  return {static_cast<int>(ntohl(greeting.cable)), static_cast<int>(ntohl(greeting.rank))};
+}
+
+// The same connection, for an owner that takes a number.
+int handOver(Descriptor connection) { return fcntl(connection.get(), F_DUPFD_CLOEXEC, 0); }
+
+bool waitFor(int fd, std::chrono::milliseconds limit) {
+  pollfd wanted{fd, POLLIN, 0};
+  return ::poll(&wanted, 1, static_cast<int>(limit.count())) > 0;
+}
+
+}  // namespace
+
+Cables::Cables(Wiring wiring, int rank)
+    : wiring_(std::move(wiring)), rank_(rank), stop_event_(eventfd(0, EFD_CLOEXEC)) {
+  std::set<std::pair<std::string, int>> listening;
+  for (const Cable& cable : wiring_.cables) {
+    if (cable.link.target != rank_) continue;
+    if (listening.emplace(cable.target_address, cable.tcp_port).second) {
+      listeners_.push_back(listenAt(cable));
+    }
+  }
+  acceptor_ = quietThread([this] { accept(); });
+}
+
+Cables::~Cables() { stop(); }
+
+bool Cables::mine(const Cable& cable) const {
+  return cable.link.source == rank_ || cable.link.target == rank_;
+}
+
+Descriptor Cables::listenAt(const Cable& cable) const {
+  Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const sockaddr_in address = addressOf(cable.target_address, cable.tcp_port);
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0) {
+    throw std::runtime_error("cannot listen at " + cable.target_address + ":" +
+                             std::to_string(cable.tcp_port) + ": " + std::strerror(errno));
+  }
+  return listener;
+}
+
+// A verified connection, or none.
+Descriptor Cables::dial(int number) const {
+  const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
+  Descriptor connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in near = addressOf(cable.source_address, 0);
+  const sockaddr_in far = addressOf(cable.target_address, cable.tcp_port);
+  setLimit(connection.get(), kGreetingLimit);
+  if (::bind(connection.get(), reinterpret_cast<const sockaddr*>(&near), sizeof near) != 0 ||
+      ::connect(connection.get(), reinterpret_cast<const sockaddr*>(&far), sizeof far) != 0 ||
+      !greet(connection.get(), number)) {
+    return {};
+  }
+  prepare(connection.get(), cable.gbps, cable.source_pace_gbps);
+  return connection;
+}
+
+bool Cables::greet(int fd, int number) const {
+  if (!say(fd, wiring_.asked, number, rank_)) return false;
+  const int target = wiring_.cables[static_cast<size_t>(number)].link.target;
+  return hear(fd, wiring_.said) == std::pair{number, target};
+}
+
+// The cable of a connection that was accepted; -1 if it is none of this rank's.
+int Cables::welcome(int fd) const {
+  setLimit(fd, kGreetingLimit);
+  const auto [number, source] = hear(fd, wiring_.asked);
+  if (number < 0 || static_cast<size_t>(number) >= wiring_.cables.size()) return -1;
+  const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
+  if (cable.link.target != rank_ || cable.link.source != source) return -1;
+  if (!say(fd, wiring_.said, number, rank_)) return -1;
+  prepare(fd, cable.gbps, cable.target_pace_gbps);
+  return number;
+}
+
+void Cables::accept() {
+  std::vector<pollfd> wanted{{stop_event_.get(), POLLIN, 0}};
+  for (const Descriptor& listener : listeners_) wanted.push_back({listener.get(), POLLIN, 0});
+  while (!stopping_) {
+    if (::poll(wanted.data(), wanted.size(), -1) <= 0) continue;
+    for (size_t i = 1; i < wanted.size(); ++i) {
+      if ((wanted[i].revents & POLLIN) == 0) continue;
+      Descriptor connection(::accept4(wanted[i].fd, nullptr, nullptr, SOCK_CLOEXEC));
+      if (connection.get() < 0) continue;
+      const int cable = welcome(connection.get());
+      if (cable >= 0) take(cable, std::move(connection));
+    }
+  }
+}
+
+void Cables::take(int cable, Descriptor connection) {
+  std::shared_ptr<Endpoint> endpoint;
+  {
+    const std::lock_guard lock(mutex_);
+    endpoint = endpoint_;
+    if (!endpoint) connected_[cable] = std::move(connection);
+  }
+  if (endpoint) endpoint->replaceCable(cable, handOver(std::move(connection)));
+}
+
+bool Cables::have(int cable) {
+  const std::lock_guard lock(mutex_);
+  return connected_.contains(cable);
+}
+
+EndpointConfig Cables::connect(std::chrono::milliseconds limit) {
+  const Clock::time_point deadline = Clock::now() + limit;
+  for (size_t i = 0; i < wiring_.cables.size(); ++i) {
+    const int number = static_cast<int>(i);
+    const Cable& cable = wiring_.cables[i];
+    if (!mine(cable)) continue;
+    while (!have(number)) {
+      if (cable.link.source == rank_) {
+        Descriptor connection = dial(number);
+        if (connection.get() >= 0) take(number, std::move(connection));
+      }
+      if (have(number)) break;
+      if (stopping_) throw std::runtime_error("it ends");
+      if (Clock::now() > deadline) {
+        throw std::runtime_error(textOf(number, cable) + " has no connection after " +
+                                 std::to_string(limit.count() / 1000) + " s");
+      }
+      waitFor(stop_event_.get(), kBetweenDials);
+    }
+  }
+  return configuration();
+}
+
+EndpointConfig Cables::configuration() {
+  EndpointConfig config;
+  config.rank = rank_;
+  config.size = wiring_.ranks;
+  for (const plan::Route& route : wiring_.routes) {
+    const auto& ranks = route.servers;
+    if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end()) config.routes.push_back(route);
+  }
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < wiring_.cables.size(); ++i) {
+    const Cable& cable = wiring_.cables[i];
+    const plan::Link& link = cable.link;
+    const double rate = cable.gbps > 0 ? cable.gbps : 1.0;
+    config.cables.push_back({link, link.source, link.target, cable.duplex, rate});
+    if (!mine(cable)) continue;
+    LinkSpec spec;
+    const bool dialled = link.source == rank_;
+    const plan::Link back{link.target, link.target_port, link.source, link.source_port};
+    spec.link = dialled || !cable.duplex ? link : back;
+    spec.sends = dialled || cable.duplex;
+    spec.peer = dialled ? link.target : link.source;
+    spec.cable = static_cast<int>(i);
+    spec.fd = handOver(std::move(connected_[spec.cable]));
+    config.links.push_back(spec);
+  }
+  return config;
+}
+
+void Cables::keep(std::shared_ptr<Endpoint> endpoint) {
+  std::map<int, Descriptor> late;
+  {
+    const std::lock_guard lock(mutex_);
+    endpoint_ = std::move(endpoint);
+    late.swap(connected_);
+  }
+  for (auto& [cable, connection] : late) {
+    if (connection.get() >= 0) take(cable, std::move(connection));
+  }
+  redialler_ = quietThread([this] { redial(); });
+}
+
+void Cables::redial() {
+  while (!stopping_) {
+    bool missing = false;
+    for (const int cable : endpoint_->lostCables()) {
+      if (wiring_.cables[static_cast<size_t>(cable)].link.source != rank_) continue;
+      Descriptor connection = dial(cable);
+      if (connection.get() >= 0) {
+        take(cable, std::move(connection));
+      } else {
+        missing = true;
+      }
+    }
+    std::array<pollfd, 2> wanted{
+        {{stop_event_.get(), POLLIN, 0}, {endpoint_->cablesEvent(), POLLIN, 0}}};
+    const int limit = missing ? static_cast<int>(kBetweenDials.count()) : -1;
+    if (::poll(wanted.data(), wanted.size(), limit) > 0 && wanted[1].revents != 0) {
+      uint64_t count = 0;
+      if (::read(wanted[1].fd, &count, sizeof count) < 0) continue;
+    }
+  }
+}
+
+void Cables::stop() {
+  stopping_ = true;
+  const uint64_t one = 1;
+  if (::write(stop_event_.get(), &one, sizeof one) < 0) return;
+  if (acceptor_.joinable()) acceptor_.join();
+  if (redialler_.joinable()) redialler_.join();
+}
+
+}  // namespace topoopt::nccl

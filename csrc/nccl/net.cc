@@ -1,0 +1,383 @@
+#include "nccl/net.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "common/thread.h"
+
+namespace topoopt::nccl {
+
+namespace {
+
+constexpr uint64_t kMagic = 0x746f706f6f70744eULL;
+constexpr uint64_t kFingerprint = 0x6e63636c;
+constexpr uint32_t kControlChannel = 0;
+constexpr int kChannelBits = 20;  // for the connections of one rank; see kMostRanks
+constexpr std::chrono::seconds kLeaveLimit{30};
+
+thread_local std::string last_error;
+
+std::string textOf(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  }
+}
+
+uint64_t jobOf(const Wiring& wiring) {
+  return std::stoull(wiring.asked.substr(0, 16), nullptr, 16);
+}
+
+void note(Request& request, Comm& comm, const std::exception_ptr& error) {
+  if (error) {
+    comm.fail(textOf(error));
+    request.bad = true;
+  }
+  --request.left;
+}
+
+FlowId flowOf(const Comm& comm, int tag) {
+  return {comm.peer, comm.channel, kFirstMessageStream + static_cast<uint32_t>(tag)};
+}
+
+}  // namespace
+
+// ---- one end of a connection -------------------------------------------------------------------
+
+Request* Comm::take(int count) {
+  for (Request& request : requests_) {
+    if (request.used) continue;
+    request.comm = shared_from_this();
+    request.used = true;
+    request.count = count;
+    request.left = count;
+    request.bad = false;
+    return &request;
+  }
+  return nullptr;
+}
+
+bool Comm::idle() const {
+  return std::all_of(requests_.begin(), requests_.end(),
+                     [](const Request& request) { return !request.used || request.left == 0; });
+}
+
+void Comm::forgetRequests() {
+  for (Request& request : requests_) request.comm = nullptr;
+}
+
+void Comm::fail(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (failed) return;
+  why_ = why;
+  failed = true;
+}
+
+std::string Comm::why() const {
+  const std::lock_guard lock(mutex_);
+  return why_;
+}
+
+// ---- beginning and end -------------------------------------------------------------------------
+
+Net::Net(Wiring wiring, int rank, const Limits& limits)
+    : rank_(rank), ranks_(wiring.ranks), job_(jobOf(wiring)), cables_(wiring, rank) {
+  for (const Cable& cable : wiring.cables) {
+    const bool sends = cable.link.source == rank || (cable.duplex && cable.link.target == rank);
+    if (sends) rate_gbps_ += cable.gbps;
+  }
+  beginning_ = quietThread([this, limits] { begin(limits); });
+}
+
+Net::~Net() {
+  cables_.stop();
+  beginning_.join();
+  if (!endpoint_) return;
+  bool in_order = !broken_;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [channel, comm] : comms_) in_order = in_order && comm->failed;
+  }
+  if (in_order) {
+    endpoint_->leave(kLeaveLimit);
+  } else if (!broken_) {
+    endpoint_->fail("rank " + std::to_string(rank_) + " has ended with open connections of NCCL");
+  }
+  endpoint_->stop();
+}
+
+void Net::begin(const Limits& limits) {
+  try {
+    EndpointConfig config = cables_.connect(limits.connect);
+    config.silence_limit = limits.silence;
+    endpoint_ = std::make_shared<Endpoint>(std::move(config));
+    ChannelEvents events;
+    events.failed = [this](std::exception_ptr error) { failAll(textOf(error)); };
+    events.control = [this](const FrameHeader& header, const std::string& payload) {
+      Control control{};
+      if (payload.size() != sizeof control) return;
+      std::memcpy(&control, payload.data(), sizeof control);
+      onControl(header.source, control);
+    };
+    endpoint_->reactor().run(
+        [this, &events] { endpoint_->openChannel(kControlChannel, std::move(events)); });
+    cables_.keep(endpoint_);
+    ready_ = true;
+  } catch (const std::exception& error) {
+    failAll(error.what());
+  }
+}
+
+void Net::failAll(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (broken_) return;
+  why_ = why;
+  broken_ = true;
+  for (const auto& [channel, comm] : comms_) comm->fail(why);
+}
+
+const std::string& Net::lastError() { return last_error; }
+
+Result Net::failed(Result result, const std::string& why) {
+  last_error = why;
+  return result;
+}
+
+// ---- what ranks tell each other ----------------------------------------------------------------
+
+void Net::say(int peer, const Control& control) {
+  FrameHeader header;
+  header.type = FrameType::kRings;  // which is kept for a rank whose channel is not open yet
+  header.channel = kControlChannel;
+  endpoint_->sendControl(peer, header,
+                         std::string(reinterpret_cast<const char*>(&control), sizeof control));
+}
+
+void Net::onControl(int peer, const Control& control) {
+  if (control.kind == Kind::kConnect) return onConnect(peer, control);
+  const std::shared_ptr<Comm> comm = commOf(peer, control.channel);
+  if (!comm) {
+    const bool own = control.channel >> kChannelBits == static_cast<uint32_t>(rank_);
+    if (own && control.kind == Kind::kReceiverClosed) drop(control.channel);
+    return;
+  }
+  const std::string who = "rank " + std::to_string(peer);
+  switch (control.kind) {
+    case Kind::kAccepted:
+      comm->accepted = true;
+      break;
+    case Kind::kRefused:
+      comm->fail(who + " does not listen there any more");
+      break;
+    case Kind::kSenderClosed:
+      comm->most = control.number;
+      checkEnd(*comm);
+      break;
+    default:
+      comm->fail(who + " has closed the connection");
+  }
+}
+
+void Net::onConnect(int peer, const Control& control) {
+  const auto comm = std::make_shared<Comm>(peer, control.channel, false);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto listener = listeners_.find(static_cast<uint32_t>(control.number));
+    if (listener != listeners_.end()) {
+      listener->second->waiting.push_back(comm);
+      comms_[control.channel] = comm;
+    }
+  }
+  if (!commOf(peer, control.channel)) return say(peer, {Kind::kRefused, control.channel, 0});
+  open(comm);
+}
+
+// Not while a callback of the channel runs.
+void Net::drop(uint32_t channel) {
+  endpoint_->reactor().post(
+      [this, channel] { endpoint_->closeChannel(channel, "NCCL has closed the connection"); });
+}
+
+// What the other end has not sent will not come.
+void Net::checkEnd(Comm& comm) {
+  if (comm.most <= comm.messages && comm.posted > comm.messages) {
+    comm.fail("rank " + std::to_string(comm.peer) + " has closed the connection");
+  }
+}
+
+std::shared_ptr<Comm> Net::commOf(int peer, uint32_t channel) {
+  const std::lock_guard lock(mutex_);
+  const auto found = comms_.find(channel);
+  return found == comms_.end() || found->second->peer != peer ? nullptr : found->second;
+}
+
+// Loop.
+void Net::open(const std::shared_ptr<Comm>& comm) {
+  comm->opened = true;
+  endpoint_->openChannel(comm->channel,
+                         {[comm](std::exception_ptr error) { comm->fail(textOf(error)); }});
+}
+
+// ---- connections -------------------------------------------------------------------------------
+
+Listener* Net::listen(Handle& handle) {
+  const std::lock_guard lock(mutex_);
+  const uint32_t number = next_listener_++;
+  handle = {kMagic, job_, rank_, number, nullptr};
+  auto& listener = listeners_[number] = std::make_unique<Listener>();
+  listener->number = number;
+  return listener.get();
+}
+
+Result Net::connect(Handle& handle, Comm*& comm) {
+  if (handle.magic != kMagic || handle.job != job_) {
+    return failed(kInvalidArgument, "the handle is of another job, or of another plugin");
+  }
+  if (handle.rank < 0 || handle.rank >= ranks_) {
+    return failed(kInvalidArgument, "the handle names no rank of the plan");
+  }
+  if (handle.rank == rank_) return failed(kInvalidUsage, "a rank does not connect to itself");
+  if (broken_) return failed(kSystemError, why_);
+  if (!ready_) return kSuccess;
+  auto* connecting = static_cast<Comm*>(handle.connecting);
+  if (!connecting) {
+    const std::lock_guard lock(mutex_);
+    if (next_channel_ >> kChannelBits) {
+      return failed(kSystemError, "a rank can make " + std::to_string(1 << kChannelBits) +
+                                      " connections in its life");
+    }
+    const uint32_t channel = static_cast<uint32_t>(rank_) << kChannelBits | next_channel_++;
+    const auto made = std::make_shared<Comm>(handle.rank, channel, true);
+    comms_[channel] = made;
+    handle.connecting = made.get();
+    const Control control{Kind::kConnect, channel, handle.listener};
+    endpoint_->reactor().post([this, made, control] {
+      open(made);
+      say(made->peer, control);
+    });
+    return kSuccess;
+  }
+  if (connecting->failed) {
+    last_error = connecting->why();
+    handle.connecting = nullptr;
+    close(*connecting);
+    return kRemoteError;
+  }
+  if (connecting->accepted) {
+    handle.connecting = nullptr;
+    comm = connecting;
+  }
+  return kSuccess;
+}
+
+Result Net::accept(Listener& listener, Comm*& comm) {
+  if (broken_) return failed(kSystemError, why_);
+  if (!ready_) return kSuccess;
+  std::shared_ptr<Comm> next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (listener.waiting.empty()) return kSuccess;
+    next = listener.waiting.front();
+    listener.waiting.pop_front();
+  }
+  endpoint_->reactor().post([this, next] { say(next->peer, {Kind::kAccepted, next->channel, 0}); });
+  comm = next.get();
+  return kSuccess;
+}
+
+void Net::close(Comm& closed) {
+  std::shared_ptr<Comm> comm = closed.shared_from_this();
+  // After this the memory of all requests is free.
+  endpoint_->reactor().run([this, comm] {
+    const Kind kind = comm->sends ? Kind::kSenderClosed : Kind::kReceiverClosed;
+    say(comm->peer, {kind, comm->channel, comm->messages});
+    comm->most = comm->messages;
+    const std::lock_guard lock(mutex_);
+    comms_.erase(comm->channel);
+  });
+  // What is sent goes its way, and the channel ends when the receiver closes it.
+  if (comm->sends && !comm->failed && comm->idle()) return;
+  endpoint_->reactor().run(
+      [this, comm] { endpoint_->closeChannel(comm->channel, "NCCL has closed the connection"); });
+  comm->forgetRequests();
+}
+
+void Net::close(Listener& listener) {
+  std::deque<std::shared_ptr<Comm>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting.swap(listener.waiting);
+    for (const auto& comm : waiting) comms_.erase(comm->channel);
+    listeners_.erase(listener.number);
+  }
+  for (const auto& comm : waiting) {
+    endpoint_->reactor().post(
+        [this, comm] { say(comm->peer, {Kind::kRefused, comm->channel, 0}); });
+    drop(comm->channel);
+  }
+}
+
+// ---- messages ----------------------------------------------------------------------------------
+
+Result Net::send(Comm& comm, const void* data, size_t bytes, int tag, Request*& request) {
+  if (comm.failed) return failed(kRemoteError, comm.why());
+  request = comm.take(1);
+  if (!request) return kSuccess;  // NCCL asks again
+  request->bytes[0] = bytes;
+  endpoint_->reactor().post([this, request, data, bytes, tag, comm = comm.shared_from_this()] {
+    ++comm->messages;
+    endpoint_->send(flowOf(*comm, tag), data, bytes, kFingerprint,
+                    [request, comm](std::exception_ptr error) { note(*request, *comm, error); });
+  });
+  return kSuccess;
+}
+
+Result Net::receive(Comm& comm, int count, void** data, const size_t* bytes, const int* tags,
+                    Request*& request) {
+  if (count < 1 || count > kMostGrouped) {
+    return failed(kInvalidArgument, "a receive has 1.." + std::to_string(kMostGrouped) +
+                                        " buffers, not " + std::to_string(count));
+  }
+  if (comm.failed) return failed(kRemoteError, comm.why());
+  request = comm.take(count);
+  if (!request) return kSuccess;
+  struct Buffer {
+    void* data;
+    size_t bytes;
+    int tag;
+  };
+  std::array<Buffer, kMostGrouped> buffers{};
+  for (int i = 0; i < count; ++i) buffers[static_cast<size_t>(i)] = {data[i], bytes[i], tags[i]};
+  endpoint_->reactor().post([this, request, count, buffers, comm = comm.shared_from_this()] {
+    comm->posted += static_cast<uint64_t>(count);
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      const Buffer& buffer = buffers[i];
+      endpoint_->receiveUpTo(flowOf(*comm, buffer.tag), buffer.data, buffer.bytes, kFingerprint,
+                             &request->bytes[i], [this, request, comm](std::exception_ptr error) {
+                               ++comm->messages;
+                               note(*request, *comm, error);
+                               checkEnd(*comm);
+                             });
+    }
+    checkEnd(*comm);
+  });
+  return kSuccess;
+}
+
+Result Net::test(Request& request, bool& done, int* bytes) {
+  done = request.left == 0;
+  const std::shared_ptr<Comm> comm = request.comm;
+  if (comm->failed && (!done || request.bad)) return failed(kRemoteError, comm->why());
+  if (!done) return kSuccess;
+  for (size_t i = 0; bytes && i < static_cast<size_t>(request.count); ++i) {
+    bytes[i] = static_cast<int>(request.bytes[i]);
+  }
+  request.used = false;
+  request.comm = nullptr;
+  return kSuccess;
+}
+
+}  // namespace topoopt::nccl

@@ -1,0 +1,156 @@
+// A rank as NCCL's network: connections between any two ranks, over one endpoint.
+//
+// Every connection is a channel of the endpoint. Messages of one tag are one flow, from the sender
+// to the receiver; the order of tags is not kept, as NCCL has it. A receive is posted as soon as
+// NCCL asks for it, for a message of that size at most.
+//
+// NCCL's threads never wait here, except where they close something; a request says by test() that
+// it is done.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "nccl/abi.h"
+#include "nccl/cables.h"
+#include "nccl/wiring.h"
+#include "transport/endpoint.h"
+
+namespace topoopt::nccl {
+
+class Comm;
+
+// One isend or irecv; of its connection, which outlives it.
+struct Request {
+  std::shared_ptr<Comm> comm;
+  bool used = false;
+  int count = 0;  // of buffers
+  std::array<size_t, kMostGrouped> bytes{};
+  std::atomic<int> left{0};
+  std::atomic<bool> bad{false};
+};
+
+// One end of a connection. NCCL uses it from one thread at a time.
+class Comm : public std::enable_shared_from_this<Comm> {
+ public:
+  Comm(int peer, uint32_t channel, bool sends) : peer(peer), channel(channel), sends(sends) {}
+
+  Request* take(int count);
+  // Whether nothing is on its way.
+  bool idle() const;
+  void forgetRequests();
+  void fail(const std::string& why);
+  std::string why() const;
+
+  const int peer;
+  const uint32_t channel;
+  const bool sends;
+  std::atomic<bool> accepted{false};
+  std::atomic<bool> failed{false};
+  bool opened = false;         // loop: its channel is open
+  uint64_t messages = 0;       // loop: sent, or received
+  uint64_t posted = 0;         // loop: receives so far
+  uint64_t most = UINT64_MAX;  // loop: that the other end has sent, once it has closed
+
+ private:
+  static constexpr size_t kRequests = 64;  // twice what NCCL keeps in flight
+
+  std::array<Request, kRequests> requests_{};
+  mutable std::mutex mutex_;
+  std::string why_{};
+};
+
+struct Listener {
+  uint32_t number;
+  std::deque<std::shared_ptr<Comm>> waiting;  // guarded by the Net's mutex
+};
+
+// What the listening end gives to the other one, by NCCL's own network.
+struct Handle {
+  uint64_t magic;
+  uint64_t job;
+  int32_t rank;
+  uint32_t listener;
+  void* connecting;  // the dialling end's own, between its calls of connect
+};
+static_assert(sizeof(Handle) <= kHandleBytes);
+
+struct Limits {
+  std::chrono::milliseconds connect;  // of all cables, from the start
+  std::chrono::milliseconds silence;  // of a rank, before all that is open fails
+};
+
+class Net {
+ public:
+  // Begins to connect. Throws std::runtime_error if the wiring is wrong.
+  Net(Wiring wiring, int rank, const Limits& limits);
+  // Ends in good order if all connections are closed, else the other ranks are notified.
+  ~Net();
+
+  Net(const Net&) = delete;
+  Net& operator=(const Net&) = delete;
+
+  int rank() const { return rank_; }
+  double rateGbps() const { return rate_gbps_; }
+
+  Listener* listen(Handle& handle);
+  // nullptr in `comm`: not yet.
+  Result connect(Handle& handle, Comm*& comm);
+  Result accept(Listener& listener, Comm*& comm);
+  Result send(Comm& comm, const void* data, size_t bytes, int tag, Request*& request);
+  Result receive(Comm& comm, int count, void** data, const size_t* bytes, const int* tags,
+                 Request*& request);
+  Result test(Request& request, bool& done, int* bytes);
+  void close(Comm& comm);
+  void close(Listener& listener);
+
+  // Of the last thing that failed on the calling thread.
+  static const std::string& lastError();
+
+ private:
+  enum class Kind : uint32_t { kConnect = 1, kAccepted, kRefused, kSenderClosed, kReceiverClosed };
+  struct Control {
+    Kind kind;
+    uint32_t channel;
+    uint64_t number;  // of the listener, or of messages
+  };
+
+  static Result failed(Result result, const std::string& why);
+  void begin(const Limits& limits);
+  void say(int peer, const Control& control);
+  void onControl(int peer, const Control& control);
+  void onConnect(int peer, const Control& control);
+  void open(const std::shared_ptr<Comm>& comm);
+  void drop(uint32_t channel);
+  void checkEnd(Comm& comm);
+  std::shared_ptr<Comm> commOf(int peer, uint32_t channel);
+  void failAll(const std::string& why);
+
+  const int rank_;
+  const int ranks_;
+  const uint64_t job_;
+  double rate_gbps_ = 0;
+  Cables cables_;
+  std::shared_ptr<Endpoint> endpoint_;
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> broken_{false};
+  std::mutex mutex_;
+  std::string why_;
+  uint32_t next_listener_ = 1;
+  uint32_t next_channel_ = 1;
+  std::map<uint32_t, std::unique_ptr<Listener>> listeners_;
+  std::map<uint32_t, std::shared_ptr<Comm>> comms_;  // by channel
+  std::thread beginning_;
+};
+
+}  // namespace topoopt::nccl

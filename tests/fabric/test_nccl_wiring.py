@@ -1,0 +1,73 @@
+"""The text that the plugin for NCCL reads: the plan's cables and a route for every pair."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.fabric.nccl_wiring import nccl_wiring, write_nccl_wiring
+from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
+from torch_topoopt.plan import Plan
+from torch_topoopt.plan.codec import DocumentError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RingPlan = Callable[..., Plan]
+
+
+def _wiring(plan: Plan) -> Wiring:
+    servers = plan.cluster.servers
+    ports = tuple(
+        PortAddress(server, port, f"10.0.{server}.{port + 1}", 2.5)
+        for server in range(servers)
+        for port in range(2)
+    )
+    return Wiring(Wiring.VERSION, "static", plan.digest(), 4000, ports)
+
+
+def _lines(text: str, kind: str) -> list[list[str]]:
+    return [line.split()[1:] for line in text.splitlines() if line.split()[0] == kind]
+
+
+def test_every_cable_is_one_line_and_every_pair_has_a_route(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    text = nccl_wiring(plan, _wiring(plan))
+    cables = _lines(text, "cable")
+    assert len(cables) == len(plan.network.links) // 2
+    assert all(cable[4:6] == ["duplex", "2.5"] for cable in cables)
+    assert all(cable[8:] == ["4000", "2.5", "2.5"] for cable in cables)
+    routes = [list(map(int, words[1:])) for words in _lines(text, "route")]
+    linked = {(link.source, link.target) for link in plan.network.links}
+    reached = linked | {(route[0], route[-1]) for route in routes}
+    assert reached == {(a, b) for a in range(4) for b in range(4) if a != b}
+    assert all(hop in linked for route in routes for hop in itertools.pairwise(route))
+
+
+def test_two_jobs_do_not_know_each_other(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    first, second = (nccl_wiring(plan, _wiring(plan)) for _ in range(2))
+    tokens = [*_lines(first, "job")[0], *_lines(second, "job")[0]]
+    assert len(set(tokens)) == 4
+
+
+def test_only_the_owner_can_read_it(ring_plan: RingPlan, tmp_path: Path) -> None:
+    path = tmp_path / "wiring"
+    path.write_text("of an earlier job")
+    path.chmod(0o644)
+    write_nccl_wiring(path, ring_plan(4), _wiring(ring_plan(4)))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith("topoopt-nccl-wiring 1\n")
+
+
+def test_hosts_that_forward_are_refused(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    forwarded = tuple(ServerAddress(server, f"10.1.0.{server + 1}") for server in range(4))
+    wiring = dataclasses.replace(_wiring(plan), forwarded=forwarded)
+    with pytest.raises(DocumentError, match="forwarded: must be empty"):
+        nccl_wiring(plan, wiring)
