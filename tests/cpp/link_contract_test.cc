@@ -14,6 +14,7 @@
 #include "network.h"
 #include "traffic.h"
 #include "transport/descriptor.h"
+#include "transport/fabric_port.h"
 #include "transport/link.h"
 #include "transport/memory_link.h"
 #include "transport/tls_session.h"
@@ -124,14 +125,18 @@ class Blocked {
 struct Carrier {
   LinkKind kind;
   bool encrypted = false;
+  std::string provider{};  // of libfabric
 };
 
 class LinkContract : public testing::TestWithParam<Carrier> {
  protected:
   void SetUp() override {
     if (GetParam().encrypted && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
-    LinkSpec near{.link = {0, -1, 1, -1}, .kind = GetParam().kind};
-    LinkSpec far{.link = {1, -1, 0, -1}, .kind = GetParam().kind};
+    if (GetParam().kind == LinkKind::kFabric && !fabricMissing().empty()) {
+      GTEST_SKIP() << fabricMissing();
+    }
+    LinkSpec near{.link = {0, -1, 1, -1}, .kind = GetParam().kind, .provider = GetParam().provider};
+    LinkSpec far{.link = {1, -1, 0, -1}, .kind = GetParam().kind, .provider = GetParam().provider};
     if (GetParam().encrypted) near.tls_key = far.tls_key = std::string(TlsSession::kKeyBytes, 'k');
     if (GetParam().kind == LinkKind::kMemory) {
       const auto wire = std::make_shared<MemoryWire>(16 << 10);
@@ -481,9 +486,13 @@ INSTANTIATE_TEST_SUITE_P(AllKinds, LinkContract,
                          testing::Values(Carrier{LinkKind::kSocket},
                                          Carrier{LinkKind::kSocket, true},
                                          Carrier{LinkKind::kSharedMemory},
-                                         Carrier{LinkKind::kMemory}),
+                                         Carrier{LinkKind::kMemory},
+                                         Carrier{LinkKind::kFabric, false, "tcp"},
+                                         Carrier{LinkKind::kFabric, false, "shm"}),
                          [](const auto& carrier) {
-                           const std::string kind = kindName(carrier.param.kind);
+                           std::string kind = kindName(carrier.param.kind);
+                           if (!carrier.param.provider.empty())
+                             kind += "_" + carrier.param.provider;
                            return carrier.param.encrypted ? "tls" : kind;
                          });
 
