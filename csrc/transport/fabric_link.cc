@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -67,6 +68,26 @@ std::vector<std::byte> sourceOf(int fd, const std::string& provider) {
   }
   const auto* const bytes = reinterpret_cast<const std::byte*>(&near);
   return {bytes, bytes + size};
+}
+
+// Ports of links that are closed here, and whose other ends may still use their shared memory: in
+// one process `shm` maps it once for both. They are closed when the other end has closed its
+// socket.
+struct Lingering {
+  std::mutex mutex;
+  std::vector<std::pair<std::unique_ptr<FabricPort>, Descriptor>> ports;
+};
+
+void linger(std::unique_ptr<FabricPort> port, Descriptor socket) {
+  static auto& lingering = *new Lingering;  // libfabric may end before static objects would
+  const std::lock_guard lock(lingering.mutex);
+  lingering.ports.emplace_back(std::move(port), std::move(socket));
+  std::erase_if(lingering.ports, [](const auto& entry) {
+    char bytes[64];
+    ssize_t got = 1;
+    while (got > 0) got = recv(entry.second.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    return got == 0 || (errno != EAGAIN && errno != EINTR);
+  });
 }
 
 size_t slotBytesOf(const std::string& provider) {
@@ -391,6 +412,7 @@ void FabricLink::post() {
       unposted_.pop_front();
       active();
     }
+    if (!unposted_.empty()) active();  // the other end may have to make room
     while (!unreceived_.empty() && port_->receive(unreceived_.front())) unreceived_.pop_front();
   });
 }
@@ -474,8 +496,9 @@ void FabricLink::expect(size_t bytes) {
 
 void FabricLink::tryWrite() {
   guarded([&] {
-    if (!port_->write(write_from_, *target_, static_cast<uint32_t>(target_position_))) return;
-    write_ = Write::kInFlight;
+    if (port_->write(write_from_, *target_, static_cast<uint32_t>(target_position_))) {
+      write_ = Write::kInFlight;
+    }
     active();
   });
 }
@@ -604,8 +627,12 @@ void FabricLink::closeBytes() {
     [[maybe_unused]] const ssize_t sent =
         ::send(socket_.get(), words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  closePort();
   reactor().unwatch(socket_.get());
+  if (port_ && waits_on_ < 0) {
+    shutdown(socket_.get(), SHUT_WR);
+    linger(std::move(port_), std::move(socket_));
+  }
+  closePort();
   shutdown(socket_.get(), SHUT_RDWR);
   socket_.reset();
 }
@@ -624,6 +651,8 @@ bool FabricLink::prepareToSleep() {
   if (!attached_) return true;  // the socket brings the name
   if (!unposted_.empty() || write_ == Write::kRefused || socket_ended_) return false;
   if (waits_on_ >= 0) return port_->mayWait();
+  // Such a provider may move a payload in pieces, of which it reports but the last.
+  if (advertised_ > 0 || write_ != Write::kNone || in_flight_ > 0) return false;
   if (!std::exchange(noted_, true)) say(kAsleep);
   return !progress();
 }
