@@ -43,9 +43,17 @@ class End final : public Link::Observer {
     reactor_.run([&] { function(*link_); });
   }
   Reactor& reactor() { return reactor_; }
+  // Once all is written: the other end may have it before this end knows.
   LinkCounters counters() {
     LinkCounters counters;
-    on([&](Link& link) { counters = link.counters(); });
+    eventually("all is written", [&] {
+      bool idle = false;
+      on([&](Link& link) {
+        idle = link.idle() || link.dead();
+        counters = link.counters();
+      });
+      return idle;
+    });
     return counters;
   }
 
