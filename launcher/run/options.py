@@ -132,11 +132,6 @@ def parse(argv: list[str]) -> RunOptions:
     choice = _planning(arguments, source.model, plan, cluster)
     elastic_options.check(arguments, plan, choice, cluster, least)
     _check_network(arguments, cluster)
-    if arguments.encrypt and arguments.transport not in (None, TCP):
-        raise InputError(
-            f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
-            f"or choose {TCP}"
-        )
     return RunOptions(
         cluster=cluster,
         planning=choice,
@@ -172,6 +167,11 @@ def _check_network(arguments: argparse.Namespace, cluster: Cluster) -> None:
     fabrics.check(arguments.fabric, arguments)
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
+    if arguments.encrypt and arguments.transport not in (None, TCP):
+        raise InputError(
+            f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
+            f"or choose {TCP}"
+        )
 
 
 # Of torchrun's options and ours: those that are not followed by a value.
