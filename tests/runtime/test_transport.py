@@ -86,7 +86,7 @@ def test_verbs_is_chosen_where_the_interface_of_the_link_has_it(
     assert provider_chooser(_Library(missing, verbs), transport)(connection) == provider
 
 
-def test_ranks_that_disagree_are_told_so() -> None:
+def test_ranks_of_different_transports_have_different_versions() -> None:
     here, there = wire_version("a"), wire_version("a", transport="fabric:tcp")
     assert here != there
     assert without_transport(there) == here
