@@ -17,19 +17,21 @@ import torch_topoopt.plan
 
 class LinkSpec:
     """
-    A connected link, whose descriptor a Session takes over. `kind`: "socket" or "shm"; `peer`: the
-    rank at the other end; `cable`: its index among the session's cables, -1 for ranks of one
-    server; `tls_key`: 32 bytes that both ends share, with which the link is encrypted, or none.
+    A connected link, whose descriptor a Session takes over. `kind`: "socket", "shm" or "fabric",
+    over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its index among the
+    session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that both ends share, with
+    which the link is encrypted, or none.
     """
     def __init__(
         self,
         link: torch_topoopt.plan.Link,
         fd: int,
         sends: bool,
-        kind: typing.Literal["socket", "shm"],
+        kind: typing.Literal["socket", "shm", "fabric"],
         peer: int,
         cable: int = -1,
         tls_key: bytes = b"",
+        provider: str = "",
     ) -> None: ...
 
 class CableEnds:
@@ -287,6 +289,22 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
     def is_shut_down(self) -> bool: ...
     @property
     def options(self) -> torch._C._distributed_c10d.Backend.Options: ...
+
+def fabric_missing() -> str:
+    """
+    Why libfabric cannot be used, and what to install; "" if it can.
+    """
+
+def fabric_offers(provider: str) -> list[tuple[str, str, str]]:
+    """
+    What `provider` of libfabric offers: (its name, interface or RDMA device, IP address or "")
+    each. Raises RuntimeError without libfabric.
+    """
+
+def fabric_version() -> str:
+    """
+    The release of libfabric that is installed; "": none that this build can use.
+    """
 
 def quiet_torch_log() -> None:
     """

@@ -22,6 +22,7 @@
 #include "bind/plan_types.h"
 #include "collectives/measuring.h"
 #include "collectives/team_segment.h"
+#include "transport/fabric_port.h"
 
 namespace py = pybind11;
 
@@ -47,7 +48,7 @@ namespace pybind11::detail {
 
 template <>
 struct type_caster<topoopt::LinkKind> {
-  PYBIND11_TYPE_CASTER(topoopt::LinkKind, const_name("typing.Literal['socket', 'shm']"));
+  PYBIND11_TYPE_CASTER(topoopt::LinkKind, const_name("typing.Literal['socket', 'shm', 'fabric']"));
 
   static handle cast(topoopt::LinkKind kind, return_value_policy, handle) {
     return str(topoopt::kindName(kind)).release();
@@ -105,16 +106,32 @@ std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int m
 void bindConfigs(py::module_& module) {
   py::class_<LinkSpec>(
       module, "LinkSpec",
-      "A connected link, whose descriptor a Session takes over. `kind`: \"socket\" "
-      "or \"shm\"; `peer`: the rank at the other end; `cable`: its index among the session's "
-      "cables, -1 for ranks of one server; `tls_key`: 32 bytes that both ends share, with which "
-      "the link is encrypted, or none.")
+      "A connected link, whose descriptor a Session takes over. `kind`: \"socket\", \"shm\" or "
+      "\"fabric\", over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its "
+      "index among the session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that "
+      "both ends share, with which the link is encrypted, or none.")
       .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
-                       int cable, const py::bytes& tls_key) {
-             return LinkSpec{link, fd, sends, kind, peer, nullptr, cable, tls_key};
+                       int cable, const py::bytes& tls_key, const std::string& provider) {
+             return LinkSpec{link, fd, sends, kind, peer, nullptr, cable, tls_key, provider};
            }),
            py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
-           py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes());
+           py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes(), py::arg("provider") = "");
+  module.def("fabric_version", &fabricVersion,
+             "The release of libfabric that is installed; \"\": none that this build can use.");
+  module.def("fabric_missing", &fabricMissing,
+             "Why libfabric cannot be used, and what to install; \"\" if it can.");
+  module.def(
+      "fabric_offers",
+      [](const std::string& provider) {
+        std::vector<std::tuple<std::string, std::string, std::string>> offers;
+        for (const FabricOffer& offer : fabricOffers(provider)) {
+          offers.emplace_back(offer.provider, offer.domain, offer.address);
+        }
+        return offers;
+      },
+      py::arg("provider"),
+      "What `provider` of libfabric offers: (its name, interface or RDMA device, IP address or "
+      "\"\") each. Raises RuntimeError without libfabric.");
   py::class_<CableEnds>(module, "CableEnds",
                         "A connection between ranks `a` and `b` of different servers: `link` is "
                         "its name as seen from `a`, which alone sends unless it is `duplex`. "

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "transport/fabric_link.h"
 #include "transport/memory_link.h"
 #include "transport/shm_link.h"
 #include "transport/socket_link.h"
@@ -28,6 +29,8 @@ const char* kindName(LinkKind kind) {
       return "shm";
     case LinkKind::kMemory:
       return "memory";
+    case LinkKind::kFabric:
+      return "fabric";
   }
   return "unknown";
 }
@@ -35,7 +38,8 @@ const char* kindName(LinkKind kind) {
 LinkKind kindNamed(const std::string& name) {
   if (name == "socket") return LinkKind::kSocket;
   if (name == "shm") return LinkKind::kSharedMemory;
-  throw std::invalid_argument("kind of link: " + name + "; it must be socket or shm");
+  if (name == "fabric") return LinkKind::kFabric;
+  throw std::invalid_argument("kind of link: " + name + "; it must be socket, shm or fabric");
 }
 
 std::string textOf(const plan::Link& link) {
@@ -50,8 +54,12 @@ std::string textOf(const plan::Link& link) {
 }
 
 std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
-  if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket) {
-    throw std::invalid_argument("cable: only a link over a socket has one");
+  const bool fabric = spec.kind == LinkKind::kFabric;
+  if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket && !fabric) {
+    throw std::invalid_argument("cable: only a link over a socket or libfabric has one");
+  }
+  if (spec.provider.empty() == fabric) {
+    throw std::invalid_argument("provider: a link over libfabric has one, and no other kind");
   }
   if (!spec.tls_key.empty() && spec.kind != LinkKind::kSocket) {
     throw std::invalid_argument("tls_key: only a link over a socket has one");
@@ -64,6 +72,8 @@ std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
       return std::make_unique<ShmLink>(spec, context);
     case LinkKind::kMemory:
       return std::make_unique<MemoryLink>(spec, context);
+    case LinkKind::kFabric:
+      return std::make_unique<FabricLink>(spec, context);
   }
   throw std::invalid_argument("kind of link: " + std::to_string(static_cast<int>(spec.kind)));
 }
@@ -231,7 +241,10 @@ void Link::readFrames(size_t most_bytes) {
   askTurn();
 }
 
-void Link::redirect(const std::byte* begin, const std::byte* end) { reader_.redirect(begin, end); }
+void Link::redirect(const std::byte* begin, const std::byte* end) {
+  settleReading(begin, end);
+  reader_.redirect(begin, end);
+}
 
 // ---- writing -----------------------------------------------------------------------------------
 
@@ -273,6 +286,7 @@ void Link::writeFrames() {
 }
 
 void Link::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
+  settleWriting();
   queue_.dropOwn(channel, dropped);
   endIfFinished();
 }

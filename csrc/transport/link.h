@@ -32,9 +32,10 @@ enum class LinkKind {
   kSocket,        // a connected stream socket
   kSharedMemory,  // between ranks of one server
   kMemory,        // between endpoints of one process
+  kFabric,        // over libfabric, see FabricLink
 };
 
-const char* kindName(LinkKind kind);          // "socket", "shm" or "memory"
+const char* kindName(LinkKind kind);          // "socket", "shm", "memory" or "fabric"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 
 std::string textOf(const plan::Link& link);  // for messages
@@ -52,6 +53,7 @@ struct LinkSpec {
   std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
   int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
   std::string tls_key{};  // of a socket whose bytes are encrypted, see TlsSession; "": they are not
+  std::string provider{};  // of libfabric, where the kind is kFabric
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
@@ -186,6 +188,10 @@ class Link : public Reactor::Handler {
   virtual void closeBytes() = 0;
   // Bytes written that the neighbour's transport does not have yet.
   virtual size_t unacknowledgedBytes() { return 0; }
+  // Memory in [begin, end) that a payload is being written into, or any that is being written from,
+  // is used no more on return.
+  virtual void settleReading(const std::byte* begin, const std::byte* end) {}
+  virtual void settleWriting() {}
   // From now on the transport acknowledges nothing; what it has can still be read.
   virtual void endReading() {}
   virtual void reopenBytes(const LinkSpec& spec);

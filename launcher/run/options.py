@@ -24,6 +24,7 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
+from torch_topoopt.runtime.transport import TCP, TRANSPORTS
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -94,6 +95,7 @@ class RunOptions:
     seed: int
     run_dir: Path | None
     encrypt: bool
+    transport: str | None
     wandb: bool
     json: bool
     torchrun: argparse.Namespace
@@ -154,6 +156,7 @@ def parse(argv: list[str]) -> RunOptions:
         seed=arguments.seed,
         run_dir=arguments.run_dir,
         encrypt=arguments.encrypt,
+        transport=arguments.transport,
         wandb=arguments.wandb,
         json=arguments.json,
         torchrun=arguments,
@@ -164,6 +167,11 @@ def _check_network(arguments: argparse.Namespace, cluster: Cluster) -> None:
     fabrics.check(arguments.fabric, arguments)
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
+    if arguments.encrypt and arguments.transport not in (None, TCP):
+        raise InputError(
+            f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
+            f"or choose {TCP}"
+        )
 
 
 # Of torchrun's options and ours: those that are not followed by a value.
@@ -261,6 +269,12 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         "--encrypt",
         action="store_true",
         help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
+    )
+    group.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        help="what carries the plan's links: tcp (default), or libfabric's provider "
+        "(docs/rdma.md); auto: verbs where an interface has it, else tcp",
     )
     group.add_argument(
         "--wandb",

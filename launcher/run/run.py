@@ -47,6 +47,7 @@ from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE
 from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
 
 if TYPE_CHECKING:
@@ -406,6 +407,8 @@ class RunInProgress:
         }
         if self.options.encrypt:
             variables[ENCRYPT_VARIABLE] = "1"
+        if self.options.transport:
+            variables[TRANSPORT_VARIABLE] = self.options.transport
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
         with self.stage("train", live=False) as stage:

@@ -92,6 +92,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "probe": "of the controller",
     },
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
+    "--transport": {"run": "of the links that are made, not of simulated senders"},
 }
 
 _HEAD = """\

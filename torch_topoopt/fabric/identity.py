@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hmac
+import re
 import secrets
 import struct
 import sys
@@ -54,16 +55,22 @@ class Ends:
         return f"rank {self.source} to rank {self.target}"
 
 
-def wire_version(build: str = "", *, encrypted: bool = False) -> str:
+def wire_version(build: str = "", *, encrypted: bool = False, transport: str = "tcp") -> str:
     """All that must be the same at both ends; `build` identifies the sources of the backend."""
     parts = [f"protocol {_WIRE_VERSION}", f"{sys.byteorder}-endian"]
     parts += [f"build {build}"] if build else []
+    parts += [f"transport {transport}"] if transport != "tcp" else []
     return f"{__version__} ({', '.join(parts)}{_ENCRYPTED if encrypted else ''})"
 
 
 def without_encryption(version: str) -> str:
     """The wire_version() of the same build for links that are not encrypted."""
     return version.replace(_ENCRYPTED, "")
+
+
+def without_transport(version: str) -> str:
+    """The wire_version() of the same build for links over TCP."""
+    return re.sub(r", transport [a-z:]+", "", version)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class LinkTraffic:
     overhead_bytes: int = 0
     seconds: float = 0.0
     iteration_bytes: float | None = None
-    kind: Literal["socket", "shm"] = "socket"
+    kind: Literal["socket", "shm", "fabric"] = "socket"
 
     @property
     def link(self) -> Link:

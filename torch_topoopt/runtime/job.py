@@ -40,11 +40,11 @@ from torch_topoopt.runtime.job_network import (
     cable_ends,
     given_network,
     link_specs,
-    log_link,
     meet_versions,
 )
 from torch_topoopt.runtime.measuring import cost_of
 from torch_topoopt.runtime.supervised import supervise
+from torch_topoopt.runtime.transport import transport_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -205,12 +205,12 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
     global _server
-    limit, encrypted = silence_limit(), encryption_asked()
+    limit, (encrypted, transport) = silence_limit(), _asked_links(extension)
     meet_s = timeout.total_seconds()
     deadline = time.monotonic() + meet_s
     meeting = StoreMeeting(store, place.index)
     place = replace(place, server=_server)
-    version = meet_versions(meeting, place, deadline, encrypted=encrypted)
+    version = meet_versions(meeting, place, deadline, encrypted=encrypted, transport=transport)
     network = given_network(meeting, place, deadline)
     if network is not None:
         _server = network.layout.server_of[place.index]
@@ -223,15 +223,16 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         links = open_rank_links(
             plan, wiring, layout, place.index, meeting, timeouts, network.listeners, version, agent
         )
-    for link in links.planned:
-        log_link(link, wiring)
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
     server = layout.server_of[place.index]
     recorder, supervision, end_supervision = supervise(extension, place, server)
+    specs = link_specs(
+        extension, links, network, place.index, encrypted=encrypted, transport=transport
+    )
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=link_specs(extension, links, plan, wiring, layout, place.index, encrypted=encrypted),
+        links=specs,
         routes=rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded)),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
@@ -258,6 +259,12 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     if "TOPOOPT_RUN_DIR" in os.environ:
         _install_meter(job)
     return job
+
+
+def _asked_links(extension: Any) -> tuple[bool, str]:
+    """Whether links are encrypted, and what carries them; raises FabricError."""
+    encrypted = encryption_asked()
+    return encrypted, transport_asked(extension, encrypted=encrypted)
 
 
 def _install_meter(job: Job) -> None:

@@ -16,7 +16,7 @@ from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.identity import wire_version, without_encryption
+from torch_topoopt.fabric.identity import wire_version, without_encryption, without_transport
 from torch_topoopt.fabric.links import OpenLink, connections, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
@@ -26,6 +26,7 @@ from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
+from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, provider_chooser
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -100,14 +101,20 @@ class Place:
 
 
 def meet_versions(
-    meeting: Meeting, place: Place, deadline: float, *, encrypted: bool = False
+    meeting: Meeting,
+    place: Place,
+    deadline: float,
+    *,
+    encrypted: bool = False,
+    transport: str = TCP,
 ) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    here = wire_version(info.sources if info is not None else "", encrypted=encrypted)
+    sources = info.sources if info is not None else ""
+    here = wire_version(sources, encrypted=encrypted, transport=transport)
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):
@@ -127,6 +134,8 @@ def meet_versions(
 def _advice(there: str, here: str) -> str:
     if without_encryption(there) == without_encryption(here):
         return f"run all with --encrypt or {ENCRYPT_VARIABLE}=1, or none"
+    if without_transport(there) == without_transport(here):
+        return f"run all with the same --transport or {TRANSPORT_VARIABLE}"
     return "install the same on all hosts"
 
 
@@ -239,27 +248,34 @@ def _forwarded_pairs(plan: Plan, wiring: Wiring, layout: RankLayout) -> Iterator
 def link_specs(
     extension: Any,
     links: RankLinks,
-    plan: Plan,
-    wiring: Wiring,
-    layout: RankLayout,
+    network: Discovered,
     rank: int,
     *,
     encrypted: bool = False,
+    transport: str = TCP,
 ) -> list[Any]:
     """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
 
-    Those between servers may be `encrypted`; others do not leave the kernel of one machine.
+    Those between servers may be `encrypted`; others do not leave the kernel of one machine. Those
+    of the plan's links go over `transport`; a forwarded one is TCP, for other hosts pass it on.
     """
+    plan, wiring, layout = network.plan, network.wiring, network.layout
     planned = list(connections(plan))
     number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
+    provider_of = provider_chooser(extension, transport)
     for opened in links.planned:
+        log_link(opened, wiring)
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
+        provider = provider_of(opened.connection)
+        kind = "fabric" if provider else "socket"
         descriptor, key = opened.connection.detach(), opened.key if encrypted else b""
         specs.append(
-            extension.LinkSpec(link, descriptor, opened.sends, "socket", peer, number[link], key)
+            extension.LinkSpec(
+                link, descriptor, opened.sends, kind, peer, number[link], key, provider
+            )
         )
     local = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
