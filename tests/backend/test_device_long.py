@@ -122,6 +122,19 @@ def test_a_long_tensor_is_few_collectives(
         assert set(counts.values()) == {2}, counts
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+def test_long_tensors_of_several_ranks_per_server(
+    tmp_path: Path, library: Path, servers: int
+) -> None:
+    function = on_device(library, partial(_operations, (0.0, 0.0)))
+    world = 2 * servers
+    found = values(run_ranks(make_plan(servers, servers - 1 or 1), tmp_path, function, world=world))
+    if servers == 1:  # in shared memory, where pieces are small: 19 MiB and 20 bytes are five
+        assert {counts["reduce"] for counts in found} == {5}
+    else:
+        assert {counts["reduce"] for counts in found} == {2}
+
+
 def _several_streams(rank: int, world: int) -> None:
     import lag
 
