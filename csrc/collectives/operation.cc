@@ -42,7 +42,8 @@ void Operation::start(Setup setup, std::function<void()> wake) {
   leave();
 }
 
-// What is written last is the result, and the schedule says how often that is each byte's fate.
+// Memory may be written several times: first partial sums, then the result. It is final when all
+// writes that the schedule has for it are done.
 void Operation::describeSteps(Landing& landing) const {
   const std::vector<Lane>& lanes = setup_.prepared->schedule.lanes;
   size_t longest = 0;
