@@ -14,9 +14,9 @@ namespace {
 
 // Divides the reduced elements of `tensor`, if that is left to do, off the reactor thread.
 void addDivision(const Reduction& reduction, const at::Tensor& tensor,
-                 std::vector<std::function<void()>>& finishers) {
+                 const ProcessGroupTopoopt::HostCall& call) {
   if (reduction.divisor == 1) return;
-  finishers.push_back([type = reduction.type, divisor = reduction.divisor, tensor] {
+  call.finish([type = reduction.type, divisor = reduction.divisor, tensor] {
     divideBy(type, bytesOf(tensor), static_cast<size_t>(tensor.numel()), divisor);
   });
 }
@@ -112,8 +112,9 @@ void ProcessGroupTopoopt::shutdown() {
 std::shared_ptr<Staging> ProcessGroupTopoopt::staging(bool create) {
   std::lock_guard lock(staging_mutex_);
   if (!staging_ && create) {
-    staging_ = std::make_shared<Staging>([this](const std::string& why) { group_->abort(why); },
-                                         [this] { return group_->error(); });
+    staging_ =
+        std::make_shared<Staging>([this](const std::string& why) { group_->abort(why); },
+                                  [this] { return group_->error(); }, group_->landingBytes());
   }
   return staging_;
 }
@@ -156,7 +157,7 @@ void ProcessGroupTopoopt::startAllReduce(const HostCall& call, const at::Tensor&
   const at::Tensor real = asReal(data, op);
   const Reduction reduction = reductionOf(real, op, getSize());
   if (reduction.factor) real.mul_(*reduction.factor);
-  addDivision(reduction, real, *call.finishers);
+  addDivision(reduction, real, call);
   group_->allReduce(bytesOf(real), real.numel(), reduction.type, reduction.op,
                     call.terms.of(elementTypeOf(data), reduction.called), call.done);
 }
@@ -164,7 +165,7 @@ void ProcessGroupTopoopt::startAllReduce(const HostCall& call, const at::Tensor&
 void ProcessGroupTopoopt::addAllReduce(Call& call, const at::Tensor& tensor, c10d::ReduceOp op) {
   const at::Tensor to = call.update(tensor);
   const at::Tensor from = call.premultiplied(to, op);
-  call.add(Call::Cut::kPieces, {{from, to}}, [this, op](const HostCall& on, at::TensorList host) {
+  call.add(Call::cutOf(op), {{from, to}}, [this, op](const HostCall& on, at::TensorList host) {
     startAllReduce(on, host[0], op);
   });
 }
@@ -206,8 +207,8 @@ void ProcessGroupTopoopt::startReduce(const HostCall& call, const at::Tensor& da
   if (isRoot(root)) {
     const at::Tensor output = getSize() == 1 ? input.clone() : at::empty_like(input);
     memory = bytesOf(output);
-    call.finishers->push_back([real, output] { real.copy_(output); });
-    addDivision(reduction, output, *call.finishers);
+    call.finish([real, output] { real.copy_(output); });
+    addDivision(reduction, output, call);
   }
   group_->reduce(bytesOf(input), memory, input.numel(), reduction.type, reduction.op, root,
                  call.terms.of(elementTypeOf(data), reduction.called), call.done);
@@ -223,7 +224,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
   c10d::ReduceOp op = options.reduceOp;
   const at::Tensor to = isRoot(root) ? call.update(tensors[0]) : call.read(tensors[0]);
   const at::Tensor from = call.premultiplied(to, op);
-  call.add(Call::Cut::kPieces, {{from, isRoot(root) ? at::TensorList(to) : at::TensorList()}},
+  call.add(Call::cutOf(op), {{from, isRoot(root) ? at::TensorList(to) : at::TensorList()}},
            [this, root, op](const HostCall& on, at::TensorList host) {
              startReduce(on, host[0], root, op);
            });
@@ -244,11 +245,11 @@ void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Ten
   // The result may lie inside the input (FSDP does that), which other members still need.
   const bool direct = !to.is_alias_of(from);
   const at::Tensor data = direct ? to : at::empty(to.sizes(), to.options());
-  if (!direct) call.finishers->push_back([to, data] { to.copy_(data); });
+  if (!direct) call.finish([to, data] { to.copy_(data); });
   call.work->keep(from);
   call.work->keep(data);
   if (getSize() == 1) copyBytes(bytesOf(data), bytesOf(from), from.nbytes());
-  addDivision(reduction, data, *call.finishers);
+  addDivision(reduction, data, call);
   group_->reduceScatter(bytesOf(from), bytesOf(data), std::move(counts), reduction.type,
                         reduction.op, call.terms.of(elementTypeOf(input), reduction.called),
                         call.done);
@@ -267,7 +268,7 @@ void ProcessGroupTopoopt::addReduceScatter(Call& call, const at::Tensor& output,
                                            const at::Tensor& input, c10d::ReduceOp op) {
   const at::Tensor from = call.premultiplied(call.read(input), op);
   const at::Tensor to = call.write(output);
-  call.add(Call::Cut::kPieces, {{from, {}, getSize()}, {{}, to}},
+  call.add(Call::cutOf(op), {{from, {}, getSize()}, {{}, to}},
            [this, op](const HostCall& on, at::TensorList host) {
              const auto count = static_cast<size_t>(host[1].numel());
              startReduceScatter(on, host[1], host[0], std::vector<size_t>(getSize(), count), op);
@@ -293,7 +294,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter(
   }
   const at::Tensor to = call.write(outputs[0]);
   const bool even = sameSizes(inputs[0]);
-  call.add(even ? Call::Cut::kPieces : Call::Cut::kWhole, {{from, {}}, {{}, to}},
+  call.add(even ? Call::cutOf(op) : Call::Cut::kWhole, {{from, {}}, {{}, to}},
            [this, op, sizes = even ? std::vector<size_t>() : sizesInElements(inputs[0])](
                const HostCall& on, at::TensorList host) {
              const auto count = static_cast<size_t>(host[1].numel());

@@ -139,6 +139,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   void addAllReduce(Call& call, const at::Tensor& tensor, c10d::ReduceOp op);
   void addAllGather(Call& call, const at::Tensor& output, const at::Tensor& input);
   void addAllGather(Call& call, const Tensors& outputs, const at::Tensor& input);
+  void stageAllGather(Call& call, at::TensorList outputs, const at::Tensor& input,
+                      std::vector<size_t> sizes);
   void addReduceScatter(Call& call, const at::Tensor& output, const at::Tensor& input,
                         c10d::ReduceOp op);
   void addExchange(Call& call, ExchangeKind kind, const Tensors& from,

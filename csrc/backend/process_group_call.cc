@@ -9,7 +9,6 @@ namespace topoopt {
 namespace {
 
 using Tensors = ProcessGroupTopoopt::Tensors;
-using Parts = std::vector<StagingBuffer::Part>;
 
 // Calls `done` when `count` operations are over, with the first error if there was one.
 Done joint(size_t count, Done done) {
@@ -52,63 +51,10 @@ std::optional<c10::Device> deviceOf(const char* what, const Tensors& inputs,
   return device;
 }
 
-struct Slice {
-  int64_t first;
-  int64_t count;
-};
-
 int64_t total(at::TensorList tensors) {
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
   return elements;
-}
-
-// The slice of each block of each tensor, one after the other; without a slice, all of them.
-Parts partsOf(at::TensorList flats, int64_t blocks, const std::optional<Slice>& slice) {
-  Parts parts;
-  int64_t offset = 0;
-  for (const at::Tensor& flat : flats) {
-    for (int64_t block = 0; block < (slice ? blocks : 1); ++block) {
-      const at::Tensor part =
-          slice ? flat.narrow(0, block * (flat.numel() / blocks) + slice->first, slice->count)
-                : flat;
-      parts.push_back({part, offset});
-      offset += part.numel();
-    }
-  }
-  return parts;
-}
-
-StagingBuffer bufferOf(const ProcessGroupTopoopt::Call::Side& side,
-                       const std::optional<Slice>& slice) {
-  const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
-  if (like.empty()) return {};
-  const int64_t elements =
-      slice ? slice->count * side.blocks * static_cast<int64_t>(like.size()) : total(like);
-  return {like[0].scalar_type(), elements, partsOf(side.reads, side.blocks, slice),
-          partsOf(side.writes, side.blocks, slice)};
-}
-
-// Equal pieces, such that no host tensor of one takes more than kStagingPieceBytes; one that is
-// everything has no slice.
-std::vector<std::optional<Slice>> cutInPieces(
-    std::initializer_list<ProcessGroupTopoopt::Call::Side> sides) {
-  int64_t elements = 0;
-  size_t bytes = 0;
-  for (const auto& side : sides) {
-    const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
-    elements = like[0].numel() / side.blocks;
-    bytes = std::max(bytes, static_cast<size_t>(total(like)) * like[0].element_size());
-  }
-  const auto wanted = static_cast<int64_t>((bytes + kStagingPieceBytes - 1) / kStagingPieceBytes);
-  const int64_t count = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(elements, 1));
-  if (count == 1) return {std::nullopt};
-  std::vector<std::optional<Slice>> slices;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = elements * i / count;
-    slices.push_back(Slice{first, elements * (i + 1) / count - first});
-  }
-  return slices;
 }
 
 bool coalesced(c10d::OpType type) {
@@ -329,13 +275,77 @@ at::Tensor ProcessGroupTopoopt::Call::hostTensor(const Side& side) {
   return flat;
 }
 
+// The slice of each block of each tensor, one after the other; without a slice, all of them.
+ProcessGroupTopoopt::Call::Parts ProcessGroupTopoopt::Call::partsOf(
+    at::TensorList flats, int64_t blocks, const std::optional<Slice>& slice) {
+  Parts parts;
+  int64_t offset = 0;
+  for (const at::Tensor& flat : flats) {
+    for (int64_t block = 0; block < (slice ? blocks : 1); ++block) {
+      const at::Tensor part =
+          slice ? flat.narrow(0, block * (flat.numel() / blocks) + slice->first, slice->count)
+                : flat;
+      parts.push_back({part, offset});
+      offset += part.numel();
+    }
+  }
+  return parts;
+}
+
+StagingBuffer ProcessGroupTopoopt::Call::bufferOf(const Side& side,
+                                                  const std::optional<Slice>& slice) const {
+  const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
+  if (like.empty()) return {};
+  const int64_t elements =
+      slice ? slice->count * side.blocks * static_cast<int64_t>(like.size()) : total(like);
+  StagingBuffer buffer{like[0].scalar_type(), elements, partsOf(side.reads, side.blocks, slice),
+                       partsOf(side.writes, side.blocks, slice)};
+  if (!side.own) return buffer;
+  const int64_t rank = group_.getRank();
+  if (slice) {
+    buffer.reads.push_back({side.own->narrow(0, slice->first, slice->count), rank * slice->count});
+  } else {
+    const int64_t before = side.writes.size() == 1
+                               ? rank * (side.writes[0].numel() / side.blocks)
+                               : total(side.writes.slice(0, static_cast<size_t>(rank)));
+    buffer.reads.push_back({*side.own, before});
+  }
+  return buffer;
+}
+
+// Equal pieces, such that no host tensor of one takes more than `piece_bytes`; one that is
+// everything has no slice.
+std::vector<std::optional<ProcessGroupTopoopt::Call::Slice>> ProcessGroupTopoopt::Call::cutInPieces(
+    std::initializer_list<Side> sides, size_t piece_bytes) {
+  int64_t elements = 0;
+  size_t bytes = 0;
+  for (const auto& side : sides) {
+    const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
+    elements = like[0].numel() / side.blocks;
+    bytes = std::max(bytes, static_cast<size_t>(total(like)) * like[0].element_size());
+  }
+  const auto wanted = static_cast<int64_t>((bytes + piece_bytes - 1) / piece_bytes);
+  const int64_t count = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(elements, 1));
+  if (count == 1) return {std::nullopt};
+  std::vector<std::optional<Slice>> slices;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = elements * i / count;
+    slices.push_back(Slice{first, elements * (i + 1) / count - first});
+  }
+  return slices;
+}
+
 void ProcessGroupTopoopt::Call::stage(Cut cut, std::initializer_list<Side> sides,
                                       const StagingPiece::Start& start) {
   const bool whole = cut == Cut::kWhole || sides.size() == 0;
-  for (const auto& slice : whole ? std::vector<std::optional<Slice>>(1) : cutInPieces(sides)) {
+  const size_t landing_bytes = group_.group_->landingBytes();
+  const size_t piece_bytes = landing_bytes > 0 ? landing_bytes : kStagingPieceBytes;
+  const bool lands = cut == Cut::kLanding && landing_bytes > 0;
+  for (const auto& slice :
+       whole ? std::vector<std::optional<Slice>>(1) : cutInPieces(sides, piece_bytes)) {
     std::vector<StagingBuffer> buffers;
     for (const Side& side : sides) buffers.push_back(bufferOf(side, slice));
-    pieces_.push_back({std::move(buffers), start});
+    pieces_.push_back({std::move(buffers), start, lands});
   }
 }
 

@@ -1,9 +1,9 @@
 // One call of the process group: from its tensors to operations on contiguous host memory.
 //
 // Tensors on the CPU are used where they are, and an operation starts when it is added. Those on an
-// accelerator are staged through host memory (staging.h): an operation is cut into pieces, each of
-// which is copied to the host, runs there and is copied back. What a call does on the device goes
-// to the caller's current stream, before the call is submitted.
+// accelerator are staged through host memory (staging.h): an operation that is long is cut into
+// pieces, each of which is copied to the host, runs there and is copied back. What a call does on
+// the device goes to the caller's current stream, before the call is submitted.
 
 #pragma once
 
@@ -39,6 +39,12 @@ struct ProcessGroupTopoopt::HostCall {
   HostCall(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
            const Tensors& outputs, const CallTerms& terms, size_t operations);
 
+  // Adds a finisher: results are not final before it has run.
+  void finish(std::function<void()> finisher) const {
+    if (terms.landing) terms.landing->holdResults();
+    finishers->push_back(std::move(finisher));
+  }
+
   c10::intrusive_ptr<TopooptWork> work;
   std::shared_ptr<std::vector<std::function<void()>>> finishers;
   Done done;
@@ -46,10 +52,17 @@ struct ProcessGroupTopoopt::HostCall {
 };
 
 class ProcessGroupTopoopt::Call {
+  using Parts = std::vector<StagingBuffer::Part>;
+
  public:
   // A collective of large tensors is cut into pieces of a size that depends only on what all ranks
-  // know. kWhole: ranks know only the sizes of their own blocks, or blocks differ.
-  enum class Cut { kPieces, kWhole };
+  // know. kLanding: they may begin before their data is all there. kWhole: ranks know only the
+  // sizes of their own blocks, or blocks differ.
+  enum class Cut { kLanding, kPieces, kWhole };
+  // Of a reduction: its input may have to be multiplied first.
+  static Cut cutOf(const c10d::ReduceOp& op) {
+    return op.op_ == c10d::ReduceOp::PREMUL_SUM ? Cut::kPieces : Cut::kLanding;
+  }
 
   // One tensor in host memory: what is read to it, tensor after tensor, and written back from it.
   // To be cut, all have equal sizes; or there is one, of `blocks` equal blocks. What is cut is each
@@ -58,6 +71,8 @@ class ProcessGroupTopoopt::Call {
     at::TensorList reads;
     at::TensorList writes;
     int64_t blocks = 1;
+    // Of a staged call: read to the place of this rank's block among those that are written.
+    std::optional<at::Tensor> own{};
   };
 
   // All tensors are on one device. `asked` without a limit means the group's. `operations` will be
@@ -91,8 +106,11 @@ class ProcessGroupTopoopt::Call {
   void add(Cut cut, std::initializer_list<Side> sides, Start start) {
     if (device_) {
       return stage(cut, sides,
-                   [group = &group_, kind = kind_, terms = terms_, start](Tensors& host) {
-                     const HostCall call(*group, kind, host, {}, terms, 1);
+                   [group = &group_, kind = kind_, terms = terms_, start](
+                       Tensors& host, const std::shared_ptr<Landing>& landing) {
+                     CallTerms of_piece = terms;
+                     of_piece.landing = landing;
+                     const HostCall call(*group, kind, host, {}, of_piece, 1);
                      start(call, at::TensorList(host));
                      return call.work;
                    });
@@ -114,9 +132,18 @@ class ProcessGroupTopoopt::Call {
 
  private:
   void record(const Tensors& inputs, const Tensors& outputs);
+  struct Slice {  // elements of every block
+    int64_t first;
+    int64_t count;
+  };
+
+  static Parts partsOf(at::TensorList flats, int64_t blocks, const std::optional<Slice>& slice);
+  static std::vector<std::optional<Slice>> cutInPieces(std::initializer_list<Side> sides,
+                                                       size_t piece_bytes);
   at::Tensor flat(const at::Tensor& tensor) const;
   at::Tensor returned(const at::Tensor& tensor, const at::Tensor& copy);
   at::Tensor hostTensor(const Side& side);
+  StagingBuffer bufferOf(const Side& side, const std::optional<Slice>& slice) const;
   void stage(Cut cut, std::initializer_list<Side> sides, const StagingPiece::Start& start);
 
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;

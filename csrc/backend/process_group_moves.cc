@@ -50,18 +50,20 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
             tensors, asked(options));
   const at::Tensor data = isRoot(root) ? call.read(tensors[0]) : call.write(tensors[0]);
   const Call::Side side = isRoot(root) ? Call::Side{data, {}} : Call::Side{{}, data};
-  call.add(Call::Cut::kPieces, {side}, [this, root](const HostCall& on, at::TensorList host) {
+  call.add(Call::Cut::kLanding, {side}, [this, root](const HostCall& on, at::TensorList host) {
     group_->broadcast(bytesOf(host[0]), host[0].nbytes(), root, on.terms.of(elementTypeOf(host[0])),
                       on.done);
   });
   return call.submit();
 }
 
-// Member i contributes bytes[i], this one the input.
+// Member i contributes bytes[i], this one the input; without one, that is in its place already.
 void ProcessGroupTopoopt::startAllGather(const HostCall& call, const at::Tensor& output,
                                          const at::Tensor& input, std::vector<size_t> bytes) {
-  copyBytes(bytesOf(output) + sum(bytes, getRank()), bytesOf(input), input.nbytes());
-  group_->allGather(bytesOf(output), std::move(bytes), call.terms.of(elementTypeOf(input)),
+  if (input.defined()) {
+    copyBytes(bytesOf(output) + sum(bytes, getRank()), bytesOf(input), input.nbytes());
+  }
+  group_->allGather(bytesOf(output), std::move(bytes), call.terms.of(elementTypeOf(output)),
                     call.done);
 }
 
@@ -82,10 +84,23 @@ void ProcessGroupTopoopt::checkAllGather(const Tensors& outputs, const at::Tenso
                     input.numel());
 }
 
+// The input goes to its place in the output. Without `sizes` all blocks are equal.
+void ProcessGroupTopoopt::stageAllGather(Call& call, at::TensorList outputs,
+                                         const at::Tensor& input, std::vector<size_t> sizes) {
+  const int64_t blocks = outputs.size() == 1 ? getSize() : 1;
+  call.add(sizes.empty() ? Call::Cut::kLanding : Call::Cut::kWhole, {{{}, outputs, blocks, input}},
+           [this, sizes = std::move(sizes)](const HostCall& on, at::TensorList host) {
+             const size_t block = host[0].nbytes() / static_cast<size_t>(getSize());
+             startAllGather(on, host[0], {},
+                            sizes.empty() ? std::vector<size_t>(getSize(), block) : sizes);
+           });
+}
+
 void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
                                        const at::Tensor& input) {
   const at::Tensor from = call.read(input);
   const at::Tensor to = call.write(output);
+  if (call.staged()) return stageAllGather(call, to, from, {});
   call.add(Call::Cut::kPieces, {{from, {}}, {{}, to, getSize()}},
            [this](const HostCall& on, at::TensorList host) {
              startAllGather(on, host[1], host[0], std::vector<size_t>(getSize(), host[0].nbytes()));
@@ -97,13 +112,14 @@ void ProcessGroupTopoopt::addAllGather(Call& call, const Tensors& outputs,
                                        const at::Tensor& input) {
   const at::Tensor from = call.read(input);
   const Tensors to = call.writeAll(outputs);
-  const bool even = sameSizes(outputs);
-  call.add(even ? Call::Cut::kPieces : Call::Cut::kWhole, {{from, {}}, {{}, to}},
-           [this, sizes = even ? std::vector<size_t>() : sizesInBytes(outputs)](
-               const HostCall& on, at::TensorList host) {
-             startAllGather(
-                 on, host[1], host[0],
-                 sizes.empty() ? std::vector<size_t>(getSize(), host[0].nbytes()) : sizes);
+  std::vector<size_t> sizes = sizesInBytes(outputs);
+  if (call.staged()) {
+    if (sameSizes(outputs)) sizes.clear();
+    return stageAllGather(call, to, from, std::move(sizes));
+  }
+  call.add(Call::Cut::kWhole, {{from, {}}, {{}, to}},
+           [this, sizes = std::move(sizes)](const HostCall& on, at::TensorList host) {
+             startAllGather(on, host[1], host[0], sizes);
            });
 }
 

@@ -63,8 +63,11 @@ StagingOperation::StagingOperation(c10::Device device, Order order)
       submitted(recorded(c10::impl::VirtualGuardImpl(device.type()).getStream(device))) {}
 
 Staging::Staging(std::function<void(const std::string&)> abort,
-                 std::function<std::exception_ptr()> error)
-    : abort_(std::move(abort)), group_error_(std::move(error)) {
+                 std::function<std::exception_ptr()> error, size_t landing_bytes)
+    : abort_(std::move(abort)),
+      group_error_(std::move(error)),
+      collectives_{kStagingBytes + 2 * landing_bytes},
+      memory_{kStagingBytes + 2 * landing_bytes} {
   thread_ = quietThread([this] { loop(); });
 }
 
@@ -153,6 +156,7 @@ bool Staging::awaitsDevice() const {
   for (const Lane* lane : {&collectives_, &messages_}) {
     for (const PiecePtr& piece : lane->pieces) {
       if (piece->stage != Stage::kStarted) return true;
+      if (piece->slices && piece->slices->copyingIn()) return true;
     }
   }
   return false;
@@ -196,9 +200,10 @@ void Staging::startPieces(Lane& lane) {
     if (failure_) failOperation(*piece->operation, failure_);
     if (piece->operation->failed) {
       piece->stage = Stage::kCopyingBack;  // nothing, but its memory may still be written to
+      if (piece->slices) awaitCopies(*piece);
       continue;
     }
-    if (!copied(*piece)) return;
+    if (!readyToStart(*piece)) return;
     if (piece->operation->failed) continue;
     try {
       start(piece);
@@ -211,10 +216,12 @@ void Staging::startPieces(Lane& lane) {
 void Staging::endPieces(Lane& lane) {
   for (auto entry = lane.pieces.begin(); entry != lane.pieces.end();) {
     Piece& piece = **entry;
+    if (piece.stage == Stage::kStarted && piece.slices) copySlices(piece);
     if (piece.stage == Stage::kStarted && over(piece)) {
       if (piece.error) {
+        if (piece.slices) awaitCopies(piece);
         failPiece(piece, piece.error);
-      } else {
+      } else if (!piece.slices || !piece.slices->copyingIn()) {
         try {
           copyBack(piece);
         } catch (const std::exception&) {
@@ -222,7 +229,7 @@ void Staging::endPieces(Lane& lane) {
         }
       }
     }
-    if (piece.stage == Stage::kCopyingBack && copied(piece)) {
+    if (piece.stage == Stage::kCopyingBack && copied(piece) && finished(piece)) {
       release(lane, piece);
       entry = lane.pieces.erase(entry);
     } else {
@@ -241,10 +248,18 @@ void Staging::copyIn(Piece& piece) {
     piece.memory.push_back(memory_.take(operation.device.type(), bytes));
     piece.host.push_back(piece.memory.back().narrow(0, 0, bytes).view(buffer.type));
   }
+  if (piece.piece.lands && piece.bytes > kStagingSliceBytes) {
+    piece.slices = std::make_unique<StagingSlices>(piece.piece.buffers, piece.host, [wake = wake_] {
+      std::lock_guard lock(wake->mutex);
+      wake->raised = true;
+      wake->changed.notify_one();
+    });
+  }
   if (!reads(piece.piece) && !operation.awaits_device) return;
   const c10::Stream& stream = streamsOf(operation.device).in;
   const c10::StreamGuard guard(stream);
   operation.submitted.block(stream);
+  if (piece.slices) return piece.slices->copyIn(stream);
   for (size_t i = 0; i < piece.host.size(); ++i) {
     for (const StagingBuffer::Part& part : piece.piece.buffers[i].reads) {
       copyTensor(piece.host[i].narrow(0, part.offset, part.tensor.numel()), part.tensor);
@@ -255,7 +270,8 @@ void Staging::copyIn(Piece& piece) {
 
 void Staging::start(const PiecePtr& piece) {
   piece->copied.reset();
-  piece->work = piece->piece.start(piece->host);
+  piece->work = piece->piece.start(
+      piece->host, piece->slices ? piece->slices->landing() : std::shared_ptr<Landing>());
   piece->stage = Stage::kStarted;
   StagingOperation& operation = *piece->operation;
   if (++operation.pieces_started == operation.pieces.size()) settle(operation);
@@ -268,13 +284,40 @@ void Staging::start(const PiecePtr& piece) {
   });
 }
 
+// To the host, and back what is final while the collective runs.
+void Staging::copySlices(Piece& piece) {
+  try {
+    const Streams& streams = streamsOf(piece.operation->device);
+    if (piece.slices->copyingIn()) {
+      const c10::StreamGuard guard(streams.in);
+      piece.slices->copyIn(streams.in);
+    }
+    if (piece.stage != Stage::kStarted || piece.operation->failed) return;
+    const auto final = piece.slices->takeFinal();
+    if (final.empty()) return;
+    const c10::StreamGuard guard(streams.back);
+    piece.operation->submitted.block(streams.back);
+    piece.slices->copyBack(final);
+  } catch (const std::exception&) {
+    failHere(piece);
+  }
+}
+
+// Or it has failed.
+bool Staging::readyToStart(Piece& piece) {
+  if (!piece.slices) return copied(piece);
+  copySlices(piece);
+  return piece.operation->failed || piece.slices->begun();
+}
+
 void Staging::copyBack(Piece& piece) {
   StagingOperation& operation = *piece.operation;
   const c10::Stream& stream = streamsOf(operation.device).back;
   const c10::StreamGuard guard(stream);
   // Before this, the caller's stream may still use what is written here.
   operation.submitted.block(stream);
-  for (size_t i = 0; i < piece.host.size(); ++i) {
+  if (piece.slices) piece.slices->copyRest();
+  for (size_t i = 0; !piece.slices && i < piece.host.size(); ++i) {
     for (const StagingBuffer::Part& part : piece.piece.buffers[i].writes) {
       copyTensor(part.tensor, piece.host[i].narrow(0, part.offset, part.tensor.numel()));
     }
@@ -311,6 +354,9 @@ bool Staging::copied(Piece& piece) {
   }
 }
 
+// Whether the network, too, leaves its memory alone.
+bool Staging::finished(Piece& piece) { return !piece.work || over(piece); }
+
 bool Staging::over(Piece& piece) {
   std::lock_guard lock(wake_->mutex);
   return piece.over;
@@ -321,10 +367,15 @@ bool Staging::over(Piece& piece) {
 // Other ranks wait for this piece: they must learn that it will not come.
 void Staging::failHere(Piece& piece) {
   const std::exception_ptr error = std::current_exception();
-  piece.copied = copiesSoFar(piece.operation->device);  // they may use its memory
-  if (!piece.copied) piece.memory.clear();              // not to be reused
+  awaitCopies(piece);
   failPiece(piece, error);
   abort_(whatFailed(error));
+}
+
+// Copies that are under way may use the memory of a piece that has failed.
+void Staging::awaitCopies(Piece& piece) {
+  piece.copied = copiesSoFar(piece.operation->device);
+  if (!piece.copied) piece.memory.clear();  // not to be reused
 }
 
 // Nothing for a device that refuses even this: it copies no more.

@@ -1,8 +1,14 @@
 // Operations on device tensors, by way of host memory.
 //
-// An operation is cut into pieces. Each is copied to the host, handed to a process group for CPU
-// tensors and copied back, so that the copies of one piece run beside the network's part of the
-// others. Copies run on two side streams of the device, one per direction, which wait for what the
+// Where collectives go over links, one is a single operation of the group, or few if it is long:
+// each begins when its first slice has been copied to the host, takes the others as they land and
+// gives results back as they are final (collectives/landing.h). The pieces of a long one are so
+// large that they keep the links busy (Group::landingBytes), and the next one lands while one is on
+// the network. Where collectives go through shared memory, which wants all data at the start, they
+// are cut into small pieces, each of which is copied to the host, handed to the group and copied
+// back beside the others.
+//
+// Copies run on two side streams of the device, one per direction, which wait for what the
 // caller's stream had been given when the operation was submitted; nothing waits for a whole
 // device. One thread per process group watches the events of the device.
 //
@@ -34,35 +40,26 @@
 #include <vector>
 
 #include "backend/staging_memory.h"
+#include "backend/staging_slices.h"
 #include "backend/staging_work.h"
 
 namespace topoopt {
 
-// No buffer of a piece is larger, where the operation can be cut.
+// No buffer of a piece is larger, where the operation can be cut and the engine takes no landing.
 constexpr size_t kStagingPieceBytes = 4 << 20;
-// Host memory for the collectives of one process group. Enough for pieces of two buffers: one is
-// copied in, one is on the network, one waits there and one is copied back.
+// Host memory for the collectives of one process group, beside two pieces that land while they run.
+// Enough for small pieces of two buffers: one is copied in, one is on the network, one waits there
+// and one is copied back.
 constexpr size_t kStagingBytes = 8 * kStagingPieceBytes;
 
-// A contiguous 1-d host tensor, and the parts of device tensors that it stands for.
-struct StagingBuffer {
-  struct Part {
-    at::Tensor tensor;  // on the device, contiguous, 1-d
-    int64_t offset;     // in the buffer, in elements
-  };
-
-  at::ScalarType type = at::kByte;
-  int64_t elements = 0;
-  std::vector<Part> reads = {};   // copied to the buffer before the operation
-  std::vector<Part> writes = {};  // copied from the buffer after it
-};
-
 struct StagingPiece {
-  // Starts the operation on the host tensors, one per buffer.
-  using Start = std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&)>;
+  // Starts the operation on the host tensors, one per buffer; without a landing all data is there.
+  using Start = std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&,
+                                                             const std::shared_ptr<Landing>&)>;
 
   std::vector<StagingBuffer> buffers;
   Start start;
+  bool lands = false;  // it may begin before all data is there
 };
 
 struct StagingOperation {
@@ -88,8 +85,10 @@ struct StagingOperation {
 class Staging {
  public:
   // `abort` ends the process group on all ranks, when a piece fails on this rank alone. `error` is
-  // why the process group is unusable, or nullptr.
-  Staging(std::function<void(const std::string&)> abort, std::function<std::exception_ptr()> error);
+  // why the process group is unusable, or nullptr. `landing_bytes`: of a piece that lands while it
+  // runs; 0: there are none.
+  Staging(std::function<void(const std::string&)> abort, std::function<std::exception_ptr()> error,
+          size_t landing_bytes);
   ~Staging();  // stops
 
   void submit(std::shared_ptr<StagingOperation> operation);
@@ -112,7 +111,8 @@ class Staging {
     size_t bytes;
     Stage stage = Stage::kCopyingIn;
     std::vector<at::Tensor> memory = {};
-    std::vector<at::Tensor> host = {};  // views of it
+    std::vector<at::Tensor> host = {};           // views of it
+    std::unique_ptr<StagingSlices> slices = {};  // if it lands while it runs
     std::optional<c10::Event> copied = {};
     c10::intrusive_ptr<c10d::Work> work = {};
     bool over = false;  // guarded by Wake::mutex
@@ -152,9 +152,13 @@ class Staging {
   void start(const PiecePtr& piece);
   void copyBack(Piece& piece);
   void release(Lane& lane, Piece& piece);
+  void copySlices(Piece& piece);
+  bool readyToStart(Piece& piece);
   bool copied(Piece& piece);
+  bool finished(Piece& piece);
   bool over(Piece& piece);
   void failHere(Piece& piece);
+  void awaitCopies(Piece& piece);
   std::optional<c10::Event> copiesSoFar(c10::Device device);
   void failPiece(Piece& piece, std::exception_ptr error);
   void failOperation(StagingOperation& operation, std::exception_ptr error);
@@ -175,10 +179,10 @@ class Staging {
 
   // The thread's own.
   std::exception_ptr failure_;  // why nothing can be started any more
-  Lane collectives_{kStagingBytes};
+  Lane collectives_;
   Lane messages_{SIZE_MAX};
   std::unordered_map<c10::Device, Streams> streams_;
-  StagingMemory memory_{kStagingBytes};
+  StagingMemory memory_;
 
   std::mutex stop_mutex_;
   std::thread thread_;

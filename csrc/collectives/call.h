@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "collectives/called.h"
+#include "collectives/landing.h"
 #include "common/reduce.h"
 #include "plan/schedule_cache.h"
 #include "transport/frame.h"
@@ -24,6 +26,8 @@ struct CallTerms {
   // What the caller's elements and its reduction are called, if not as the engine sees them.
   std::optional<DataType> type{};
   CalledOp op = CalledOp::kNone;
+  // The data lands while the collective runs. Only for engines whose landingBytes() is not 0.
+  std::shared_ptr<Landing> landing{};
 
   // NOLINTNEXTLINE: a time limit is all that most callers have to say.
   CallTerms(std::chrono::milliseconds limit, bool synchronous = false)

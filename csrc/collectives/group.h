@@ -107,6 +107,10 @@ class Group : public std::enable_shared_from_this<Group> {
   // scatter, where most sizes are zero.
   void exchange(ExchangeKind kind, const void* input, std::vector<size_t> send_bytes, void* output,
                 std::vector<size_t> receive_bytes, const CallTerms& terms, Done done);
+  // The most bytes that a collective shall carry whose data lands while it runs: as few as keep the
+  // links busy, for its caller needs that much host memory. 0: data must be there from the start.
+  // The same on all members.
+  virtual size_t landingBytes() { return 0; }
   // Complete when all members have called it.
   void barrier(const CallTerms& terms, Done done);
 

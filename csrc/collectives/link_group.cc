@@ -14,6 +14,9 @@ namespace {
 // In which a member that has asked the others what they are in fails the group with the answers.
 constexpr std::chrono::seconds kSurveyLimit{1};
 constexpr size_t kMostNamed = 8;  // ranks in the text of a timeout
+// Of collectives whose data lands while they run.
+constexpr size_t kLeastLandingBytes = 16 << 20;
+constexpr size_t kMostLandingBytes = 256 << 20;
 
 std::string milliseconds(double seconds) {
   char text[32];
@@ -46,6 +49,15 @@ uint64_t LinkGroup::sequenceNumber() const {
   return called_;
 }
 
+size_t LinkGroup::landingBytes() {
+  if (size() == 1) return 0;
+  std::lock_guard lock(mutex_);
+  if (!landing_bytes_) {
+    landing_bytes_ = versions_.at(0).schedules->busyBytes(kLeastLandingBytes, kMostLandingBytes);
+  }
+  return *landing_bytes_;
+}
+
 void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done done) {
   // No member has the maximum of all bytes before every member has sent one.
   if (request.shape.collective == Collective::kBarrier) request.buffers.input = &barrier_byte_;
@@ -64,6 +76,7 @@ void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done d
                   .setup = {nullptr, request.buffers, nullptr, request.type, request.op},
                   .done = std::move(done),
                   .shape = std::move(request.shape)};
+  pending.setup.landing = terms.landing;
   prepare(pending);
   const bool first = submitted_.empty();
   submitted_.push_back(std::move(pending));
@@ -116,9 +129,22 @@ void LinkGroup::startNext() {
       continue;
     }
     next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
-    operation_.start(std::move(next.setup));
+    const bool lands = next.setup.landing != nullptr;
+    operation_.start(std::move(next.setup),
+                     lands ? landingWake(next.number) : std::function<void()>());
   }
   starting_ = false;
+}
+
+// Called by who copies, who may outlive the operation and the group.
+std::function<void()> LinkGroup::landingWake(uint64_t number) {
+  return [weak = weak_from_this(), number] {
+    const auto group = std::static_pointer_cast<LinkGroup>(weak.lock());
+    if (!group) return;
+    group->endpoint_->reactor().post([group, number] {
+      if (group->running_ && group->queue_.front().number == number) group->operation_.onLanded();
+    });
+  };
 }
 
 void LinkGroup::onOperationDone(std::exception_ptr error) {

@@ -38,6 +38,7 @@ class LinkGroup final : public Group {
 
   uint64_t sequenceNumber() const override;
   std::vector<RingCounters> counters() override;
+  size_t landingBytes() override;
 
   // Of scratch memory that is held at this moment. Not on the reactor thread.
   size_t scratchBytes();
@@ -80,6 +81,7 @@ class LinkGroup final : public Group {
   void onUnmatched(int peer, uint32_t number) override;
 
   void prepare(Pending& pending);
+  std::function<void()> landingWake(uint64_t number);
   void logChoice(const Pending& pending, const ScheduleCache& schedules);
   void takeSubmitted();
   void startNext();
@@ -122,6 +124,7 @@ class LinkGroup final : public Group {
 
   // Guarded by mutex_.
   uint64_t called_ = 0;
+  std::optional<size_t> landing_bytes_;  // found when it is first asked for
   CallHistory history_;
   std::deque<Exchanged> exchanged_;       // lately
   std::deque<Pending> submitted_;         // that the reactor thread has not taken yet

@@ -1,5 +1,6 @@
 #include "collectives/operation.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace topoopt {
@@ -8,7 +9,7 @@ Operation::Operation(Endpoint& endpoint, uint32_t channel, std::vector<int> rank
                      std::function<void(std::exception_ptr)> done)
     : endpoint_(endpoint), channel_(channel), ranks_(std::move(ranks)), done_(std::move(done)) {}
 
-void Operation::start(Setup setup) {
+void Operation::start(Setup setup, std::function<void()> wake) {
   setup_ = std::move(setup);
   const PreparedSchedule& prepared = *setup_.prepared;
   lanes_.clear();
@@ -27,6 +28,11 @@ void Operation::start(Setup setup) {
   receives_left_ = receives;
   hurried_ = false;
   error_ = nullptr;
+  unlanded_.clear();
+  if (setup_.landing) {
+    describeSteps(*setup_.landing);
+    setup_.landing->begin(std::move(wake));
+  }
   started_ = Clock::now();
   running_ = true;
   reporting_ = true;
@@ -36,7 +42,48 @@ void Operation::start(Setup setup) {
   leave();
 }
 
+// Memory may be written several times: first partial sums, then the result. It is final when all
+// writes that the schedule has for it are done.
+void Operation::describeSteps(Landing& landing) const {
+  const std::vector<Lane>& lanes = setup_.prepared->schedule.lanes;
+  size_t longest = 0;
+  for (const Lane& lane : lanes) {
+    longest = std::max({longest, lane.receives.size(), lane.sends.size()});
+  }
+  const auto use = [&](const Range& range) {
+    if (range.buffer != Buffer::kScratch) landing.willUse(at(range), range.bytes);
+  };
+  for (size_t i = 0; i < longest; ++i) {  // as lanes run: side by side
+    for (const Lane& lane : lanes) {
+      if (i < lane.sends.size()) use(lane.sends[i].from);
+      if (i >= lane.receives.size()) continue;
+      const Receive& receive = lane.receives[i];
+      use(receive.into);
+      if (receive.reduce) use(receive.operand);
+      if (receive.reduce) use(receive.target);
+      const Range& written = receive.reduce ? receive.target : receive.into;
+      if (written.buffer != Buffer::kScratch) landing.willWrite(at(written), written.bytes);
+    }
+  }
+}
+
+// Receives first: sends may be waiting for them.
+void Operation::onLanded() {
+  if (!running_ || !setup_.landing) return;
+  ++depth_;
+  for (const StepRef& step : std::exchange(unlanded_, {})) {
+    if (running_) completeInTurn(step);
+  }
+  for (size_t i = 0; i < lanes_.size() && running_; ++i) advance(static_cast<int>(i));
+  leave();
+}
+
+void Operation::endLanding() {
+  if (const auto landing = std::exchange(setup_.landing, nullptr)) landing->end();
+}
+
 void Operation::cancel() {
+  endLanding();
   running_ = false;
   reporting_ = false;
 }
@@ -74,6 +121,11 @@ bool Operation::received(const StepRef& step) const {
 
 bool Operation::sent(const StepRef& step) const {
   return step.none() || departure(step) == Departure::kComplete;
+}
+
+bool Operation::landed(const Range& range) const {
+  return !setup_.landing || range.buffer == Buffer::kScratch ||
+         setup_.landing->has(at(range), range.bytes);
 }
 
 std::byte* Operation::at(const Range& range) const {
@@ -115,6 +167,7 @@ bool Operation::postReceive(int index) {
   if (state.next_receive == receives.size()) return false;
   const Receive& receive = receives[state.next_receive];
   if (!received(receive.after) || !freed(receive.after_send)) return false;
+  if (!landed(receive.into)) return false;  // the copy would overwrite what arrives
   const StepRef step{index, static_cast<int>(state.next_receive++)};
   endpoint_.receive({ranks_[receive.peer], channel(), lane(index).stream}, at(receive.into),
                     receive.into.bytes, setup_.fingerprint,
@@ -127,7 +180,7 @@ bool Operation::issueSend(int index) {
   const auto& sends = lane(index).sends;
   if (state.next_send == sends.size()) return false;
   const Send& send = sends[state.next_send];
-  if (!received(send.after)) return false;
+  if (!received(send.after) || !landed(send.from)) return false;
   const StepRef step{index, static_cast<int>(state.next_send++)};
   endpoint_.send(
       {ranks_[send.peer], channel(), lane(index).stream}, at(send.from), send.from.bytes,
@@ -170,12 +223,19 @@ void Operation::completeInTurn(StepRef step) {
   while (running_ && !step.none() && arrival(step) == Arrival::kArrived) {
     const Receive& receive = lane(step.lane).receives[step.index];
     if (!received(receive.turn_after) || !freed(receive.turn_after_send)) return;
+    if (receive.reduce && !(landed(receive.target) && landed(receive.operand))) {
+      return unlanded_.push_back(step);
+    }
     if (receive.reduce) {
       reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand),
                  receive.target.bytes / elementSize(setup_.type));
     }
     arrival(step) = Arrival::kComplete;
     --receives_left_;
+    if (setup_.landing) {
+      const Range& written = receive.reduce ? receive.target : receive.into;
+      if (written.buffer != Buffer::kScratch) setup_.landing->wrote(at(written), written.bytes);
+    }
     stepOver(step.lane);
     if (running_) advanceAfter(step.lane);
     step = receive.turn_next;
@@ -211,6 +271,7 @@ void Operation::leave() {
   if (depth_ == 1) hurrySends();
   if (--depth_ > 0 || running_ || !std::exchange(reporting_, false)) return;
   const auto prepared = std::move(setup_.prepared);
+  endLanding();
   if (!error_) {
     for (size_t part = 0; part < prepared->part_bytes.size(); ++part) {
       counters_[part].sent_bytes += prepared->part_bytes[part];

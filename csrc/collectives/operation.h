@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "collectives/call.h"
+#include "collectives/landing.h"
 #include "common/reduce.h"
 #include "plan/schedule_cache.h"
 #include "transport/endpoint.h"
@@ -37,7 +38,8 @@ class Operation {
     DataType type = DataType::kUint8;
     ReduceOp op = ReduceOp::kSum;
     uint64_t fingerprint = 0;
-    std::optional<uint32_t> channel{};  // if it is not the group's
+    std::optional<uint32_t> channel{};   // if it is not the group's
+    std::shared_ptr<Landing> landing{};  // nullptr: all data is there
   };
 
   // `ranks` are the group's members as ranks of the endpoint. `done` is called at the end of every
@@ -45,7 +47,11 @@ class Operation {
   Operation(Endpoint& endpoint, uint32_t channel, std::vector<int> ranks,
             std::function<void(std::exception_ptr)> done);
 
-  void start(Setup setup);
+  // `wake` is called, on any thread, when more of the data has landed: onLanded() is due.
+  void start(Setup setup, std::function<void()> wake = {});
+
+  // Goes on with what waited for data that may have landed by now.
+  void onLanded();
 
   // Forgets what is pending; the channel is closed.
   void cancel();
@@ -88,6 +94,9 @@ class Operation {
   }
   bool received(const StepRef& step) const;
   bool sent(const StepRef& step) const;
+  bool landed(const Range& range) const;
+  void describeSteps(Landing& landing) const;
+  void endLanding();
   std::byte* at(const Range& range) const;
   void advance(int index);
   void advanceAfter(int index);
@@ -110,6 +119,7 @@ class Operation {
   std::vector<LaneState> lanes_;
   std::vector<Arrival> received_;
   std::vector<Departure> sent_;
+  std::vector<StepRef> unlanded_;  // receives that are here and wait for data of this member
   std::vector<size_t> part_left_;
   Clock::time_point started_{};
   size_t left_ = 0;           // sends and receives that are not complete

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kNames[] = {"direct", "ring",     "multi_ring", "both_ways",
                                   "tree",   "doubling", "torus"};
 constexpr size_t kStepBytes = 64 << 10;       // what a tree passes on at a time
+constexpr double kBusy = 0.9;                 // of the time in which links could carry all
 constexpr size_t kDoublingBytes = 256 << 10;  // more is no longer small, and scratch is per round
 
 bool everyRingHasAReverse(const GroupLayout& layout) {
@@ -132,6 +133,17 @@ Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> 
     best = algorithm;
   }
   return best;
+}
+
+size_t CostEstimate::busyBytes(size_t least, size_t most, std::optional<Algorithm> forced) const {
+  const auto secondsPerByte = [&](size_t bytes) {
+    const Request request{Collective::kAllReduce, bytes, 0, true};
+    return seconds(request, choose(request, forced)) / static_cast<double>(bytes);
+  };
+  const double endless_s = secondsPerByte(size_t{1} << 40);
+  size_t bytes = least;
+  while (bytes < most && secondsPerByte(bytes) * kBusy > endless_s) bytes *= 2;
+  return std::min(bytes, most);
 }
 
 std::vector<TreeShare> CostEstimate::trees(const Request& request, Algorithm algorithm) const {

@@ -67,6 +67,10 @@ class CostEstimate {
   // The forced one if it can serve the request, or the one that costs least.
   Algorithm choose(const Request& request, std::optional<Algorithm> forced) const;
 
+  // The fewest bytes, of `least` doubled until it is `most`, with which a sum over all members has
+  // at least 0.9 of the rate of an endless one; `most`, if none has.
+  size_t busyBytes(size_t least, size_t most, std::optional<Algorithm> forced) const;
+
   // The trees of tree and chain algorithms; which way data moves on a chain depends on the
   // collective.
   std::vector<TreeShare> trees(const Request& request, Algorithm algorithm) const;

@@ -49,6 +49,11 @@ class ScheduleCache {
   // The schedule by a given algorithm; not kept.
   std::shared_ptr<const PreparedSchedule> build(const ScheduleKey& key, Algorithm algorithm) const;
 
+  // See CostEstimate.
+  size_t busyBytes(size_t least, size_t most) const {
+    return estimate_.busyBytes(least, most, forced_);
+  }
+
   static Request requestOf(const ScheduleKey& key);
   const CostEstimate& estimate() const { return estimate_; }
 

@@ -88,6 +88,35 @@ TEST_F(Choice, EstimatesOfManyBytesComeNearTheBoundOfTheLinks) {
   EXPECT_LE(s, 1.2 * bound_s);
 }
 
+// As many links as ranks in a large cluster have, and a gradient of 1 GiB in several schedules.
+TEST(BusyBytes, GrowWithTheStepsThatAScheduleHas) {
+  std::vector<plan::Ring> rings(8, {{}, 0.125});
+  for (int i = 0; i < 128; ++i) {
+    for (int r = 0; r < 8; ++r) rings[r].servers.push_back(i * (2 * r + 1) % 128);
+  }
+  const size_t small = 4 << 20;
+  const size_t least = 16 << 20;
+  const size_t most = 256 << 20;
+  ScheduleCache cache(GroupLayout(128, rings), 5, plan::CostModel{}, std::nullopt);
+  const size_t busy = cache.busyBytes(least, most);
+  EXPECT_EQ(busy, size_t{64 << 20});
+  EXPECT_EQ(cache.busyBytes(least, least), least);
+  ScheduleCache few(GroupLayout(4, {{{0, 1, 2, 3}, 1.0}}), 0, plan::CostModel{}, std::nullopt);
+  EXPECT_EQ(few.busyBytes(least, most), least);
+  // Rounds of messages that wait for one another, and the smallest message.
+  const auto cost = [&](size_t piece_bytes) {
+    const auto prepared = cache.build({Collective::kAllReduce, {piece_bytes / 4}, {}, 4, 0, true},
+                                      Algorithm::kMultiRing);
+    size_t smallest = SIZE_MAX;
+    for (const Lane& lane : prepared->schedule.lanes) {
+      for (const Send& send : lane.sends) smallest = std::min(smallest, send.from.bytes);
+    }
+    return std::pair((size_t{1} << 30) / piece_bytes * 2 * 127, smallest);
+  };
+  EXPECT_EQ(cost(small), std::pair(size_t{256 * 254}, size_t{4 << 10}));
+  EXPECT_EQ(cost(busy), std::pair(size_t{16 * 254}, size_t{64 << 10}));
+}
+
 TEST(AlgorithmNames, AnUnknownOneIsRefusedWithTheKnownOnes) {
   try {
     algorithmNamed("fast");
