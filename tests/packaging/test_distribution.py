@@ -148,7 +148,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     built = {f"torch_topoopt/{name}{suffix}" for name in ("_core", "_backend")}
-    built.add("torch_topoopt/_build_info.json")
+    built |= {"torch_topoopt/_build_info.json", "torch_topoopt/lib/libnccl-net-topoopt.so"}
     assert {name for name in names if ".dist-info/" not in name} == _shipped() | built
 
 
