@@ -76,7 +76,7 @@ Result begin(Logger given) {
   if (net) return kSuccess;
   try {
     const char* path = variable("TOPOOPT_NCCL_WIRING");
-    if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see topoopt nccl-env");
+    if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/nccl.md");
     Wiring wiring = Wiring::load(path);
     const int rank = rankOf(wiring.ranks);
     const Limits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),
@@ -121,25 +121,19 @@ Result propertiesV8(int device, PropertiesV8* properties) {
   return kSuccess;
 }
 
-void describeParts(PropertiesV9& properties) {
-  properties.parts = {1, {0}};
-  properties.most_p2p_bytes = kMostBytes;
-  properties.most_collective_bytes = kMostBytes;
-}
-
 Result propertiesV9(int device, PropertiesV9* properties) {
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
   describe(*properties);
-  describeParts(*properties);
+  properties->parts = {1, {0}};
+  properties->most_p2p_bytes = kMostBytes;
+  properties->most_collective_bytes = kMostBytes;
   return kSuccess;
 }
 
 Result propertiesV11(int device, PropertiesV11* properties) {
-  if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
-  describe(*properties);
-  describeParts(*properties);
-  properties->most_multi_requests = 1;
-  return kSuccess;
+  const Result result = propertiesV9(device, properties);
+  if (result == kSuccess) properties->most_multi_requests = 1;
+  return result;
 }
 
 Result listen(int device, void* handle, void** listener) {

@@ -220,14 +220,13 @@ class Planning:
         fastest = sorted(others, key=lambda start: self._pricing.ideal_switch_s(start, count))
         try_on_its_own(fastest[:_WIRED_FOR])
         if self._options.strategy is None:
+            problem = self._problem(None, starts, count)
             limit_s = best_s * (1 - _WORTH_WIRING)
             if min(self._pricing.ideal_switch_s(start, count) for start in starts) < limit_s:
-                problem = self._problem(None, starts, count)
                 found = experts_below(problem, limit_s, _EXPERTS_WIRED_FOR)
                 try_on_its_own(strategy for strategy in found if strategy not in starts)
             best_s *= 1 - _WORTH_WIRING
-            runs = layer_runs_below(self._problem(None, starts, count), best_s, _RUNS_WIRED_FOR)
-            try_on_its_own(runs)
+            try_on_its_own(layer_runs_below(problem, best_s, _RUNS_WIRED_FOR))
         return first
 
     def _alternate_from(
