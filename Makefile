@@ -7,6 +7,7 @@
 # make figures  figures and tables of the TopoOpt paper (FIGURES="11a 12": some; RAY=auto: on a Ray cluster)
 # make figures-quick  the same at small sizes; make figure-11a: one figure
 # make fuzz    ten million inputs to readers of the wire and of documents (FUZZ_INPUTS=100000: fewer)
+# make site    the documentation as a site, in build/site
 # make stubs   the stubs of the extension modules, from their bindings
 # make dist    source distribution and wheel, in dist/
 # make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
@@ -18,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients figures figures-quick fuzz lint typecheck stubs dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients figures figures-quick fuzz lint typecheck site stubs dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -145,6 +146,10 @@ lint: setup-dev typecheck
 
 typecheck: setup-dev
 	@$(BIN)/mypy -p torch_topoopt
+
+site: setup-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
 
 stubs: setup-dev
 	@$(BIN)/python csrc/bind/stubs.py

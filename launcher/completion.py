@@ -23,6 +23,9 @@ _EXAMPLES = """\
   topoopt completion fish > ~/.config/fish/completions/topoopt.fish"""
 
 _FILES = ("FILE", "PLAN", "PLAN.json", "PLAN_A", "PLAN_B", "CLUSTER.yaml", "MODEL", "SCRIPT")
+# Verbs that have verbs of their own, and what these do.
+SUB_VERBS = {"fabric": fabric.SUB_VERBS, "cluster": cluster.SUB_VERBS}
+
 _FOLDERS = ("DIR", "FOLDER", "RUN_DIR")
 
 
@@ -50,10 +53,9 @@ def whole_parser() -> argparse.ArgumentParser:
     whole.add_argument("-V", "--version", action="store_true", help="print the version")
     verbs = whole.add_subparsers(dest="verb")
     for verb, (does, _) in VERBS.items():
-        groups = {"fabric": fabric.SUB_VERBS, "cluster": cluster.SUB_VERBS}
-        if verb in groups:
+        if verb in SUB_VERBS:
             below = verbs.add_parser(verb, help=does).add_subparsers(dest="sub_verb")
-            for name, what in groups[verb].items():
+            for name, what in SUB_VERBS[verb].items():
                 _add(below, name, what, parser_of(verb, name))
         else:
             _add(verbs, verb, does, parser_of(verb))

@@ -1,0 +1,75 @@
+"""The site that `make site` builds: without a warning, complete, and of nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.limits import limit_s
+
+from torch_topoopt.launcher.main import VERBS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="the site needs mkdocs: pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=limit_s(120),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+def test_every_page_and_verb_is_on_the_site(site: Path) -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= {path.stem for path in site.glob("*.html")}
+    assert set(VERBS) == {path.stem for path in (site / "cli").glob("*.html")}
+    assert "topoopt run" in (site / "cli" / "run.html").read_text()
+
+
+def test_the_readme_is_the_first_page_and_its_links_stay_on_the_site(site: Path) -> None:
+    first = (site / "index.html").read_text()
+    assert "wired directly to each other" in first
+    for link in re.findall(r'href="([^"#:]+\.html)', first):
+        assert (site / link).is_file(), link
+
+
+def test_the_api_has_what_a_script_calls(site: Path) -> None:
+    text = (site / "api" / "torch_topoopt.html").read_text()
+    for name in ("stats", "parallelize", "pipeline", "new_process_group"):
+        assert f'id="torch_topoopt.{name}"' in text
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        loaded = re.findall(r'(?:src|<link[^>]* href)="(https?:[^"]+)', page.read_text())
+        assert not loaded, page
+
+
+def test_messages_of_the_troubleshooting_page_are_in_the_sources() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    parts = {part for row in rows for part in re.findall(r"`([^`]+)`", row)}
+    parts -= {"topoopt: command not found", "sudo"}  # a shell says this
+    assert len(parts) > 15
+    sources = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("torch_topoopt", "launcher", "csrc")
+        for path in sorted((ROOT / folder).rglob("*.*"))
+        if path.suffix in (".py", ".cc", ".h")
+    )
+    joined = re.sub(r'"\s*\n?\s*(?:<< |\+ )?f?"', "", sources)  # literals of several lines
+    missing = {part for part in parts if part.removeprefix("-> ") not in joined}
+    assert not missing
