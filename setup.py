@@ -75,12 +75,9 @@ DEPENDENCIES = [  # beside torch
     "jinja2>=3.1",
     "matplotlib>=3.10",
     "pyyaml>=6",
-    "paramiko>=3.4",
     "pyroute2>=0.9.7,<0.10",
     "httpx>=0.27",
     "h11>=0.14",
-    "ncclient>=0.7,<0.8",
-    "lxml>=5",
     "shtab>=1.8",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from typing import Any
@@ -35,6 +36,15 @@ def test_every_kind_has_a_driver_that_names_an_option_it_does_not_know(kind: str
     entry = _entry(kind, sockets=("1", "2"), options={"frobnicate": 1}, **login)
     with pytest.raises(DocumentError, match=f"options.frobnicate: {kind} has no such option"):
         open_switch(entry)
+
+
+@pytest.mark.parametrize("kind", ["polatis-netconf", "telescent"])
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DocumentError, match=r"^switch ocs0: kind: .* torch-topoopt\[ocs\]"):
+        open_switch(_entry(kind, sockets=("1", "2"), user="admin"))
 
 
 def test_a_sonic_switch() -> None:

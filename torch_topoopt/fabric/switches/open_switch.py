@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -29,13 +30,17 @@ DRIVERS = {
     "memory": "memory_switch",
 }
 
+# kind -> libraries that only the extra `ocs` installs
+LIBRARIES = {"polatis-netconf": ("ncclient", "paramiko", "lxml"), "telescent": ("paramiko",)}
+
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def open_switch(entry: SwitchEntry) -> CircuitSwitch:
     """The driver of `entry`, which connects when it first must.
 
-    Raises DocumentError for an unknown kind or bad options, SwitchError for a bad address.
+    Raises DocumentError for an unknown kind, bad options or a library that is not there,
+    SwitchError for a bad address.
     """
     if entry.kind not in DRIVERS:
         near = difflib.get_close_matches(entry.kind, DRIVERS, n=1)
@@ -43,6 +48,12 @@ def open_switch(entry: SwitchEntry) -> CircuitSwitch:
         raise DocumentError(
             f"switch {entry.name}: kind: {entry.kind!r} is not one of {', '.join(DRIVERS)}{hint}"
         )
+    for library in LIBRARIES.get(entry.kind, ()):
+        if importlib.util.find_spec(library) is None:
+            raise DocumentError(
+                f"switch {entry.name}: kind: {entry.kind} needs {library}, which is not installed; "
+                "pip install 'torch-topoopt[ocs]'"
+            )
     module = importlib.import_module(f"torch_topoopt.fabric.switches.{DRIVERS[entry.kind]}")
     switch: CircuitSwitch = module.from_entry(entry)
     return switch
